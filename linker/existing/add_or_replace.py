@@ -9,10 +9,10 @@ from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
 from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
-from linker.files.copying import Part, same_bytes
+from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
-from linker.inject.undo_record import contents
+from linker.inject.undo_record import final_contents
 from linker.inject.unloaded_layout import ADDRESS, ALIGN
 from sframegen.elf.compressed import compress
 from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
@@ -20,7 +20,7 @@ from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes
-    from linker.inject.kernel_versions import Change as KernelChange
+    from linker.inject.kernel_versions import KernelChange
     from linker.inject.undo_record import Undo, Write
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
@@ -78,7 +78,7 @@ def base_of(elf: ElfFile) -> Base:
     if not extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
-    parts, restored = (record.parts, record.old) if record else ([Part(0, 0, len(given.data))], [])
+    parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
     return Base(given, altered(elf, parts, [*restored, *cleared]), cleared, record)
 
 
@@ -120,5 +120,5 @@ def is_written(elf: ElfFile, base: Base, change: Change) -> bool:
     """True if the file has all these bytes already; a file without a record needs none."""
     if change.gaps != (base.record.gaps if base.record else ()):
         return False
-    needed = contents(change.writes if base.given is not elf else change.writes[:-1])
+    needed = final_contents(change.writes if base.given is not elf else change.writes[:-1])
     return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)

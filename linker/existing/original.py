@@ -13,7 +13,7 @@ from linker.existing.find_section import own_loads
 from linker.files.copying import copy_parts, same_bytes
 from linker.files.payload import image_end
 from linker.inject import undo_record
-from linker.inject.gaps import is_grown, moved_segment, opened, total
+from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from linker.files.copying import Part
+    from linker.files.copying import FilePart
 
 CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
 
@@ -77,7 +77,7 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
     return [] if restored else ["its undo record does not give the original back"]
 
 
-def altered(elf: ElfFile, parts: Sequence[Part], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
     """Return a file of these parts after these writes, mapped.
 
     The first part alone takes memory for changed pages only. More of them are copied: as much memory as all have bytes.
@@ -90,7 +90,7 @@ def altered(elf: ElfFile, parts: Sequence[Part], writes: Iterable[tuple[int, byt
 
 
 @contextmanager
-def mappable(elf: ElfFile, parts: Sequence[Part]) -> Iterator[int]:
+def mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
     """Yield the descriptor of a file that begins with these parts: the file itself, or one in memory without a name."""
     if len(parts) == 1 and parts[0].start == parts[0].to == 0:
         descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
@@ -164,7 +164,7 @@ def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool
             left.remove(found)
         elif number not in own:
             return False
-    new = [*opened(record.gaps), (record.original_size + total(record.gaps), undo_record.END)]
+    new = [*opened_gaps(record.gaps), (record.original_size + total_size(record.gaps), undo_record.END)]
     return all(load.p_flags == PF_R and holder(new, load.p_offset) is not None for load in left)
 
 

@@ -13,7 +13,7 @@ from linker.existing.find_section import extents, own_loads
 from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.movable import PT_NULL
-from linker.inject.section_table import renumbered
+from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
@@ -103,7 +103,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
         return [s._replace(name="", header=UNUSED_SECTION) if is_sframe(s) else s for s in elf.sections]
     numbers = {old.number: new for new, old in enumerate(s for s in elf.sections if not is_sframe(s))} | dict.fromkeys(gone, 0)
     return [
-        Section(new, old.name, renumbered(old.header, numbers))
+        Section(new, old.name, renumbered_header(old.header, numbers))
         for new, old in enumerate(section for section in elf.sections if not is_sframe(section))
     ]
 

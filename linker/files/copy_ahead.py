@@ -6,8 +6,8 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Self
 
-from linker.files.copying import Part, check_unchanged, copy_file
-from linker.files.rename_into_place import nameless_file, opened
+from linker.files.copying import FilePart, check_unchanged, copy_file
+from linker.files.rename_into_place import nameless_file, opened_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class CopyAhead:
 
     def start(self) -> None:
         """To be called within the block, which ends the thread."""
-        with suppress(OSError), opened(self._target) as directory:
+        with suppress(OSError), opened_directory(self._target) as directory:
             self.file = nameless_file(directory)
         if self.file is None:
             return
@@ -70,14 +70,14 @@ class CopyAhead:
             if self.file is None or self._unneeded.is_set():
                 return
             try:
-                copy_file(self._elf, self.file, [Part(0, 0, self._size)], self._unneeded.is_set)
+                copy_file(self._elf, self.file, [FilePart(0, 0, self._size)], self._unneeded.is_set)
                 self._failure = None
             except BaseException as error:  # noqa: BLE001 - whatever it is, the copy is not whole
                 self._failure = error
 
-    def copy(self, elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = ()) -> None:
+    def copy(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
         """Make `out` a copy, as `copy_file` does; if it is the one already in progress, wait for it and copy the rest."""
-        parts = parts or [Part(0, 0, len(elf.data))]
+        parts = parts or [FilePart(0, 0, len(elf.data))]
         first, *rest = parts
         if out is not self.file:
             copy_file(elf, out, parts)
@@ -91,7 +91,7 @@ class CopyAhead:
             raise self._failure
         check_unchanged(elf)
         if first.start == first.to == 0 and first.size >= self._size:
-            rest = [Part(self._size, self._size, first.size - self._size), *rest]
+            rest = [FilePart(self._size, self._size, first.size - self._size), *rest]
         else:
             out.truncate(0)
             rest = list(parts)

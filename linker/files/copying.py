@@ -8,7 +8,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
-from linker.files.rename_into_place import unchanged
+from linker.files.rename_into_place import is_unchanged
 from linker.files.rights import Source
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ AT_ONCE = 1 << 26  # bytes that the kernel copies in one call, which nothing int
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file, and where a copy has it: offsets and a size in bytes."""
 
     start: int
@@ -40,16 +40,16 @@ def never() -> bool:
     return False
 
 
-def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = (), unneeded: Callable[[], bool] = never) -> None:
+def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unneeded: Callable[[], bool] = never) -> None:
     """Copy parts of the file, by default the whole, to their places in `out`, an empty file; holes stay holes.
 
     Stops soon after `unneeded` returns True. Raises FormatError if the file has changed since.
     """
     check_unchanged(elf)
-    copy_parts(elf, out, parts or [Part(0, 0, len(elf.data))], unneeded)
+    copy_parts(elf, out, parts or [FilePart(0, 0, len(elf.data))], unneeded)
 
 
-def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[Part], unneeded: Callable[[], bool] = never) -> None:
+def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded: Callable[[], bool] = never) -> None:
     """Copy parts like `copy_file`, without checking that the file is unchanged."""
     source = elf.descriptor
     if source is None or elf.status is None:
@@ -57,22 +57,22 @@ def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[Part], unneeded: Cal
             out.seek(to)
             out.write(elf.data[start : start + size])
         return
-    is_whole = parts == [Part(0, 0, len(elf.data))]
+    is_whole = parts == [FilePart(0, 0, len(elf.data))]
     if is_whole and supported(fcntl.ioctl, out.fileno(), FICLONE, source) is not None:
         return
     for start, to, size in parts:
-        for first, end in extents(source, start, start + size):
-            copy_range(elf, source, out, Part(first, to + first - start, end - first), unneeded)
+        for first, end in data_extents(source, start, start + size):
+            copy_range(elf, source, out, FilePart(first, to + first - start, end - first), unneeded)
     out.truncate(max(part.to + part.size for part in parts))
 
 
 def check_unchanged(elf: ElfFile) -> None:
     """Raises FormatError if the file has changed since it was opened."""
-    if elf.descriptor is not None and elf.status is not None and not unchanged(Source(elf.descriptor, elf.status)):
+    if elf.descriptor is not None and elf.status is not None and not is_unchanged(Source(elf.descriptor, elf.status)):
         raise elf.error("it was changed while it was read")
 
 
-def extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
+def data_extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
     """(start, end) of all that is not a hole, from `start` to `size`."""
     end = start
     while end < size:
@@ -88,7 +88,7 @@ def extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]
         yield start, min(end, size)
 
 
-def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: Part, unneeded: Callable[[], bool]) -> None:
+def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, unneeded: Callable[[], bool]) -> None:
     """Copied by the kernel where the file system can, else written.
 
     Space on the disk is reserved at once: where ext4 does so for each block, that is a quarter of the copy's time.

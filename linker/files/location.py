@@ -30,7 +30,7 @@ def errors_naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-class Held:
+class HeldOpen:
     """What is held open until `close` or the end of the block. A PathLike, whose path is for messages only."""
 
     path: str
@@ -48,7 +48,7 @@ class Held:
         raise NotImplementedError
 
 
-class Location(Held):
+class Location(HeldOpen):
     """An entry of a directory that is held open: `linker.files.target` looks up the name there, and follows no link."""
 
     def __init__(self, directory: int, name: str, path: str) -> None:

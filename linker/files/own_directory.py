@@ -9,7 +9,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from linker.files.location import ROOT, Held, Location, below, locate, make_directory
+from linker.files.location import ROOT, HeldOpen, Location, below, locate, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MODE = 0o755  # of directories that are made; less the umask
 
 
-class OwnDirectory(Held):
+class OwnDirectory(HeldOpen):
     """Belongs to root or to this user, and others cannot write to it; so do the directories below it that are entered."""
 
     def __init__(self, descriptor: int, path: str) -> None:

@@ -49,7 +49,7 @@ def write_atomically(
     Raises OSError; upon any exception the target is untouched, except in the very last steps, whose exceptions say so.
     """
     replaced = regular_there(target)
-    with opened(target) as directory, temporary_name(directory) as temporary:
+    with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = begun or new_file(directory, temporary)
         with step("cannot be written", target), file:
@@ -68,9 +68,9 @@ def write_atomically(
                 os.fsync(descriptor)
             os.close(os.dup(descriptor))  # where a network file system says that it could not be written
             if nameless:
-                link(descriptor, directory, temporary)
+                give_name(descriptor, directory, temporary)
             with step("cannot be replaced", target):
-                if rights is Rights.IN_PLACE and not (target.is_at(source.status) and unchanged(source)):
+                if rights is Rights.IN_PLACE and not (target.is_at(source.status) and is_unchanged(source)):
                     raise OSError(errno.ESTALE, "someone else changed it meanwhile")
                 os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
             if replaced is not None:
@@ -82,9 +82,9 @@ def write_atomically(
 
 def relink(descriptor: int, name: Location, old: Source) -> None:
     """Makes `name`, until now a name of the old file, one of the open file that replaced it."""
-    with opened(name) as directory:
+    with opened_directory(name) as directory:
         with step("it keeps the old file", name), temporary_name(directory) as temporary:
-            link(descriptor, directory, temporary)
+            give_name(descriptor, directory, temporary)
             if not name.is_at(old.status):
                 raise OSError(errno.ESTALE, "it is no longer a name of that file")
             os.replace(temporary, name.name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -101,14 +101,14 @@ def write_new(target: Location, data: bytes, mode: int) -> None:
 def writing_new(target: Location, mode: int) -> Iterator[BinaryIO]:
     """The same for a file that the block writes in pieces: it takes its place at the end of the block, unless that raises."""
     regular_there(target)
-    with opened(target) as directory, temporary_name(directory) as temporary:
+    with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary, mode)
         with step("cannot be written", target), file:
             yield file
             file.flush()
             if not os.fstat(file.fileno()).st_nlink:
-                link(file.fileno(), directory, temporary)
+                give_name(file.fileno(), directory, temporary)
             os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
@@ -136,7 +136,7 @@ def nameless_file(directory: int, mode: int = 0o600) -> BinaryIO | None:
     return None
 
 
-def link(descriptor: int, directory: int, name: str) -> None:
+def give_name(descriptor: int, directory: int, name: str) -> None:
     """Give an open file that name, whatever its other names lead to by now."""
     os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
@@ -159,7 +159,7 @@ def temporary_name(directory: int) -> Iterator[str]:
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[int]:
+def opened_directory(location: Location) -> Iterator[int]:
     """The directory of a location, opened to be flushed; the location's own descriptor can only look up names."""
     with step("its directory cannot be read", location):
         descriptor = location.open_directory()
@@ -186,7 +186,7 @@ def sync(directory: int, location: Location) -> None:
         os.fsync(directory)
 
 
-def unchanged(source: Source) -> bool:
-    """True if the open file is unchanged since it was opened. Users cannot set its time of change (ctime)."""
+def is_unchanged(source: Source) -> bool:
+    """True if the open file is unchanged since it was opened_directory. Users cannot set its time of change (ctime)."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)

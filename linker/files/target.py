@@ -22,7 +22,7 @@ from sframegen.elf.opening import map_descriptor, open_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from linker.files.copying import Part
+    from linker.files.copying import FilePart
     from linker.files.location import Location
     from linker.files.read_back import Reader
 
@@ -94,7 +94,7 @@ class Target:
             self._ahead = self._held.enter_context(CopyAhead(elf, self._location, size))
             self._ahead.start()
 
-    def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[Part] = ()) -> None:
+    def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
         """What a function given to `write` begins with, if the new file begins as a copy, by default of the whole."""
         (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
 

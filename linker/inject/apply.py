@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.copying import Part, copy_file
+from linker.files.copying import FilePart, copy_file
 from linker.inject import undo_record
 from linker.inject.gaps import moved, spread
 from linker.inject.undo_record import Write
@@ -30,14 +30,14 @@ def write_all(
     change: Change,
     out: BinaryIO,
     record: undo_record.Undo | None = None,
-    copy: Callable[[ElfFile, BinaryIO, Sequence[Part]], None] = copy_file,
+    copy: Callable[[ElfFile, BinaryIO, Sequence[FilePart]], None] = copy_file,
 ) -> None:
     """Write the file, or the original that `record` restores, to `out`, an empty file for `copy`, with the change.
 
     `out` is not synced, and its mode not set.
     """
     gaps = change.gaps
-    copy(elf, out, spread(gaps, record.parts if record else [Part(0, 0, len(elf.data))]))
+    copy(elf, out, spread(gaps, record.parts if record else [FilePart(0, 0, len(elf.data))]))
     old = (Write(offset, data) for offset, data in record.old) if record else ()
     for offset, data in (*placed(gaps, old), *change.writes):
         out.seek(offset)
@@ -47,7 +47,7 @@ def write_all(
 def placed(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
     """Yield writes to the original as writes to the new file."""
     for offset, data in writes:
-        for start, to, size in spread(gaps, [Part(0, offset, len(data))]):
+        for start, to, size in spread(gaps, [FilePart(0, offset, len(data))]):
             yield Write(to, data[start : start + size])
 
 

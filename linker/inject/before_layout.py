@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from linker.inject.gaps import Gap, moved_segment
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import WORD, Draft, Move, follow, gap_after, insert_loads, load_at, no_room, sframe_at
+from linker.inject.layout import WORD, LayoutDraft, Move, follow_segment, gap_after, insert_loads, load_at, no_room, sframe_at
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.elf.ranges import align_up, overlapping
 from sframegen.elf.records import (
@@ -53,7 +53,7 @@ def is_possible(image: Image) -> bool:
     )
 
 
-def before(image: Image, section_size: int) -> Draft:
+def before(image: Image, section_size: int) -> LayoutDraft:
     """Raises RefusedError where there are no addresses, before the first segment or after the last. The image is a possible one."""
     first = image.loads[0]
     pieces = notes_and_interpreter(image)
@@ -83,7 +83,7 @@ def before(image: Image, section_size: int) -> Draft:
     room = Shdr(0, SHT_STRTAB, SHF_ALLOC, start + at, at, pages - at, 0, 0, 1, 0)
     headers = Shdr(0, SHT_PROGBITS, SHF_ALLOC, first.p_vaddr, pages, first_kept(image, pieces), 0, 0, 8, 0)
     covers = [(".sframegen.room", room), (".sframegen.headers", headers)]
-    return Draft("before", gaps, EHDR_SIZE, segments, [load, sframe], section, end, placed, dropped, covers)
+    return LayoutDraft("before", gaps, EHDR_SIZE, segments, [load, sframe], section, end, placed, dropped, covers)
 
 
 def notes_and_interpreter(image: Image) -> list[Extent]:
@@ -107,7 +107,7 @@ def header_of(segment: Phdr, first: Phdr, below: tuple[Gap], moves: list[Move], 
             p_memsz=first.p_memsz + pages,
             p_align=min(first.p_align, PAGE),
         )
-    followed = follow(segment, moves)
+    followed = follow_segment(segment, moves)
     return moved_segment(below, segment) if followed == segment else followed
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import Draft, Move, follow, gap_after, insert_loads, load_at, no_room, sframe_at
+from linker.inject.layout import LayoutDraft, Move, follow_segment, gap_after, insert_loads, load_at, no_room, sframe_at
 from linker.inject.movable import FIRST_PAGE, PT_NULL
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
@@ -22,7 +22,7 @@ NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 END_OF_HASH = 8  # bytes after moved metadata: LIEF 1.0 does not read a .gnu.hash that ends with its segment
 
 
-def front(image: Image, section_size: int, spare: int) -> Draft:
+def front(image: Image, section_size: int, spare: int) -> LayoutDraft:
     """Draft with room for `spare` more headers after the new table. Raises RefusedError if something in the way cannot move."""
     kept = image.segments
     end = table_end(image, kept)
@@ -35,7 +35,7 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
 
     offset = align_up(image.room, 8)
     address = align_up(image.end_address, image.page) + offset % image.page
-    moves = [move(image, piece, to, to - piece.start + address_of(image, piece.start)) for piece, to in stays]
+    moves = [move(image, piece, to, to - piece.start + address_at(image, piece.start)) for piece, to in stays]
     at = section_size
     for piece in moved:
         at = align_up(offset + at, piece.align) - offset
@@ -47,13 +47,15 @@ def front(image: Image, section_size: int, spare: int) -> Draft:
         raise RefusedError(Refusal.NO_ROOM, message, "program header table", file=image.elf.name)
 
     sframe, section = sframe_at(offset, address, section_size)
-    segments = [follow(grow(image, segment, kept, used), moves) for segment in kept]
+    segments = [follow_segment(grow(image, segment, kept, used), moves) for segment in kept]
     load = load_at(image, offset, address, at)
     segments = [*insert_loads(segments, [load]), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
     gaps, file_end = gap_after(image, offset + at)
     spare_size = cleared_end(image, room) - end
-    return Draft("front", gaps, image.table.start, segments, [load, sframe], section, file_end, moves, dropped, [], spare_size)
+    return LayoutDraft(
+        "front", gaps, image.table.start, segments, [load, sframe], section, file_end, moves, dropped, [], spare_size
+    )
 
 
 def table_end(image: Image, kept: list[Phdr]) -> int:
@@ -126,12 +128,12 @@ def may_extend(image: Image, end: int) -> bool:
     )
 
 
-def address_of(image: Image, offset: int) -> int:
+def address_at(image: Image, offset: int) -> int:
     return offset + image.load.p_vaddr - image.load.p_offset if image.load else 0
 
 
 def move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
-    return Move(piece.names, piece.size, piece.start, to_offset, address_of(image, piece.start), to_address)
+    return Move(piece.names, piece.size, piece.start, to_offset, address_at(image, piece.start), to_address)
 
 
 def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.copying import Part
+from linker.files.copying import FilePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Gap(NamedTuple):
 Gaps: TypeAlias = "tuple[Gap, ...]"  # ascending, disjoint
 
 
-def total(gaps: Gaps) -> int:
+def total_size(gaps: Gaps) -> int:
     """Bytes."""
     return sum(gap.size for gap in gaps)
 
@@ -49,26 +49,26 @@ def moved_empty(gaps: Gaps, offset: int) -> int:
 
 def moved_back(gaps: Gaps, offset: int) -> int:
     """Return the offset in the original of a byte that is in no gap."""
-    return offset - sum(end - start for start, end in opened(gaps) if start <= offset)
+    return offset - sum(end - start for start, end in opened_gaps(gaps) if start <= offset)
 
 
-def opened(gaps: Gaps) -> list[Range]:
+def opened_gaps(gaps: Gaps) -> list[Range]:
     """Return the gaps in the new file: (start, end)."""
     return [(moved_end(gaps, gap.at), moved(gaps, gap.at)) for gap in gaps]
 
 
-def parts_of(gaps: Gaps, size: int) -> list[Part]:
+def parts_of(gaps: Gaps, size: int) -> list[FilePart]:
     """Return the parts of an original of that size, from the original to the new file."""
-    return spread(gaps, [Part(0, 0, size)])
+    return spread(gaps, [FilePart(0, 0, size)])
 
 
-def spread(gaps: Gaps, parts: Iterable[Part]) -> list[Part]:
+def spread(gaps: Gaps, parts: Iterable[FilePart]) -> list[FilePart]:
     """Open the gaps in a file that is made of these parts."""
     found = []
     for start, to, size in parts:
         cuts = [gap.at for gap in gaps if to < gap.at < to + size]
         for at, end in pairwise([to, *cuts, to + size]):
-            found.append(Part(start + at - to, moved(gaps, at), end - at))
+            found.append(FilePart(start + at - to, moved(gaps, at), end - at))
     return found
 
 

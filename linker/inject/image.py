@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.payload import check_end
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, survey
+from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
@@ -69,7 +69,7 @@ def read_image(elf: ElfFile) -> Image:
     start = elf.header.e_phoff
     table = Extent(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
     load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
-    pieces, blocks = survey(elf, dynamic, table, load)
+    pieces, blocks = movable_pieces(elf, dynamic, table, load)
     return Image(
         elf=elf,
         segments=[segment for segment in elf.segments if segment.p_type != PT_GNU_SFRAME],
@@ -141,7 +141,7 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
         raise elf.error("has no PT_LOAD: not a linked program or library")
     end = 0
     for load in loads:
-        fault = fault_of(load, end)
+        fault = load_fault(load, end)
         if fault:
             raise elf.error(f"PT_LOAD at {load.p_vaddr:#x} {fault}", "program header table")
         if load.p_filesz:  # ld gives a meaningless offset where all data is .bss
@@ -150,7 +150,7 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
     return loads
 
 
-def fault_of(load: Phdr, end: int) -> str:
+def load_fault(load: Phdr, end: int) -> str:
     """Return the fault of a PT_LOAD that follows one which ends at `end`, "" if there is none."""
     if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
         return f"is aligned to {load.p_align:#x}"

@@ -15,7 +15,7 @@ class Kernel(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-class Change(Enum):
+class KernelChange(Enum):
     """A change to a file that only newer kernels accept."""
 
     TABLE_AT_THE_END = "the program header table of a program at the end of the file"
@@ -23,8 +23,8 @@ class Change(Enum):
 
 
 SAFE_SINCE = {
-    Change.TABLE_AT_THE_END: Kernel(5, 18),  # AT_PHDR comes from the PT_LOAD that holds the table
-    Change.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # clears the .bss of each PT_LOAD separately, for interpreters too
+    KernelChange.TABLE_AT_THE_END: Kernel(5, 18),  # AT_PHDR comes from the PT_LOAD that holds the table
+    KernelChange.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # clears the .bss of each PT_LOAD separately, for interpreters too
 }
 VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # accepts the output of uname -r
 
@@ -39,7 +39,7 @@ def kernel_of(version: str) -> Kernel:
     return Kernel(int(found[1]), int(found[2]))
 
 
-def safe_on(min_kernel: str | None) -> frozenset[Change]:
+def safe_on(min_kernel: str | None) -> frozenset[KernelChange]:
     """Return the changes that this kernel and all later ones accept; none without a version."""
     if min_kernel is None:
         return frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.gaps import Gap, moved_end, total
+from linker.inject.gaps import Gap, moved_end, total_size
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHT_GNU_SFRAME, Phdr, Shdr
@@ -33,7 +33,7 @@ class Move(NamedTuple):
         return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
 
 
-class Draft(NamedTuple):
+class LayoutDraft(NamedTuple):
     """Offsets in the new file."""
 
     layout: Layout
@@ -75,20 +75,22 @@ def gap_after(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
     if at < size:
         start = moved_end(gaps, at)
         gaps = (*gaps, Gap(at, align_up(end - start, image.align_after)))
-    return gaps, max(end, size + total(gaps))
+    return gaps, max(end, size + total_size(gaps))
 
 
-def readable(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
+def readable_segment(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
     return Phdr(kind, PF_R, offset, address, address, size, size, align)
 
 
 def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
-    return readable(PT_LOAD, offset, address, size, image.page)
+    return readable_segment(PT_LOAD, offset, address, size, image.page)
 
 
 def sframe_at(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
     """Return the headers of a loaded section."""
-    return readable(PT_GNU_SFRAME, offset, address, size, 8), Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, address, offset, size, 0, 0, 8, 0)
+    return readable_segment(PT_GNU_SFRAME, offset, address, size, 8), Shdr(
+        0, SHT_GNU_SFRAME, SHF_ALLOC, address, offset, size, 0, 0, 8, 0
+    )
 
 
 def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
@@ -97,7 +99,7 @@ def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
 
 
-def follow(segment: Phdr, moves: list[Move]) -> Phdr:
+def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     """Return the header of moved metadata with its new place."""
     for item in moves:
         if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):

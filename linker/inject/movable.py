@@ -103,7 +103,7 @@ FIXED_SEGMENTS = {
 }
 
 
-def survey(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
+def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
     """(pieces that may move, pieces that may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
 
     Near the table, bytes that nothing explains may not move.

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import SframegenError
-from linker.files.copying import Part
+from linker.files.copying import FilePart
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
 from linker.inject.gaps import moved, spread
 from linker.inject.image import read_image
-from linker.inject.kernel_versions import SAFE_SINCE, Change
+from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
 from linker.inject.layout import NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from linker.inject.gaps import Gaps
     from linker.inject.image import Image
-    from linker.inject.layout import Draft, Layout, Move
+    from linker.inject.layout import Layout, LayoutDraft, Move
     from sframegen.elf.file import ElfFile, Section
 
 # patchelf relies on the order of the sections: if the first one has moved, it finds nothing in its way, and overwrites the
@@ -100,7 +100,7 @@ class InjectionPlan(NamedTuple):
 
     def changed(self) -> list[tuple[int, int]]:
         """The same with the ranges that are cleared before."""
-        cleared = [(part.to, part.size) for part in spread(self.gaps, [Part(at, at, size) for at, size in self.cleared])]
+        cleared = [(part.to, part.size) for part in spread(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
         return undo_record.overwritten(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
@@ -111,7 +111,7 @@ class InjectionPlan(NamedTuple):
 
 
 def plan_injection(
-    elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = (), allowed: frozenset[Change] = frozenset()
+    elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = (), allowed: frozenset[KernelChange] = frozenset()
 ) -> InjectionPlan:
     """Plan for a section of that size; its content does not matter. Raises RefusedError with the reason if it is impossible.
 
@@ -121,7 +121,7 @@ def plan_injection(
     check_size(elf, section_size)
     image = read_image(elf)
     risk = risk_of(image.role)
-    if risk and Change.SEGMENT_IN_A_LOADER not in allowed:
+    if risk and KernelChange.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
     draft = choose(image, section_size, allowed)
     patches = (*tag_patches(image, draft), *value_patches(elf, draft))
@@ -146,15 +146,15 @@ def risk_of(role: Role) -> str:
     """Return the risk of a new segment in a dynamic loader, as text; "" for other files."""
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
-    since = SAFE_SINCE[Change.SEGMENT_IN_A_LOADER]
+    since = SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]
     return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
 
 
-def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft:
+def choose(image: Image, section_size: int, allowed: frozenset[KernelChange]) -> LayoutDraft:
     if is_possible(image):
         with suppress(NoRoomError):
             return before(image, section_size)
-    drafts: list[Draft] = []
+    drafts: list[LayoutDraft] = []
     for spare in (SPARE_HEADERS, 0):
         try:
             drafts.append(front(image, section_size, spare))
@@ -167,7 +167,7 @@ def choose(image: Image, section_size: int, allowed: frozenset[Change]) -> Draft
     return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
 
 
-def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[Change]) -> Draft:
+def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[KernelChange]) -> LayoutDraft:
     """Raises `reason`, which rules out the front layout, if this layout is impossible as well, or is not allowed."""
     if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
         raise reason
@@ -175,12 +175,12 @@ def tail_of_program(image: Image, section_size: int, reason: SframegenError, all
         draft = tail(image, section_size)
     except NoRoomError:
         raise reason from None
-    if Change.TABLE_AT_THE_END not in allowed:
+    if KernelChange.TABLE_AT_THE_END not in allowed:
         raise no_room(image, reason.why, Refusal.OLD_KERNELS)
     return draft
 
 
-def complete(elf: ElfFile, draft: Draft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
+def complete(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
     """What else follows from a layout: section headers, the end of the file."""
     table = new_table(elf, draft) if elf.sections else NO_TABLE
     section_table_offset = align_up(draft.end + table.names_size, 8) if elf.sections else 0
@@ -211,7 +211,7 @@ def complete(elf: ElfFile, draft: Draft, patches: tuple[Patch, ...], cleared: tu
     )
 
 
-def tag_patches(image: Image, draft: Draft) -> Iterator[Patch]:
+def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
     for entry in image.dynamic:
         for item in draft.moves:
             if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:

@@ -24,7 +24,7 @@ from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from linker.inject.layout import Draft, Move
+    from linker.inject.layout import LayoutDraft, Move
     from sframegen.elf.file import ElfFile
 
 MAX_SYMBOLS = 1 << 16  # that change; real files have a handful
@@ -52,7 +52,7 @@ class NewTable(NamedTuple):
 NO_TABLE = NewTable([], (), 0, 0, "", [])
 
 
-def new_table(elf: ElfFile, draft: Draft) -> NewTable:
+def new_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
     """The names go to the end of the file, and the table after them."""
     added = [*draft.covers, (".sframe", draft.section)]
     name_offset = elf.sections[elf.shstrndx].header.sh_size
@@ -60,7 +60,7 @@ def new_table(elf: ElfFile, draft: Draft) -> NewTable:
     place, patches = place_for(elf, draft, len(added))
     numbers = {number: number + len(added) * (number >= place) for number in range(elf.shnum)}
     sections = [
-        section._replace(number=numbers[section.number], header=renumbered(follow(section.header, draft), numbers))
+        section._replace(number=numbers[section.number], header=renumbered_header(follow_section(section.header, draft), numbers))
         for section in elf.sections
     ]
     names = sections[elf.shstrndx]
@@ -76,7 +76,7 @@ def new_table(elf: ElfFile, draft: Draft) -> NewTable:
     return NewTable(sections, tuple(section.number for section in new), numbers[elf.shstrndx], names_size, new_names, patches)
 
 
-def place_for(elf: ElfFile, draft: Draft, count: int) -> tuple[int, list[Patch]]:
+def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[Patch]]:
     """Return the number of the first of `count` new sections, and the symbols to patch; at the end if numbers have to stay."""
     loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF_ALLOC]
     place = loaded[-1] + 1 if loaded else elf.shnum
@@ -95,7 +95,7 @@ def place_for(elf: ElfFile, draft: Draft, count: int) -> tuple[int, list[Patch]]
     return place, patches
 
 
-def number_patches(elf: ElfFile, draft: Draft, place: int, count: int) -> Iterator[Patch]:
+def number_patches(elf: ElfFile, draft: LayoutDraft, place: int, count: int) -> Iterator[Patch]:
     """Symbols of sections from `place` on: those of their sections' names, as a rule."""
     for table, new_offset in tables_of(elf, draft):
         for index in table.defined_in(range(place, elf.shnum)):
@@ -105,7 +105,7 @@ def number_patches(elf: ElfFile, draft: Draft, place: int, count: int) -> Iterat
                 yield Patch(f"section of {table.section.name}[{index}]", at, number, number + count, 2)
 
 
-def value_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
+def value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
     """Symbols of sections that move, in every symbol table, at the table's new place."""
     moves = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
     found = 0
@@ -126,14 +126,14 @@ def value_patches(elf: ElfFile, draft: Draft) -> Iterator[Patch]:
             yield Patch(f"{table.section.name}[{index}]", at, symbol.st_value, value)
 
 
-def tables_of(elf: ElfFile, draft: Draft) -> Iterator[tuple[SymbolTable, int]]:
+def tables_of(elf: ElfFile, draft: LayoutDraft) -> Iterator[tuple[SymbolTable, int]]:
     """(symbol table, its offset in the new file)."""
     for section in symbol_tables(elf):
         if section.header.sh_entsize == SYM_SIZE:
-            yield SymbolTable(elf, section, elf.stored(section)), follow(section.header, draft).sh_offset
+            yield SymbolTable(elf, section, elf.stored(section)), follow_section(section.header, draft).sh_offset
 
 
-def follow(header: Shdr, draft: Draft) -> Shdr:
+def follow_section(header: Shdr, draft: LayoutDraft) -> Shdr:
     """Return a section's header with its new place."""
     item = move_of(header, draft.moves)
     if item is not None:
@@ -154,7 +154,7 @@ def move_of(header: Shdr, moves: list[Move]) -> Move | None:
     return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
 
 
-def renumbered(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
+def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
     """Return a header with the new numbers of the sections that it names; 0 stands for one that is gone."""
     has_number = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info

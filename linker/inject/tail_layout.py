@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import Draft, gap_after, insert_loads, load_at, no_room, sframe_at
+from linker.inject.layout import LayoutDraft, gap_after, insert_loads, load_at, no_room, sframe_at
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PHDR_SIZE, PT_PHDR, SHF_ALLOC, SHT_PROGBITS, Shdr
 
@@ -22,7 +22,7 @@ NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
 MAX_HOLE = 64 << 20  # bytes of file between what was loaded and the new segments; .bss of that size
 
 
-def tail(image: Image, section_size: int) -> Draft:
+def tail(image: Image, section_size: int) -> LayoutDraft:
     room = image.room
     bias = image.loads[0].p_vaddr - image.loads[0].p_offset
     address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
@@ -44,4 +44,6 @@ def tail(image: Image, section_size: int) -> Draft:
     segments = [*insert_loads(segments, loads), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
     gaps, end = gap_after(image, table_offset + size)
-    return Draft("tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)])
+    return LayoutDraft(
+        "tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)]
+    )

@@ -20,8 +20,8 @@ import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.copying import Part
-from linker.inject.gaps import Gap, moved, moved_back, opened, parts_of, total
+from linker.files.copying import FilePart
+from linker.inject.gaps import Gap, moved, moved_back, opened_gaps, parts_of, total_size
 from sframegen.elf.ranges import Extent, holder, join
 
 if TYPE_CHECKING:
@@ -57,15 +57,15 @@ class Undo(NamedTuple):
     gaps: Gaps = ()
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FilePart]:
         """The parts of the changed file that are the original, except for `old`."""
-        return [Part(to, start, size) for start, to, size in parts_of(self.gaps, self.original_size)]
+        return [FilePart(to, start, size) for start, to, size in parts_of(self.gaps, self.original_size)]
 
     @property
     def covered(self) -> list[Range]:
         """The ranges of the changed file whose bytes the checksum covers, in its order: (start, end)."""
-        end = self.original_size + total(self.gaps)
-        return [*new_ranges(self.gaps, self.old), *opened(self.gaps), (end, self.start)]
+        end = self.original_size + total_size(self.gaps)
+        return [*new_ranges(self.gaps, self.old), *opened_gaps(self.gaps), (end, self.start)]
 
 
 def new_ranges(gaps: Gaps, old: Iterable[tuple[int, bytes]]) -> list[Range]:
@@ -81,7 +81,7 @@ def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
 def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
     """(offset, size) of every range of the original that these (offset, size) in the new file change; ascending."""
     ranges = join(Extent(offset, offset + size) for offset, size in writes)
-    new = [*opened(gaps), (original_size + total(gaps), END)]
+    new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]
     return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
 
 
@@ -90,8 +90,8 @@ def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start
 
     None of them reaches across the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
     """
-    size, written = len(original), contents(writes)
-    new = [*opened(gaps), (size + total(gaps), END if start is None else start)]
+    size, written = len(original), final_contents(writes)
+    new = [*opened_gaps(gaps), (size + total_size(gaps), END if start is None else start)]
     added: list[list[tuple[int, bytearray]]] = [[] for _ in new]
     changed: list[bytearray] = []
     old: list[tuple[int, bytes]] = []
@@ -107,7 +107,7 @@ def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start
     return pack(Undo(size, old, 0, gaps), [*changed, *filled])
 
 
-def contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
+def final_contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
     """(offset, bytes) after all writes, of every range that they cover; ascending."""
     ordered = list(writes)
     ranges = join(Extent(offset, offset + len(data)) for offset, data in ordered)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from linker.files.payload import check_end
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import check_header, check_sections
-from linker.inject.layout import Draft
+from linker.inject.layout import LayoutDraft
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import SHT_GNU_SFRAME, Shdr
 
@@ -21,7 +21,7 @@ ADDRESS = 0
 ALIGN = 8
 
 
-def unloaded(elf: ElfFile, section_size: int, flags: int) -> Draft:
+def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
     """Raises FormatError or RefusedError with the reason if no section can be added. `flags`: SHF_COMPRESSED or 0."""
     check_header(elf, new_headers=0)
     check_sections(elf)
@@ -31,4 +31,4 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> Draft:
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
     section = Shdr(0, SHT_GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
-    return Draft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])
+    return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

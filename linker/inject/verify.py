@@ -9,7 +9,7 @@ from linker.files.read_back import read_back, without_name_offset
 from linker.inject.gaps import is_grown, moved, moved_back, moved_empty, moved_segment, parts_of
 from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
-from linker.inject.section_table import renumbered
+from linker.inject.section_table import renumbered_header
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
@@ -50,11 +50,11 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader)
     elf = open_elf(result)
     loaded = check_loaded(plan, original, elf, written) if plan.is_loaded else check_unloaded(original, elf, written)
     return [
-        *check_header(plan, original, written),
+        *check_new_header(plan, original, written),
         *check_section(plan, written),
         *loaded,
         *check_segments(plan, original, written),
-        *check_sections(plan, original, written),
+        *check_new_sections(plan, original, written),
         *check_overwritten(plan, original),
         *check_build_id(original, elf),
     ]
@@ -65,7 +65,7 @@ def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: 
     if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
         yield "the ELF header changed"
     yield from check_mapping(plan, written)
-    yield from check_loads(written, len(elf.data))
+    yield from check_new_loads(written, len(elf.data))
     yield from check_table(written)
     yield from check_bytes(plan, original, elf, written)
     yield from check_moves(plan, original, elf)
@@ -88,9 +88,7 @@ def verify_writes(
     written, new = read_back(result, reader), open_elf(result)
     if written is None:
         return [f"{reader} cannot read the file"]
-    findings = []
-    if any(value != getattr(original.header, field) for field, value in written.identity.items()):
-        findings.append("the ELF header changed")
+    findings = ["the ELF header changed"] * any(identity_findings(original, written))
     if written.segments != segments:
         findings.append("program headers are not the planned ones")
     if written.sections != list(map(without_name_offset, sections)):
@@ -109,9 +107,7 @@ def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, 
     written, elf = read_back(result, reader), open_elf(result)
     if written is None:
         return [f"{reader} cannot read the file"]
-    findings = []
-    if any(value != getattr(original.header, field) for field, value in written.identity.items()):
-        findings.append("the ELF header changed")
+    findings = ["the ELF header changed"] * any(identity_findings(original, written))
     if written.segments != [segment for segment in original.segments if segment.p_type == PT_LOAD]:
         findings.append("its program headers are not the PT_LOADs of the original")
     sections = [section for section in written.sections if section.name == ".sframe"]
@@ -126,12 +122,16 @@ def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, 
 # -- the checks; each yields its findings
 
 
-def check_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+def check_new_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+    yield from identity_findings(original, written)
+    if written.table_offset != plan.table_offset:
+        yield f"program header table is at offset {written.table_offset:#x}, planned {plan.table_offset:#x}"
+
+
+def identity_findings(original: ElfFile, written: ReadBack) -> Iterator[str]:
     for field, value in written.identity.items():
         if value != getattr(original.header, field):
             yield f"{field} was {getattr(original.header, field):#x}, is {value:#x}"
-    if written.table_offset != plan.table_offset:
-        yield f"program header table is at offset {written.table_offset:#x}, planned {plan.table_offset:#x}"
 
 
 def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
@@ -161,7 +161,7 @@ def holds(load: Phdr, address: int, offset: int, size: int) -> bool:
     return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
 
 
-def check_loads(written: ReadBack, file_size: int) -> Iterator[str]:
+def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
     """PT_LOADs ascend, do not overlap, are in the file, and their addresses agree with their offsets."""
     end = 0
     for load in (s for s in written.segments if s.p_type == PT_LOAD):
@@ -223,7 +223,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
     )
 
 
-def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
+def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
     """Every earlier section is there under its number, unchanged or moved as planned."""
     planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
@@ -239,7 +239,7 @@ def check_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
         else:
             address, offset = place_of(plan, old.header)
             there = new.header._replace(sh_name=old.header.sh_name)
-            same = there == renumbered(old.header, numbers)._replace(sh_addr=address, sh_offset=offset)
+            same = there == renumbered_header(old.header, numbers)._replace(sh_addr=address, sh_offset=offset)
         if not same or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 

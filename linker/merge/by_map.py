@@ -22,7 +22,7 @@ from sframegen.tables.gather import DEAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.merge.input_objects import Code, InputObject
+    from linker.merge.input_objects import CodeSection, InputObject
     from linker.merge.maps import HasCode, Placement
     from sframegen.elf.file import ElfFile
     from sframegen.tables.gather import Merger
@@ -35,7 +35,7 @@ MAX_COMPARED = 1 << 22
 Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
 
 
-class Counts(NamedTuple):
+class FunctionCounts(NamedTuple):
     """Numbers of functions. `dropped`: their code is not in the linked file. `unknown`: several sections have the same code."""
 
     functions: int
@@ -77,7 +77,7 @@ class LinkerMap:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
-    def add(self, given: InputObject, path: str, member: str, merger: Merger) -> Counts | None:
+    def add(self, given: InputObject, path: str, member: str, merger: Merger) -> FunctionCounts | None:
         """Adds the functions of an object's SFrame sections, at the addresses of its code. None: the link was without this object.
 
         Raises FormatError where a section is bad, or the linked file has other code there.
@@ -97,7 +97,7 @@ class LinkerMap:
             functions += len(starts)
             dropped += starts.count(DEAD)
         self._taken[key] = functions
-        return Counts(functions, dropped - unknown, unknown)
+        return FunctionCounts(functions, dropped - unknown, unknown)
 
     def others(self) -> list[str]:
         """Files of the link, with code, that were never given to `add`."""
@@ -147,12 +147,12 @@ class LinkerMap:
 
     def _addresses(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
         """Addresses of linked sections by number; None if it is one of several and the map does not distinguish them."""
-        alike: dict[tuple[str, int], list[Code]] = defaultdict(list)
+        alike: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
         for code in given.code:
             alike[code.name, code.size].append(code)
         found: dict[int, int | None] = {}
 
-        def matches(code: Code, address: int) -> bool:
+        def matches(code: CodeSection, address: int) -> bool:
             return self._is_at(address, given.contents(code), CHANGED_BY_RELOCATION * code.relocations)
 
         for (name, size), sections in alike.items():

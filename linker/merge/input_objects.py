@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_CODE = 4096  # sections of code in an object of the usual form
 
 
-class Code(NamedTuple):
+class CodeSection(NamedTuple):
     """A section of code. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
 
     number: int
@@ -45,9 +45,9 @@ class InputObject(Protocol):
     @property
     def elf(self) -> ElfFile: ...
     @property
-    def code(self) -> Sequence[Code]: ...
+    def code(self) -> Sequence[CodeSection]: ...
     def described(self) -> Iterable[Described]: ...
-    def contents(self, code: Code) -> memoryview: ...
+    def contents(self, code: CodeSection) -> memoryview: ...
 
 
 class UsualObject:
@@ -55,7 +55,7 @@ class UsualObject:
 
     is_relocatable = True
 
-    def __init__(self, data: memoryview, name: str, abi: Abi, code: list[Code], piece: Described) -> None:
+    def __init__(self, data: memoryview, name: str, abi: Abi, code: list[CodeSection], piece: Described) -> None:
         self.data = data
         self.name = name
         self.abi = abi
@@ -69,7 +69,7 @@ class UsualObject:
     def described(self) -> Iterable[Described]:
         return (self.piece,)
 
-    def contents(self, code: Code) -> memoryview:
+    def contents(self, code: CodeSection) -> memoryview:
         return self.data[code.at : code.at + code.size]
 
 
@@ -86,10 +86,10 @@ class OtherObject:
         return abi_of(self.elf)
 
     @cached_property
-    def code(self) -> list[Code]:
+    def code(self) -> list[CodeSection]:
         tables = self.elf.relocation_tables
         return [
-            Code(
+            CodeSection(
                 section.number,
                 section.name,
                 section.header.sh_size,
@@ -102,7 +102,7 @@ class OtherObject:
     def described(self) -> Iterable[Described]:
         return described(self.elf)
 
-    def contents(self, code: Code) -> memoryview:
+    def contents(self, code: CodeSection) -> memoryview:
         return self.elf.contents(self.elf.sections[code.number])
 
 
@@ -126,7 +126,7 @@ class ObjectReader:
         for at in range(0, count * FIELDS, FIELDS):
             number, name_at, length, place, size, relocations = found[at : at + FIELDS]
             section_name = str(data[name_at : name_at + length], "utf-8", "replace")
-            code.append(Code(number, section_name, size, relocations // RELA_SIZE, place))
+            code.append(CodeSection(number, section_name, size, relocations // RELA_SIZE, place))
         try:
             section = open_section(data[scan.sframe_at : scan.sframe_at + scan.sframe_size], 0)
         except FormatError:

@@ -24,13 +24,15 @@ class PartialLink(NamedTuple):
     messages: list[str]
 
 
-def check_objects(objects: Iterable[str | os.PathLike[str]]) -> None:
+def check_regular_files(objects: Iterable[str | os.PathLike[str]]) -> None:
     """Raises FormatError for a FIFO, at which a linker would wait, or a device, and OSError for what does not exist."""
     for path in objects:
         check_regular(os.stat(path).st_mode, os.fspath(path))  # noqa: PTH116 - there are thousands
 
 
-def link(linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]) -> PartialLink:
+def partial_link(
+    linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]
+) -> PartialLink:
     """Run `linker -r`, any linker that writes a map; its files go into `directory`. `meanwhile` is called as it runs.
 
     Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.

@@ -13,7 +13,7 @@ from linker.existing.take_out import claimed
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
-from linker.inject.section_table import renumbered
+from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import check_disjoint, is_sframe, members_of
 from linker.objects.new_sections import old_sections
@@ -125,7 +125,7 @@ def edits(elf: ElfFile) -> list[Write]:
         raise elf.error("the names of the sections are in the SFrame section")
     kept = [section for section in elf.sections if section.number not in gone]
     numbers = {section.number: new for new, section in enumerate(kept)}
-    sections = [Section(numbers[s.number], s.name, renumbered(s.header, numbers | dict.fromkeys(gone, 0))) for s in kept]
+    sections = [Section(numbers[s.number], s.name, renumbered_header(s.header, numbers | dict.fromkeys(gone, 0))) for s in kept]
     left = claimed(elf, [], sections)
     extents = [elf.sections[number].header for number in sorted(gone) if elf.stored(elf.sections[number])]
     holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))

@@ -72,16 +72,16 @@ def merge(
         return _merge_into(executable, making, writing, Linked(inputs, Path(map_file), file))
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
-    from linker.merge.partial_link import check_objects, link  # noqa: PLC0415
+    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415
 
     def meanwhile() -> None:
         import_module("sframegen.api.merging_object")
         inputs.open_first()
 
-    check_objects(objects)
+    check_regular_files(objects)
     with TemporaryDirectory() as directory:
         try:
-            made = link(linker, objects, Path(directory), meanwhile)
+            made = partial_link(linker, objects, Path(directory), meanwhile)
         except SframegenError as failed:
             try:
                 read_all(objects)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from linker.files.read_back import READERS
 from linker.files.target import Target
-from linker.inject.kernel_versions import Change, safe_on
+from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.elf.compressed import Compression
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import MOST_WORKERS
@@ -82,14 +82,14 @@ class Writing:
             raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
 
     @property
-    def safe(self) -> frozenset[Change]:
+    def safe(self) -> frozenset[KernelChange]:
         """Changes that all kernels accept on which the result must run."""
         return safe_on(self.min_kernel)
 
     @property
-    def forced(self) -> frozenset[Change]:
+    def forced(self) -> frozenset[KernelChange]:
         """Those that they may not accept, and that are made nevertheless."""
-        return frozenset([Change.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
+        return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
 
     def of_part(self, output: StrPath | None) -> Writing:
         """The same for a file of a package."""

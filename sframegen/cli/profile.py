@@ -26,9 +26,9 @@ from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write
+from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.summary import summary
-from sframegen.profile.report.grouping import GROUPS, group
+from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -231,10 +231,10 @@ class Shown(NamedTuple):
     as_json: bool
 
     def __call__(self, collected: Collected) -> None:
-        named = group(name_stacks(collected, collapse_runtime=self.collapse_runtime), self.by)
+        named = group_stacks(name_stacks(collected, collapse_runtime=self.collapse_runtime), self.by)
         for path in self.output:
             with self.run.file(path):
-                write(named, path)
+                write_profile(named, path)
         if self.as_json:
             click.echo("".join(summary(named)), nl=False)
         elif self.output:

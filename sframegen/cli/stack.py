@@ -13,7 +13,7 @@ from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of
-from sframegen.profile.report.formats.file_formats import format_of, write
+from sframegen.profile.report.formats.file_formats import format_of, write_profile
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.sampling import Interrupts, SamplePlan, Sampler
@@ -177,7 +177,7 @@ class Output:
     def finish(self) -> None:
         if self.stacks and self.path:
             with self.run.file(self.path):
-                write(self.stacks.named(), self.path)
+                write_profile(self.stacks.named(), self.path)
         elif self.stacks:
             from sframegen.profile.report.formats.folded import folded  # noqa: PLC0415
 

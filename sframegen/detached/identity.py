@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32; the first byte names a directory
 
 
-class Load(NamedTuple):
+class LoadExtent(NamedTuple):
     """The fields of a PT_LOAD that must agree."""
 
     flags: int
@@ -33,7 +33,7 @@ class Identity(NamedTuple):
     byte_order: ByteOrder
     file_type: int
     machine: int
-    loads: tuple[Load, ...]
+    loads: tuple[LoadExtent, ...]
 
     def differs_in(self, other: Identity) -> str:
         """Return in what another file differs; "" if a section for one is a section for the other."""
@@ -51,7 +51,9 @@ def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, s
     """Return the identity from a file's headers, wherever they were read."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
-    loads = [Load(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT_LOAD]
+    loads = [
+        LoadExtent(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT_LOAD
+    ]
     return Identity(build_id, byte_order, header.e_type, header.e_machine, tuple(loads))
 
 

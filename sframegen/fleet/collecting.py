@@ -91,8 +91,8 @@ def collect(output: OutputDirectory) -> RunTotals:
     """
     totals = RunTotals()
     with ExitStack() as stack:
-        files = stack.enter_context(Table(FileRow, stack.enter_context(output.new_file("files.parquet"))))
-        packages = stack.enter_context(Table(PackageRow, stack.enter_context(output.new_file("packages.parquet"))))
+        files = stack.enter_context(ParquetTable(FileRow, stack.enter_context(output.new_file("files.parquet"))))
+        packages = stack.enter_context(ParquetTable(PackageRow, stack.enter_context(output.new_file("packages.parquet"))))
         listing = stack.enter_context(output.new_file("packages.json"))
         for number, key in enumerate(output.keys()):
             result = output.read_result(key)
@@ -108,7 +108,7 @@ def collect(output: OutputDirectory) -> RunTotals:
     return totals
 
 
-class Table:
+class ParquetTable:
     """A block that writes a Parquet file in groups of rows."""
 
     def __init__(self, kind: type[FileRow | PackageRow], file: BinaryIO) -> None:

@@ -140,7 +140,7 @@ class Tasks:
     def submit(self, number: int, item: Item, which: str = "") -> None:
         job, key = self.job, f"sframegen-{self.job.token}-{which}{number}"
         self.in_flight[key] = number, item
-        arguments = (items.to_json(item), job.options.to_json(), job.output, job.token, job.version)
+        arguments = (items.item_to_json(item), job.options.to_json(), job.output, job.token, job.version)
         self.completed.add(self.client.submit(package_task, *arguments, key=key, pure=False))
 
     def are_enough(self) -> bool:
@@ -187,7 +187,7 @@ def package_task(item: list[Any], options: dict[str, Any], output: str, token: s
         raise OutputError(f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}")
     if getattr(_local, "token", None) != token:
         _begin(output, token, worker)
-    what, how = items.from_json(item), RunOptions.from_json(options)
+    what, how = items.item_from_json(item), RunOptions.from_json(options)
     try:
         finished = _local.process.work_on(what, how)
     except (LimitError, OSError) as error:
@@ -213,7 +213,7 @@ def _begin(path: str, token: str, worker: Any) -> None:  # noqa: ANN401 - Dask's
             is_there = token.encode() in file.read()
     except (OSError, FormatError):
         is_there = False
-    if not is_there or not os.access(".", os.W_OK, dir_fd=output.own.descriptor):
+    if not is_there or not os.access(".", os.W_OK, dir_fd=output.descriptor):
         output.close()
         raise OutputError(f"{failure}: {advice}")
     _local.process = PackageProcess(worker.local_directory, output)

@@ -35,7 +35,7 @@ TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
 
 
 @dataclass
-class Files:
+class PackageFiles:
     """The files of one package: `visit` is what a pass calls."""
 
     package: str

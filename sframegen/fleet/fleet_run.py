@@ -87,14 +87,14 @@ class FleetRun:
             if isinstance(item, Exception):
                 self.watcher.finding(_words(item))
             else:
-                listing.write(json.dumps(items.to_json(item), separators=(",", ":")).encode("ascii") + b"\n")
+                listing.write(json.dumps(items.item_to_json(item), separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
         listing.seek(0)
 
     def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
         """The items that are left for workers, with their numbers."""
         for number, line in enumerate(listing):
-            item = items.from_json(json.loads(line))
+            item = items.item_from_json(json.loads(line))
             finished = self._without_worker(item)
             if finished is None:
                 yield number, item

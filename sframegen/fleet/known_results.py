@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.fleet.loose_files import states_of
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
-from sframegen.fleet.sources.fetching import identity_of
+from sframegen.fleet.sources.fetching import item_identity
 from sframegen.fleet.sources.items import ItemKind
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def failed_key(item: Item, options: RunOptions) -> str:
 def identity_key(item: Item, options: RunOptions) -> str:
     """What `seen` knows an item by; "" if only its content shows a change. Raises OSError."""
     if item.kind is ItemKind.FILE:
-        identity = identity_of(item)
+        identity = item_identity(item)
     else:
         identity = "\n".join(f"{name}\0{state}" for name, state in states_of(item).items())
     return options.key_of("seen", item.name, item.kind, identity) if identity else ""

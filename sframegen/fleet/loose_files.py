@@ -18,9 +18,9 @@ from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import digest, state_of
+from sframegen.fleet.sources.fetching import digest, status_text
 from sframegen.fleet.sources.items import ItemKind
-from sframegen.fleet.sources.listing import BEGINNING, is_package
+from sframegen.fleet.sources.listing import BEGINNING, is_package_file
 from sframegen.format.abi import is_linked
 from sframegen.packages.images.layout_directory import LayoutFiles
 from sframegen.packages.passing import Passed, checksum_of
@@ -28,7 +28,7 @@ from sframegen.packages.passing import Passed, checksum_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.fleet.file_rows import Files
+    from sframegen.fleet.file_rows import PackageFiles
     from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.sources.items import Item
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHANGED = "it was changed while it was read"
 
 
-class Given(NamedTuple):
+class HeldFile(NamedTuple):
     """A file of a package, held open: all that is known of it comes from there."""
 
     name: str
@@ -88,24 +88,24 @@ class LooseFiles:
                     beginning = file.read(BEGINNING)
             except (SframegenError, OSError):
                 continue
-            if is_linked(beginning[:EHDR_SIZE]) and not is_package(name, beginning):
+            if is_linked(beginning[:EHDR_SIZE]) and not is_package_file(name, beginning):
                 yield name
 
 
-def files_of(item: Item) -> Iterator[Given]:
+def held_files(item: Item) -> Iterator[HeldFile]:
     """Each file that counts, in their order, open until the next one is asked for. Raises FormatError, OSError."""
     with (LayoutFiles if item.kind is ItemKind.LAYOUT else LooseFiles)(item.place) as files:
         for name in list(files.files()):
             with files.open(name) as file:
-                yield Given(name, file)
+                yield HeldFile(name, file)
 
 
 def states_of(item: Item) -> dict[str, str]:
     """A text for each file that changes when it does. Raises FormatError, OSError."""
-    return {given.name: state_of(given.source.status) for given in files_of(item)}
+    return {given.name: status_text(given.source.status) for given in held_files(item)}
 
 
-class Content(NamedTuple):
+class PackageContent(NamedTuple):
     """The contents of a package."""
 
     sha256: str
@@ -113,22 +113,22 @@ class Content(NamedTuple):
     states: dict[str, str]  #: of the files of a directory; a text changes when its file does
 
 
-def content_of(item: Item) -> Content:
+def content_of(item: Item) -> PackageContent:
     """Read a directory: the SHA256 is that of all names and contents. Raises FormatError, OSError."""
     total, states = sha256(), {}
-    for given in files_of(item):
-        states[given.name] = state_of(given.source.status)
+    for given in held_files(item):
+        states[given.name] = status_text(given.source.status)
         total.update(f"{given.name}\0{digest(given.file)}\n".encode("utf-8", "surrogateescape"))
-    return Content(total.hexdigest(), None, states)
+    return PackageContent(total.hexdigest(), None, states)
 
 
-def check_unchanged(item: Item, states: dict[str, str]) -> None:
+def check_directory_unchanged(item: Item, states: dict[str, str]) -> None:
     """Raises OSError if a file of a directory has changed since."""
     if states_of(item) != states:
         raise OSError(errno.EBUSY, CHANGED)
 
 
-def pass_loose(item: Item, content: Content, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+def pass_loose(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
     """Visit each linked ELF file of the directory; those that change are written to a directory of that name.
 
     Returns what was seen, and the size of what was written. Raises FormatError, OSError.
@@ -137,9 +137,9 @@ def pass_loose(item: Item, content: Content, files: Files, output: OutputDirecto
     written = 0.0
     with LooseFiles(item.place) as directory, TemporaryDirectory() as temporary:
         changed = Path(temporary, "changed")
-        for given in files_of(item):
+        for given in held_files(item):
             status = given.source.status
-            if state_of(status) != content.states.get(given.name):
+            if status_text(status) != content.states.get(given.name):
                 raise OSError(errno.EBUSY, f"{given.name}: {CHANGED}")
             size += status.st_size
             if (checksum := checksum_of([given.name], directory, ())) and not files.options.force:
@@ -155,7 +155,7 @@ def pass_loose(item: Item, content: Content, files: Files, output: OutputDirecto
     return Passed("directory", number, size, number, changed_files, 0.0, written), new_size
 
 
-def _put(changed: Path, given: Given, name: str, output: OutputDirectory) -> None:
+def _put(changed: Path, given: HeldFile, name: str, output: OutputDirectory) -> None:
     """Write a changed file to the output."""
 
     def write(out: BinaryIO) -> None:

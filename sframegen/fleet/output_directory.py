@@ -8,7 +8,7 @@ import os
 import stat
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from cfi.errors import FormatError
 from linker.files.own_directory import OwnDirectory
@@ -27,49 +27,27 @@ MODE = 0o666  # of files; less the umask
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
-class OutputDirectory:
+class OutputDirectory(OwnDirectory):
     """An output directory, held open. What is written there is the old content or the new one."""
-
-    def __init__(self, own: OwnDirectory) -> None:
-        """`own`: closed with this object."""
-        self.own = own
-
-    @classmethod
-    def opened(cls, path: str, *, make: bool = False) -> Self:
-        """Raises OSError where there is none, or where others can change it."""
-        return cls(OwnDirectory.opened(path, make=make))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.own.close()
-
-    @property
-    def path(self) -> str:
-        return self.own.path
 
     def store(self) -> OwnDirectory:
         """The store of detached sections. Raises OSError."""
-        return self.own.inner("sections", make=True)
+        return self.inner("sections", make=True)
 
     def package(self, name: str, *, make: bool = False) -> Location:
         """A rewritten package. Raises OSError."""
-        return self.own.at(f"packages/{name}", make=make)
+        return self.at(f"packages/{name}", make=make)
 
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
         """An existing file. Raises FormatError if it is not a regular one, OSError."""
-        with self.own.at(name) as location, os.fdopen(location.open(), "rb") as file:
+        with self.at(name) as location, os.fdopen(location.open(), "rb") as file:
             yield file
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[BinaryIO]:
         """A file that takes its place at the end of the block, unless that raises. Raises OSError."""
-        with self.own.at(name, make=True) as location, writing_new(location, MODE) as file:
+        with self.at(name, make=True) as location, writing_new(location, MODE) as file:
             yield file
 
     def write_json(self, name: str, value: object) -> None:
@@ -121,7 +99,7 @@ class OutputDirectory:
     def forget(self, key: str) -> None:
         """Remove the result of a try that failed. Raises OSError."""
         try:
-            location = self.own.at(_result(key))
+            location = self.at(_result(key))
         except FileNotFoundError:  # no failure began so
             return
         with location:
@@ -143,15 +121,21 @@ class OutputDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One run at a time works into it. Raises OSError, BlockingIOError if another one does."""
-        with self.own.at("lock") as location:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
-        try:
+        with self._opened("lock", os.O_NONBLOCK) as descriptor:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise BlockingIOError(error.errno, "another run writes there; wait for its end", self.path) from error
             yield
+
+    @contextmanager
+    def _opened(self, name: str, flags: int) -> Iterator[int]:
+        """A descriptor of a file that is made where there is none. Raises OSError."""
+        with self.at(name) as location:
+            flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
+        try:
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -160,14 +144,10 @@ class OutputDirectory:
     @contextmanager
     def new_keys(self) -> Iterator[Keys]:
         """Raises OSError."""
-        with self.own.at("keys") as location:
+        with self.at("keys") as location:
             location.unlink()
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
-        try:
+        with self._opened("keys", os.O_EXCL) as descriptor:
             yield Keys(descriptor)
-        finally:
-            os.close(descriptor)
 
     def keys(self) -> Iterator[str]:
         """Those of the last run's results, in the order of its packages, each once. Raises OSError."""

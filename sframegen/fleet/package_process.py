@@ -22,7 +22,6 @@ from functools import partial
 from tempfile import TemporaryFile, mkdtemp
 from typing import TYPE_CHECKING
 
-from linker.files.own_directory import OwnDirectory
 from sframegen.elf.text import count_of
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.program.forked import death, is_readable, receive, send, serve
@@ -86,7 +85,7 @@ class PackageProcess:
             self.temporary = mkdtemp(prefix="package-", dir=self.directory)
             self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
             self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            given = (theirs.fileno(), self.output.own.descriptor)
+            given = (theirs.fileno(), self.output.descriptor)
             with theirs:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", PROGRAM, *map(str, given), self.output.path, str(options.memory)],
@@ -143,7 +142,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.Thread(target=_end_with_worker, args=(descriptor,), daemon=True).start()
     with socket.socket(fileno=descriptor) as pipe:
-        serve(pipe, partial(_work_on, package_work.work_on, OutputDirectory(OwnDirectory(directory, path))))
+        serve(pipe, partial(_work_on, package_work.work_on, OutputDirectory(directory, path)))
         _end_with_worker(descriptor)
 
 

@@ -14,9 +14,9 @@ from cfi.errors import SframegenError
 from linker.files.own_directory import temporary_directory
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
-from sframegen.fleet.file_rows import Files
+from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import failed_key, identity_key, known, refuse_or_fail
-from sframegen.fleet.loose_files import Content, check_unchanged, content_of, pass_loose
+from sframegen.fleet.loose_files import PackageContent, check_directory_unchanged, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
 from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources.fetching import digest, fetched
@@ -67,7 +67,7 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
         key = options.key_of(row.sha256, item.name)
         package = output.done(key)
         if package is None:
-            files = Files(item.name, row.sha256, options, output)
+            files = PackageFiles(item.name, row.sha256, options, output)
             _pass(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
             output.forget(failed_key(item, options))
@@ -77,15 +77,15 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
 
 
 @contextmanager
-def _content(item: Item) -> Iterator[Content]:
+def _content(item: Item) -> Iterator[PackageContent]:
     if item.kind is ItemKind.FILE:
         with fetched(item) as source:
-            yield Content(digest(source), source, {})
+            yield PackageContent(digest(source), source, {})
     else:
         yield content_of(item)
 
 
-def _pass(item: Item, content: Content, row: PackageRow, files: Files, output: OutputDirectory) -> None:
+def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
     """Fill the row. What is wrong with the package is in it; raises OSError, MemoryError."""
     _reset_peak()
     try:
@@ -112,12 +112,12 @@ def _pass(item: Item, content: Content, row: PackageRow, files: Files, output: O
     row.peak_memory_bytes = _peak()
 
 
-def _outcome_of(files: Files) -> Outcome:
+def _outcome_of(files: PackageFiles) -> Outcome:
     outcomes = {row.outcome for row in files.rows}
     return next((outcome for outcome in (Outcome.ADDED, Outcome.UNCHANGED) if outcome in outcomes), Outcome.NOTHING)
 
 
-def _one_file(item: Item, source: BinaryIO, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
     """The new package takes its place only when it is whole, and only if something in it changed. Returns its size, too."""
     force = files.options.force
     if files.options.mode not in WRITES_PACKAGES:
@@ -138,20 +138,20 @@ def _one_file(item: Item, source: BinaryIO, files: Files, output: OutputDirector
     return passed[0], 0 if status is None else status.st_size
 
 
-def _layout(item: Item, content: Content, files: Files, output: OutputDirectory) -> tuple[Passed, int]:
+def _layout(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
     """An OCI image layout; a new one is a directory of that name, whole from the start. Returns its size, too."""
     force = files.options.force
     if files.options.mode not in WRITES_PACKAGES:
         passed = pass_layout(item.place, files.visit, None, dry_run=True, force=force).passed
-        check_unchanged(item, content.states)
+        check_directory_unchanged(item, content.states)
         return passed, 0
     with output.package(item.name, make=True) as place, temporary_directory(place) as temporary, temporary.at(NEW) as new:
         os.mkdir(NEW, 0o755, dir_fd=temporary.descriptor)
         passed = pass_layout(item.place, files.visit, new, dry_run=False, force=force).passed
-        check_unchanged(item, content.states)
+        check_directory_unchanged(item, content.states)
         there = place.status()
         if there is not None and stat.S_ISDIR(there.st_mode):  # of an earlier run
-            output.own.inner(f"packages/{item.name}").close()  # raises if it is another user's
+            output.inner(f"packages/{item.name}").close()  # raises if it is another user's
             os.rename(place.name, "old", src_dir_fd=place.directory, dst_dir_fd=temporary.descriptor)
         if not passed.changed:
             return passed, 0

@@ -55,7 +55,7 @@ def compression_of(beginning: bytes) -> Compression | None:
     return None
 
 
-def unpacked(source: Readable, compression: Compression | None) -> BinaryIO:
+def decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
     """The stream's bytes. Reading them raises FormatError where it is damaged."""
     if compression is None:
         return cast("BinaryIO", source)
@@ -63,7 +63,7 @@ def unpacked(source: Readable, compression: Compression | None) -> BinaryIO:
 
 
 @contextmanager
-def packed(target: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+def compressed(target: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
     """What is written to it goes to `target`, compressed; complete at the end of the block. Equal input gives equal bytes."""
     if compression is None:
         yield target

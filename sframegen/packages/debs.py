@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
-from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
-from sframegen.packages.passing import Pass, in_entry, is_checksum, part_of, pieces, size_of
-from sframegen.packages.tar_entries import BLOCK, Admission, Entry, Rules, entries, pass_compressed, with_size
+from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
+from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of, pieces
+from sframegen.packages.tar_entries import BLOCK, Admission, Rules, TarEntry, entries, pass_compressed, with_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class Parts(NamedTuple):
     data: Member
 
 
-class Change(NamedTuple):
+class ChangedFile(NamedTuple):
     """One changed file. `kilobytes`: what it adds to Installed-Size, which counts each file rounded up to KiB."""
 
     old_md5: str
@@ -46,17 +46,17 @@ class Change(NamedTuple):
 
 def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A Debian package. `pass_through` in kinds.py has the contract."""
-    size = size_of(source)
+    size = file_size(source)
     found = members(map_descriptor(source.fileno(), "")[0], "")
-    parts = parts_of(found)
+    parts = deb_members(found)
     signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
-    changes: dict[str, Change] = {}
+    changes: dict[str, ChangedFile] = {}
 
     def noted(path: str, given: Path, changed: Path) -> bool:
         is_changed = visit(path, given, changed)
         if is_changed:
             kilobytes = -(-changed.stat().st_size // 1024) + -given.stat().st_size // 1024
-            changes[path] = Change(_md5(given), _md5(changed), kilobytes)
+            changes[path] = ChangedFile(_md5(given), _md5(changed), kilobytes)
         return is_changed
 
     with Pass("deb", size, noted, signed=signed, force=force) as one:
@@ -81,7 +81,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
         return one.passed()
 
 
-def parts_of(found: list[Member]) -> Parts:
+def deb_members(found: list[Member]) -> Parts:
     """Raises FormatError for what dpkg would not take either."""
     if found[0].name != "debian-binary" or not bytes(found[0].contents[:4]).startswith(b"2."):
         raise FormatError("not a Debian package of format 2")
@@ -100,12 +100,12 @@ class Control:
 
     def __init__(self, one: Pass, source: BinaryIO, compression: Compression | None) -> None:
         self._compression = compression
-        self._entries: list[tuple[Entry, bytes]] = []
+        self._entries: list[tuple[TarEntry, bytes]] = []
         self._at: dict[str, int] = {}
         tail = io.BytesIO()
         admit = Admission(one, RULES)
         left = MAX_CONTROL_BYTES
-        stream = unpacked(source, compression)
+        stream = decompressed(source, compression)
         for entry in entries(stream, tail.write):
             path = admit(entry)
             left -= entry.stored + len(entry.header)
@@ -119,7 +119,7 @@ class Control:
         if "control" not in self._at:
             raise FormatError("no file `control`")
 
-    def change(self, changes: dict[str, Change], hard_links: dict[str, str]) -> None:
+    def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
         """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
 
         def summed(line: re.Match[bytes]) -> bytes:
@@ -150,7 +150,7 @@ class Control:
 
     def packed(self) -> bytes:
         out = io.BytesIO()
-        with packed(out, self._compression) as file:
+        with compressed(out, self._compression) as file:
             for entry, data in self._entries:
                 file.write(entry.header)
                 file.write(data)

@@ -248,7 +248,7 @@ def check_link(path: str, leads_to: str) -> None:
             raise FormatError(f"{path}: a link that leads out of the package: {leads_to}")
 
 
-def size_of(source: BinaryIO) -> int:
+def file_size(source: BinaryIO) -> int:
     """Bytes of a file, which is at its beginning afterwards."""
     size = source.seek(0, os.SEEK_END)
     source.seek(0)

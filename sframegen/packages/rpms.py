@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
-from sframegen.packages.passing import Pass, size_of
+from sframegen.packages.passing import Pass, file_size
 from sframegen.packages.piped_tools import reading
 from sframegen.packages.tar_entries import Rules, visit_tar
 
@@ -38,7 +38,7 @@ def pass_rpm(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
     signed = _signatures(source)
     if target is not None:
         raise FormatError(f"{NOT_WRITTEN}; it is signed, too" if signed else NOT_WRITTEN)
-    with Pass("rpm", size_of(source), visit, signed=signed, force=force) as one:
+    with Pass("rpm", file_size(source), visit, signed=signed, force=force) as one:
         with reading("rpm2archive", REMEDY, ["-n", "-"], source) as stream:
             visit_tar(one, stream, RULES)
         return one.passed()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
-from sframegen.packages.passing import CHUNK, Pass, size_of
+from sframegen.packages.passing import CHUNK, Pass, file_size
 from sframegen.packages.piped_tools import reading, running, tool
 from sframegen.packages.tar_entries import Rules, checksums_in, visit_tar, write_tar
 
@@ -51,7 +51,7 @@ class Superblock(NamedTuple):
 
 def pass_squashfs(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A squashfs image. `pass_through` in kinds.py has the contract."""
-    size = size_of(source)
+    size = file_size(source)
     superblock = _superblock(source, size)
     if target is not None and superblock.compressor == NOT_WRITTEN:
         raise FormatError(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
 from sframegen.packages.images.docker_manifest import BLOBS, IDENTIFIER, MANIFEST
 from sframegen.packages.images.documents import MAX_DOCUMENT
 from sframegen.packages.images.image_archive import RULES, pass_image
 from sframegen.packages.images.oci_index import INDEX
 from sframegen.packages.kinds import LAYOUT
-from sframegen.packages.passing import Pass, is_checksum, pieces, size_of, skip
+from sframegen.packages.passing import Pass, file_size, is_checksum, pieces, skip
 from sframegen.packages.tar_entries import BLOCK, Admission, entries, pass_compressed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
         return pass_image(source, visit, target, force=force)
     if contents.within:
         raise FormatError(contents.within)
-    with Pass("tar", size_of(source), visit, force=force, only_read=contents.summed) as one:
+    with Pass("tar", file_size(source), visit, force=force, only_read=contents.summed) as one:
         pass_compressed(one, source, target, checksums=contents.checksums)
         if contents.summed and one.elf_files:
             one.warnings.append(f"only read: {contents.summed}")
@@ -75,10 +75,10 @@ def contents_of(source: BinaryIO) -> Contents:
     """Read the names of an archive, within the limits of a pass. Raises FormatError."""
     marks, checksums = set[str](), set[str]()
     has_names, document = False, b""  # of an image; its manifest.json
-    with Pass("tar", size_of(source), lambda *_: False) as one:
+    with Pass("tar", file_size(source), lambda *_: False) as one:
         compression = compression_of(source.read(MAGIC_SIZE))
         source.seek(0)
-        stream, admit = unpacked(source, compression), Admission(one, RULES)
+        stream, admit = decompressed(source, compression), Admission(one, RULES)
         for entry in entries(stream):
             path = admit(entry)
             left = entry.stored + -entry.stored % BLOCK

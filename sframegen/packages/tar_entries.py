@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 from sframegen.packages.passing import (
     CHUNK,
     Pass,
@@ -51,7 +51,7 @@ class Rules(NamedTuple):
     repeated: bool = False  # a second file of one name
 
 
-class Entry(NamedTuple):
+class TarEntry(NamedTuple):
     info: tarfile.TarInfo
     header: bytes  # all its header blocks
     stored: int  # bytes of its contents in the stream, without the padding
@@ -74,13 +74,13 @@ def pass_compressed(
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
     if not one.force:
-        one.checksums = checksums_in(one, unpacked(source, compression), rules or Rules()) if checksums is None else checksums
+        one.checksums = checksums_in(one, decompressed(source, compression), rules or Rules()) if checksums is None else checksums
         source.seek(start)
-    changed = visit_tar(one, unpacked(source, compression), rules or Rules())
+    changed = visit_tar(one, decompressed(source, compression), rules or Rules())
     if target is not None and changed:
         source.seek(start)
-        with packed(target, compression) as out:
-            write_tar(unpacked(source, compression), changed, Timed(out, one).write)
+        with compressed(target, compression) as out:
+            write_tar(decompressed(source, compression), changed, Timed(out, one).write)
     return bool(changed)
 
 
@@ -126,14 +126,14 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
             write_changed(entry, content, write)
 
 
-def write_changed(entry: Entry, content: Content, write: Callable[[bytes], object]) -> None:
+def write_changed(entry: TarEntry, content: Content, write: Callable[[bytes], object]) -> None:
     """Write an entry with other contents, which are removed then."""
     write(with_size(entry.header, content.size))
     copied(content, write)
     write(bytes(-content.size % BLOCK))
 
 
-def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[Entry]:
+def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[TarEntry]:
     """The entries; the stream is then at their contents, which the caller reads, with padding. At its end, `write` gets the rest.
 
     Raises FormatError.
@@ -157,7 +157,7 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
         stored = info.size if is_whole else padded
         if info.size < 0 or padded < 0 or padded != stored + -stored % BLOCK:
             raise FormatError(f"{info.name}: {info.size} bytes are not the size of an entry")
-        yield Entry(info, bytes(headers.taken), stored, is_whole)
+        yield TarEntry(info, bytes(headers.taken), stored, is_whole)
         headers.at = archive.offset
     write(bytes(headers.taken))
     for _ in range(MAX_AFTER_END // CHUNK):
@@ -175,7 +175,7 @@ class Admission:
         self._pass, self._rules = one, rules
         self._files: set[str] = set()
 
-    def __call__(self, entry: Entry) -> str:
+    def __call__(self, entry: TarEntry) -> str:
         """The entry's path in the package. Raises FormatError."""
         info = entry.info
         path = self._pass.entry(info.name, len(entry.header) - BLOCK)
@@ -196,7 +196,7 @@ class Admission:
         return path
 
 
-def attributes_of(entry: Entry) -> set[str]:
+def attributes_of(entry: TarEntry) -> set[str]:
     """Names of the extended attributes that an entry gives its file."""
     return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
 

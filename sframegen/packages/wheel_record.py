@@ -29,20 +29,20 @@ def is_signature(path: str) -> bool:
     return re.fullmatch(DIST_INFO + r"\.(?:jws|p7s)", path) is not None
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     path: str
     hash: str  # "sha256=...", "" if there is none
     size: str
 
 
-class Record:
+class WheelRecord:
     """Rows keep their order, and their bytes unless the file changes."""
 
     def __init__(self, path: str, data: bytes) -> None:
         """Raises FormatError if it is not a table of three columns, and for files with two rows."""
         self.path = path
-        self._rows: dict[str, Row] = {}
-        self._lines: list[tuple[Row | None, str]] = []  # with its text; None: an empty line
+        self._rows: dict[str, RecordRow] = {}
+        self._lines: list[tuple[RecordRow | None, str]] = []  # with its text; None: an empty line
         self._seen: set[str] = set()
         try:
             taken: list[str] = []
@@ -50,24 +50,24 @@ class Record:
             for fields in reader:
                 text, done = "".join(taken), reader.line_num
                 taken.clear()
-                if len(fields) not in (0, len(Row._fields)):
+                if len(fields) not in (0, len(RecordRow._fields)):
                     raise FormatError(f"line {done}: {len(fields)} columns; RECORD has three")
-                row = Row(*fields) if fields else None
+                row = RecordRow(*fields) if fields else None
                 self._lines.append((row, text))
                 if row is not None and self._rows.setdefault(row.path, row) != row:
                     raise FormatError(f"line {done}: a second row for {row.path}")
         except (csv.Error, UnicodeDecodeError) as error:
             raise FormatError(f"no RECORD of a wheel: {error}") from None
 
-    def hashed(self, path: str, file: Readable) -> Hashed:
+    def hashed(self, path: str, file: Readable) -> HashedFile:
         """A file whose reader hashes what is read. Raises FormatError where it is not listed."""
         self._seen.add(path)
         row = self._rows.get(path)
         if row is None:
             if path == self.path or is_signature(path):
-                return Hashed(Row(path, "", ""), file)
+                return HashedFile(RecordRow(path, "", ""), file)
             raise FormatError(f"{path}: not listed in RECORD")
-        return Hashed(Row(path, "", "") if path == self.path else row, file)
+        return HashedFile(RecordRow(path, "", "") if path == self.path else row, file)
 
     def missing(self) -> list[str]:
         """Files that it lists and that were not read; without directories, which old tools list."""
@@ -76,10 +76,10 @@ class Record:
     def change(self, path: str, file: Readable, size: int) -> None:
         """Another file takes the place of that one."""
         row = self._rows[path]
-        hashed = Hashed(row if row.hash else row._replace(hash=f"{ALGORITHMS[0]}="), file)
+        hashed = HashedFile(row if row.hash else row._replace(hash=f"{ALGORITHMS[0]}="), file)
         while hashed.read(CHUNK):
             pass
-        self._rows[path] = Row(path, hashed.text(), str(size))
+        self._rows[path] = RecordRow(path, hashed.text(), str(size))
 
     def rewritten(self) -> bytes:
         return "".join(self._rewritten_lines()).encode()
@@ -105,10 +105,10 @@ def _lines(text: str, taken: list[str]) -> Iterator[str]:
         yield line
 
 
-class Hashed(HashedStream):
+class HashedFile(HashedStream):
     """A file, hashed as its row is."""
 
-    def __init__(self, row: Row, file: Readable) -> None:
+    def __init__(self, row: RecordRow, file: Readable) -> None:
         """Raises FormatError for an algorithm that wheels do not use."""
         self._row = row
         self._algorithm = row.hash.partition("=")[0]

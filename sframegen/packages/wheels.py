@@ -17,8 +17,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.passing import CHUNK, Pass, in_entry, pieces, size_of
-from sframegen.packages.wheel_record import MAX_RECORD_BYTES, Record, is_record, is_signature
+from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces
+from sframegen.packages.wheel_record import MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class _Reading(NamedTuple):
             return self.file.read(size)
 
 
-class Entry(NamedTuple):
+class WheelEntry(NamedTuple):
     info: ZipInfo
     path: str
     start: int  # file offset of its header
@@ -55,12 +55,12 @@ class Entry(NamedTuple):
 
 def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A wheel. `pass_through` in kinds.py has the contract."""
-    size = size_of(source)
+    size = file_size(source)
     with _damage_named(), ZipFile(source) as given:
         infos = given.infolist()
         signed = ", ".join(info.filename for info in infos if is_signature(info.filename))
         with Pass("wheel", size, visit, signed=signed, force=force) as one:
-            found = entries(one, given, infos)
+            found = checked_entries(one, given, infos)
             record = _record(given, found)
             one.checksums = {entry.path for entry in found}
             contents = {}
@@ -74,11 +74,11 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
                 one.warnings.append(f"to be signed again: {signed}")
             if contents and target is not None:
                 with one.writing():
-                    write(given, found, contents, record, target)
+                    write_wheel(given, found, contents, record, target)
             return one.passed()
 
 
-def entries(one: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[Entry]:
+def checked_entries(one: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[WheelEntry]:
     """All entries, checked before any of them is read."""
     found = []
     named: set[str] = set()
@@ -101,7 +101,9 @@ def entries(one: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[Entry]:
     return found
 
 
-def write(given: ZipFile, found: list[Entry], contents: dict[str, Content], record: Record, target: BinaryIO) -> None:
+def write_wheel(
+    given: ZipFile, found: list[WheelEntry], contents: dict[str, Content], record: WheelRecord, target: BinaryIO
+) -> None:
     """Write the wheel with other contents of some entries, and a RECORD that says so."""
     source = _file_of(given)
     with ZipFile(target, "w") as out:
@@ -120,7 +122,7 @@ def write(given: ZipFile, found: list[Entry], contents: dict[str, Content], reco
                 _copy(source, entry, out)
 
 
-def _record(given: ZipFile, found: list[Entry]) -> Record:
+def _record(given: ZipFile, found: list[WheelEntry]) -> WheelRecord:
     records = [entry for entry in found if is_record(entry.path)]
     if len(records) != 1:
         raise FormatError(f"{len(records)} files *.dist-info/RECORD; a wheel has one")
@@ -128,10 +130,10 @@ def _record(given: ZipFile, found: list[Entry]) -> Record:
     if info.file_size > MAX_RECORD_BYTES:
         raise FormatError(f"{info.filename}: {info.file_size:,} bytes are too many")
     with _damage_named(f"{info.filename}: "), in_entry(info.filename), given.open(info) as file:
-        return Record(records[0].path, b"".join(pieces(file, info.file_size, info.filename)))
+        return WheelRecord(records[0].path, b"".join(pieces(file, info.file_size, info.filename)))
 
 
-def _visited(one: Pass, given: ZipFile, entry: Entry, record: Record) -> Content | None:
+def _visited(one: Pass, given: ZipFile, entry: WheelEntry, record: WheelRecord) -> Content | None:
     """What takes the place of an entry's contents, if anything does. Its hash has to be the one that RECORD has."""
     with _damage_named(f"{entry.path}: "):
         file = given.open(entry.info)
@@ -165,7 +167,7 @@ def _check(info: ZipInfo) -> None:
         raise FormatError("a directory with contents")
 
 
-def _located(given: ZipFile, info: ZipInfo, path: str) -> Entry:
+def _located(given: ZipFile, info: ZipInfo, path: str) -> WheelEntry:
     """Where an entry is, with its header and descriptor."""
     source = _file_of(given)
     source.seek(info.header_offset)
@@ -182,10 +184,10 @@ def _located(given: ZipFile, info: ZipInfo, path: str) -> Entry:
         forms = [struct.pack("<IQQ", *sizes)] + [struct.pack("<III", *sizes)] * (max(sizes) <= 0xFFFFFFFF)
         marked = [magic + form for form in forms for magic in (DESCRIPTOR_MAGIC, b"")]
         end += next((len(form) for form in marked if after.startswith(form)), 0)
-    return Entry(info, path, info.header_offset, data, end)
+    return WheelEntry(info, path, info.header_offset, data, end)
 
 
-def _copy(source: IO[bytes], entry: Entry, out: ZipFile) -> None:
+def _copy(source: IO[bytes], entry: WheelEntry, out: ZipFile) -> None:
     """Copy an entry: its header, and its bytes, which stay compressed."""
     file = _file_of(out)
     info = copy.copy(entry.info)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.interface import refuse, text_range
+from sframegen.registry.interface import refuse_call, text_range
 from sframegen.registry.jit_tables import JitDescriber
 from sframegen.registry.regions import CodeObject, Region, RegistryError, SectionDescriber
 from sframegen.registry.structures import CodeElfInfo, CodeJitInfo
@@ -35,7 +35,7 @@ def codectl(caller: Caller, option: int, info: int, info_size: int, flags: int =
     Raises RegistryError: EINVAL for an unknown option or a flag, and what the option's function raises.
     """
     if flags or option not in OPTIONS:
-        refuse(f"option {option}, flags {flags:#x}")
+        refuse_call(f"option {option}, flags {flags:#x}")
     return OPTIONS[CodeOption(option)](caller, info, info_size)
 
 
@@ -43,7 +43,7 @@ def _register_elf(caller: Caller, address: int, size: int) -> list[Region]:
     info = caller.copy_struct(CodeElfInfo, address, size)
     start, end = text_range(info.text_start, info.text_end)
     if not info.elf_start <= start < end <= info.elf_end:
-        refuse("code outside of the object")
+        refuse_call("code outside of the object")
     section = caller.section(info.sframe_start, info.sframe_end - info.sframe_start)
     code_object = CodeObject(
         info.elf_start,
@@ -60,18 +60,18 @@ def _register_jit(caller: Caller, address: int, size: int) -> list[Region]:
     info = caller.copy_struct(CodeJitInfo, address, size)
     start, end = text_range(info.text_start, info.text_end)
     if not info.unwind_head:
-        refuse("no table")
+        refuse_call("no table")
     describer = JitDescriber(caller.memory, info, caller.abi)
     try:
         describer.refresh()
     except FormatError as error:
-        refuse(str(error))
+        refuse_call(str(error))
     return [_register(caller, Region(start, end, ("codectl", start), describer))]
 
 
 def _unregister(caller: Caller, text_start: int, size: int) -> list[Region]:
     if size:
-        refuse("there is no structure to unregister by")
+        refuse_call("there is no structure to unregister by")
     return caller.registry.unregister(("codectl", text_start))
 
 
@@ -103,5 +103,5 @@ def _string(caller: Caller, address: int) -> bytes | None:
 
 def _build_id(caller: Caller, info: CodeElfInfo) -> bytes | None:
     if info.build_id_len > MAX_BUILD_ID or bool(info.build_id) != bool(info.build_id_len):
-        refuse(f"a build-id of {info.build_id_len} bytes at {info.build_id:#x}")
+        refuse_call(f"a build-id of {info.build_id_len} bytes at {info.build_id:#x}")
     return caller.read(info.build_id, info.build_id_len) if info.build_id else None

@@ -9,7 +9,7 @@ from cfi.errors import FormatError
 from sframegen.format.decode import open_section
 from sframegen.format.layouts import HEADER_SIZE
 from sframegen.registry.regions import RegistryError
-from sframegen.registry.structures import decode, size_of
+from sframegen.registry.structures import decode_struct, struct_size
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -48,32 +48,32 @@ class Caller(NamedTuple):
         if size > MAX_STRUCT_BYTES:
             raise RegistryError(errno.E2BIG, f"a structure of {size} bytes")
         if size < 0:
-            refuse(f"a structure of {size} bytes")
+            refuse_call(f"a structure of {size} bytes")
         raw = self.read(address, size)
-        known = size_of(kind)
+        known = struct_size(kind)
         if any(raw[known:]):
             raise RegistryError(errno.E2BIG, f"fields after the first {known} bytes are not 0")
-        return decode(kind, raw[:known].ljust(known, b"\0"), self.abi.byte_order)
+        return decode_struct(kind, raw[:known].ljust(known, b"\0"), self.abi.byte_order)
 
     def section(self, start: int, size: int) -> SframeSection:
         """Return the section at an address. Raises RegistryError: EFAULT, or EINVAL for an invalid one."""
         if not start or not HEADER_SIZE <= size <= MAX_SECTION_BYTES or start + size > ADDRESSES:
-            refuse(f"no section has {size} bytes at {start:#x}")
+            refuse_call(f"no section has {size} bytes at {start:#x}")
         try:
             section = open_section(self.read(start, size), start)
         except FormatError as error:
-            refuse(str(error))
+            refuse_call(str(error))
         if section.abi.sframe_id != self.abi.sframe_id:
-            refuse(f"a section for {section.abi.name}")
+            refuse_call(f"a section for {section.abi.name}")
         return section
 
 
 def text_range(start: int, end: int) -> tuple[int, int]:
     """Return the range. Raises RegistryError: EINVAL if it is empty, at 0, or wraps around."""
     if not 0 < start < end <= ADDRESSES:
-        refuse(f"no code at {start:#x} to {end:#x}")
+        refuse_call(f"no code at {start:#x} to {end:#x}")
     return start, end
 
 
-def refuse(message: str) -> NoReturn:
+def refuse_call(message: str) -> NoReturn:
     raise RegistryError(errno.EINVAL, message)

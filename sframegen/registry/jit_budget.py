@@ -17,7 +17,7 @@ TABLE_COST = 32  # entries that take as long to read as a table, or a member of 
 SECONDS = 2.0
 
 
-class LimitError(FormatError):
+class BudgetError(FormatError):
     """Tables that are not damaged, but more than are read."""
 
 
@@ -33,16 +33,16 @@ class Budget:
         self._until = clock() + seconds
 
     def spend(self, entries: int = 0, tables: int = 0) -> None:
-        """Call it before they are read. Raises LimitError if that is too many or too late, or if a held signal waits."""
+        """Call it before they are read. Raises BudgetError if that is too many or too late, or if a held signal waits."""
         self.count(entries, tables)
         if self._clock() > self._until:
-            raise LimitError(f"reading the tables of the process took longer than {self._seconds:g} seconds")
+            raise BudgetError(f"reading the tables of the process took longer than {self._seconds:g} seconds")
         if not signal.sigpending().isdisjoint(ENDING):
-            raise LimitError("a signal came while the tables of the process were read")
+            raise BudgetError("a signal came while the tables of the process were read")
 
     def count(self, entries: int, tables: int) -> None:
-        """Count what an earlier reading has kept. Raises LimitError if that is too many."""
+        """Count what an earlier reading has kept. Raises BudgetError if that is too many."""
         cost = entries + TABLE_COST * tables
         if cost > self.left:
-            raise LimitError(f"the process has more than {MAX_ENTRIES // TABLE_COST:,} tables or {MAX_ENTRIES:,} entries")
+            raise BudgetError(f"the process has more than {MAX_ENTRIES // TABLE_COST:,} tables or {MAX_ENTRIES:,} entries")
         self.left -= cost

@@ -10,7 +10,7 @@ from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.registry.jit_budget import Budget
 from sframegen.registry.jit_tables import ADDRESSES, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
-from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode, size_of
+from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -92,11 +92,11 @@ def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[i
 
 def _read(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
     """Return a record that was the same twice."""
-    size = size_of(kind)
+    size = struct_size(kind)
     for _ in range(ATTEMPTS):
         first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")
         if len(first) != size:
             raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
         if first == second:
-            return decode(kind, first, abi.byte_order)
+            return decode_struct(kind, first, abi.byte_order)
     raise FormatError(f"{size} bytes at {at:#x} change all the time", "JIT list")

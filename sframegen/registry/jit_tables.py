@@ -13,8 +13,8 @@ from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import Found
-from sframegen.registry.jit_budget import Budget, LimitError
-from sframegen.registry.structures import JitEntry, JitTable, decode, size_of
+from sframegen.registry.jit_budget import Budget, BudgetError
+from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ ATTEMPTS = 8  # to read a header that is being written
 
 ADDRESSES = 1 << 64
 Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
-TABLE_SIZE = size_of(JitTable)
+TABLE_SIZE = struct_size(JitTable)
 
 
 def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
@@ -65,16 +65,6 @@ def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
         Where(None, entry.fp_off, deref=True) if saved_fp else None,
         signed,
     )
-
-
-def entry_of(size: int, ip_off: int, rule: Rule, abi: Abi, *, signal: bool = False) -> JitEntry:
-    """Return the entry for a rule. Raises ValueError for a rule that entries cannot express."""
-    info = IS_SIGNAL * signal | RA_SAVED * (rule.ra is not None) | FP_SAVED * (rule.fp is not None) | RA_SIGNED * rule.ra_signed
-    info |= IS_OUTERMOST if rule.cfa is None else CFA_SP * (rule.cfa.register == abi.sp)
-    entry = JitEntry(size, ip_off, *(where.offset if where else 0 for where in rule[:3]), info)  # type: ignore[call-arg]
-    if rule_of_entry(entry, abi) != rule:
-        raise ValueError(f"an entry of a table cannot say {rule}")
-    return entry
 
 
 @dataclass
@@ -128,14 +118,14 @@ class JitTables:
     def refresh(self, budget: Budget | None = None) -> None:
         """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError.
 
-        `budget`: of all chains of the process. After a LimitError, the next call goes on from there.
+        `budget`: of all chains of the process. After a BudgetError, the next call goes on from there.
         """
         self._budget = budget or Budget()
         self._damage = None
         try:
             self._check_kept()
             self._go_on_or_again()
-        except LimitError as error:
+        except BudgetError as error:
             self._damage = error
             raise
         except FormatError as error:
@@ -177,7 +167,7 @@ class JitTables:
         """Keep no more than a budget: a hostile process could put other chains before this one."""
         try:
             self._budget.count(len(self), len(self._tables))
-        except LimitError:
+        except BudgetError:
             self._forget()
             raise
 
@@ -185,7 +175,7 @@ class JitTables:
         is_first = not self._tables
         try:
             self._go_on()
-        except LimitError:
+        except BudgetError:
             raise
         except FormatError:
             if is_first:  # there was nothing to contradict
@@ -225,7 +215,7 @@ class JitTables:
         if address in self._opened:
             raise _error(address, "the chain comes back here", 0)
         self._budget.spend(tables=1)
-        header = decode(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
+        header = decode_struct(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
         if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
             raise _error(address, f"no table has {header.reserved_len} bytes here", 0)
         if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
@@ -242,7 +232,7 @@ class JitTables:
         second is no less; of one with a next table, which grows no more, the second, which was read after `next` was seen.
         """
         for _ in range(ATTEMPTS):
-            first, second = (decode(JitTable, self._read(table.address, 0, TABLE_SIZE), self._abi.byte_order) for _ in "12")
+            first, second = (decode_struct(JitTable, self._read(table.address, 0, TABLE_SIZE), self._abi.byte_order) for _ in "12")
             if any(header._replace(used_len=0, next=0) != table.header._replace(used_len=0, next=0) for header in (first, second)):
                 raise _error(table.address, "the header has changed", 0)
             header = second if first.next else first
@@ -328,8 +318,8 @@ class JitDescriber(JitTables):
         """Return True if the code was removed. Raises FormatError if anything else of the entry has changed."""
         table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
         at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
-        raw = self._read(table.address, at, size_of(JitEntry))
-        now = decode(JitEntry, raw, self._abi.byte_order)
+        raw = self._read(table.address, at, struct_size(JitEntry))
+        now = decode_struct(JitEntry, raw, self._abi.byte_order)
         if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._says[number][0]):
             raise _error(table.address, "an entry has changed", at)
         return bool(now.info & REMOVED)

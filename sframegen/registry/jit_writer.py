@@ -6,14 +6,14 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.registry.jit_tables import FRE_SIZE, REMOVED, TABLE_SIZE
-from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, size_of
+from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, struct_size
 
 if TYPE_CHECKING:
     from mmap import mmap
 
     from sframegen.elf.records import ByteOrder
 
-STRIDE = size_of(JitEntry)
+STRIDE = struct_size(JitEntry)
 USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1
 
 

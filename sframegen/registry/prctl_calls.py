@@ -9,7 +9,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.registry.interface import refuse, text_range
+from sframegen.registry.interface import refuse_call, text_range
 from sframegen.registry.regions import Region, RegistryError, SectionDescriber
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: in
     overlap.
     """
     if arg5:
-        refuse("the last argument is not used")
+        refuse_call("the last argument is not used")
     section = caller.section(address, length)
     region = Region(*_described(section), ("prctl", key), SectionDescriber(section))
     if any(other.key == region.key for other in caller.registry):
@@ -36,7 +36,7 @@ def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: in
 def prctl_unregister(caller: Caller, key: int, *unused: int) -> list[Region]:
     """Unregister a section. Raises RegistryError: EINVAL for an unknown key or an unused argument."""
     if any(unused):
-        refuse("the last arguments are not used")
+        refuse_call("the last arguments are not used")
     return caller.registry.unregister(("prctl", key))
 
 
@@ -44,7 +44,7 @@ def _described(section: SframeSection) -> tuple[int, int]:
     try:
         table = section.table
     except FormatError as error:
-        refuse(str(error))
+        refuse_call(str(error))
     if not len(table):
-        refuse("the section describes no function")
+        refuse_call("the section describes no function")
     return text_range(min(table.start), max(map(int.__add__, table.start, table.size)))

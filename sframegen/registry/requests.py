@@ -9,7 +9,7 @@ from cfi.errors import FormatError
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
 from sframegen.registry.codectl_calls import CodeOption
-from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, size_of
+from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, struct_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,7 +99,7 @@ def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
     }
     pointers, after = {}, b""
     for name, text in texts.items():
-        pointers[name] = address + size_of(CodeElfInfo) + len(after) if text else 0
+        pointers[name] = address + struct_size(CodeElfInfo) + len(after) if text else 0
         after += text
     info = CodeElfInfo(
         loaded.elf_start, loaded.elf_end, loaded.text_start, loaded.text_end, loaded.sframe_start, loaded.sframe_end,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.registry.interface import refuse, text_range
+from sframegen.registry.interface import refuse_call, text_range
 from sframegen.registry.regions import Region, SectionDescriber
 from sframegen.registry.structures import SframeSetup
 
@@ -29,5 +29,5 @@ def sframe_unregister(caller: Caller, data: int, size: int) -> list[Region]:
     """Remove all regions of a section. The structure is that of `sframe_register`, with sframe_start only."""
     setup = caller.copy_struct(SframeSetup, data, size)
     if any(setup[1:]):
-        refuse("only sframe_start may be set")
+        refuse_call("only sframe_start may be set")
     return caller.registry.unregister(("sframe", setup.sframe_start))

@@ -100,7 +100,7 @@ assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.item
 R = TypeVar("R", SframeSetup, CodeElfInfo, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
 
 
-def size_of(kind: type[R]) -> int:
+def struct_size(kind: type[R]) -> int:
     return LAYOUTS[kind][1]
 
 
@@ -109,6 +109,6 @@ def encode(record: R, byte_order: ByteOrder = "little") -> bytes:
     return RECORDS[type(record), byte_order].pack(*record)
 
 
-def decode(kind: type[R], data: bytes, byte_order: ByteOrder = "little") -> R:
+def decode_struct(kind: type[R], data: bytes, byte_order: ByteOrder = "little") -> R:
     """Decode a record. `data` has its size."""
     return kind(*RECORDS[kind, byte_order].unpack(data))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.registry.kernel_calls import has_call
 from sframegen.registry.regions import RegistryError
-from sframegen.registry.structures import SframeSetup, encode, size_of
+from sframegen.registry.structures import SframeSetup, encode, struct_size
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -48,8 +48,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _sframe(name: str, number: int, setup: SframeSetup) -> None:
-    buffer = ctypes.create_string_buffer(encode(setup, ORDER), size_of(SframeSetup))
-    _call(name, number, ctypes.addressof(buffer), size_of(SframeSetup))
+    buffer = ctypes.create_string_buffer(encode(setup, ORDER), struct_size(SframeSetup))
+    _call(name, number, ctypes.addressof(buffer), struct_size(SframeSetup))
 
 
 def _call(name: str, number: int, *arguments: int) -> None:

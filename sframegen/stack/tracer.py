@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in
-from sframegen.registry.jit_budget import LimitError
+from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
 from sframegen.stack.live.proc import GONE
@@ -149,7 +149,7 @@ class _View:
             return None
         try:
             found = region.describer.look_up(address)
-        except LimitError as error:
+        except BudgetError as error:
             self.detail = str(error)
             return End.NOT_READ
         except FormatError as error:

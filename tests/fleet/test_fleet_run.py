@@ -18,7 +18,7 @@ import pytest
 
 from sframegen import __version__, api
 from sframegen.fleet import dask_engine
-from sframegen.fleet.collecting import Table
+from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, connected, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
@@ -429,7 +429,7 @@ def test_a_full_disk_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    with pytest.raises(OSError, match="No space left"), Table(PackageRow, Full()) as table:
+    with pytest.raises(OSError, match="No space left"), ParquetTable(PackageRow, Full()) as table:
         table.add(PackageRow("x", "x"))
     del table
     gc.collect()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.own_directory import OwnDirectory
 from sframegen.elf.file import open_elf
-from sframegen.fleet.file_rows import Files
+from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.run_options import RunOptions
@@ -29,7 +28,7 @@ CXX = "struct E { ~E(); }; void g(); void f() { E e; g(); } E::~E() {} void g() 
 
 
 def row(path: Path) -> FileRow:
-    files = Files("package", "", RunOptions(), OutputDirectory(OwnDirectory(-1, "")))
+    files = PackageFiles("package", "", RunOptions(), OutputDirectory(-1, ""))
     files.visit("bin/it", path, path.with_name("changed"))
     return files.rows[0]
 

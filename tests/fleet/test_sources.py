@@ -283,9 +283,9 @@ def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None
     with served(tmp_path) as (url, _):
         place = f"{url.replace('://', '://user:secret@')}/none.deb?token=secret"
         with pytest.raises(OSError, match="cannot be fetched: HTTP status 404") as missing:
-            fetching.identity_of(Item("x", place))
+            fetching.item_identity(Item("x", place))
     with pytest.raises(OSError, match="cannot be fetched: ") as gone:
-        fetching.identity_of(Item("x", place))
+        fetching.item_identity(Item("x", place))
     assert "secret" not in f"{missing.value} {gone.value}"
 
 

@@ -39,13 +39,13 @@ from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.registry.jit_tables import entry_of
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.tables.optimize import LEVELS
 from tests.support.inputs import core_writer
 from tests.support.inputs.cfi_writer import Frames
+from tests.support.inputs.jit_entries import entry_of
 from tests.support.inputs.linker_inputs import (
     Writer,
     inject_bytes,

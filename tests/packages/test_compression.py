@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from sframegen.elf.compressed import zstd_library
-from sframegen.packages.compression import MAGIC_SIZE, Compression, compression_of, packed, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
 
 DATA = b"".join(b"%d\n" % number for number in range(60_000))
 
@@ -26,14 +26,14 @@ DATA = b"".join(b"%d\n" % number for number in range(60_000))
 )
 def test_levels_are_kept(name: str, level: int, known: int) -> None:
     out = io.BytesIO()
-    with packed(out, Compression(name, level, check=lzma.CHECK_CRC32, mtime=1700000000)) as file:
+    with compressed(out, Compression(name, level, check=lzma.CHECK_CRC32, mtime=1700000000)) as file:
         file.write(DATA)
     found = compression_of(out.getvalue()[:MAGIC_SIZE])
     assert found is not None
     assert (found.name, found.level) == (name, known)
     assert found.check == {"xz": lzma.CHECK_CRC32, "zst": 1}.get(name, -1)
     assert found.mtime == (1700000000 if name == "gz" else 0)
-    assert unpacked(io.BytesIO(out.getvalue()), found).read() == DATA
+    assert decompressed(io.BytesIO(out.getvalue()), found).read() == DATA
 
 
 def test_xz_of_several_threads() -> None:
@@ -45,14 +45,14 @@ def test_xz_of_several_threads() -> None:
         found = compression_of(data[:MAGIC_SIZE])
         assert found is not None
         assert found.level == level
-        assert unpacked(io.BytesIO(data), found).read() == DATA
+        assert decompressed(io.BytesIO(data), found).read() == DATA
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd_library().compress])
 def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
     data = b"".join(pack(DATA[at : at + 100_000]) for at in range(0, len(DATA), 100_000))
     padding = b"" if data.startswith((b"BZh", b"\x28\xb5")) else bytes(64)
-    assert unpacked(io.BytesIO(data + padding), compression_of(data)).read() == DATA
+    assert decompressed(io.BytesIO(data + padding), compression_of(data)).read() == DATA
 
 
 def test_a_zstd_frame_without_a_window_has_the_usual_level() -> None:
@@ -68,6 +68,6 @@ def test_checksums_of_zstd_frames_are_kept(*, is_checked: bool) -> None:
     zstd = zstd_library()
     given = zstd.compress(b"text" * 1000, options={int(zstd.CompressionParameter.checksum_flag): int(is_checked)})
     out = io.BytesIO()
-    with packed(out, compression_of(given)) as file:
+    with compressed(out, compression_of(given)) as file:
         file.write(b"text" * 1000)
     assert bool(out.getvalue()[4] & 4) == is_checked

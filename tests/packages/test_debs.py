@@ -17,7 +17,7 @@ import pytest
 from cfi.errors import FormatError
 from linker.objects.archive import members
 from sframegen import Refusal, RefusedError, add_section, remove
-from sframegen.packages.compression import compression_of, unpacked
+from sframegen.packages.compression import compression_of, decompressed
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, sums, tar
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def parts(path: Path) -> dict[str, bytes]:
 
 def archive(path: Path, which: str) -> dict[str, bytes]:
     [data] = [data for name, data in parts(path).items() if name.startswith(which)]
-    unpacked_data = unpacked(io.BytesIO(data), compression_of(data)).read()
+    unpacked_data = decompressed(io.BytesIO(data), compression_of(data)).read()
     with tarfile.open(fileobj=io.BytesIO(unpacked_data)) as found:
         files = ((info.name.removeprefix("./"), found.extractfile(info)) for info in found if info.isreg() or info.islnk())
         return {name: file.read() for name, file in files if file}

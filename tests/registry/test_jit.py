@@ -16,12 +16,13 @@ from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.format.search import look_up_in
 from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
-from sframegen.registry.jit_budget import TABLE_COST, Budget, LimitError
+from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
 from sframegen.registry.jit_list import JitRegions, read_nodes
-from sframegen.registry.jit_tables import TABLE_SIZE, JitDescriber, JitTables, entry_of, refresh_chains, rule_of_entry
+from sframegen.registry.jit_tables import TABLE_SIZE, JitDescriber, JitTables, refresh_chains, rule_of_entry
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.regions import Registry
-from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, size_of
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
+from tests.support.inputs.jit_entries import entry_of
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
@@ -460,7 +461,7 @@ def chain(memory: Endless, first: int = 0) -> JitTables:
 
 def test_a_chain_without_end_is_refused() -> None:
     memory = Endless()
-    with pytest.raises(LimitError, match="more than 65,536 tables"):
+    with pytest.raises(BudgetError, match="more than 65,536 tables"):
         chain(memory).refresh(Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
     assert len(memory.opened) == 100
 
@@ -471,7 +472,7 @@ def test_many_chains_have_one_limit() -> None:
     refresh_chains(chains, Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
     assert len(memory.opened) == 100
     for one in chains:
-        with pytest.raises(LimitError, match="more than 65,536 tables"):
+        with pytest.raises(BudgetError, match="more than 65,536 tables"):
             one.functions()
 
 
@@ -480,7 +481,7 @@ def test_time_is_looked_at_between_tables_and_the_next_reading_goes_on() -> None
     one = chain(memory)
     for reading in (1, 2):
         seconds = count()
-        with pytest.raises(LimitError, match="longer than 10 seconds"):
+        with pytest.raises(BudgetError, match="longer than 10 seconds"):
             one.refresh(Budget(10, clock=seconds.__next__))  # each look at the clock takes a second
         assert len(memory.opened) == 10 * reading
     one.refresh(Budget(10, clock=count().__next__))
@@ -494,7 +495,7 @@ def test_a_long_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(7):
         process.append(entry_of(16, 24 * number, RULES[0], AMD64))
     one = JitTables(process.memory, INFO, AMD64)
-    with pytest.raises(LimitError):
+    with pytest.raises(BudgetError):
         one.refresh(Budget(entries=TABLE_COST + 4, clock=lambda: 0.0))
     assert len(one) == 4
     one.refresh(Budget(clock=lambda: 0.0))
@@ -506,11 +507,11 @@ def test_what_is_kept_counts() -> None:
     first, second = (chain(Endless(tables=5)) for _ in "12")
     room = Budget(entries=8 * TABLE_COST, clock=lambda: 0.0)
     first.refresh(room)
-    with pytest.raises(LimitError):
+    with pytest.raises(BudgetError):
         second.refresh(room)
     room = Budget(entries=8 * TABLE_COST, clock=lambda: 0.0)
     first.refresh(room)
-    with pytest.raises(LimitError):
+    with pytest.raises(BudgetError):
         second.refresh(room)
 
 
@@ -519,7 +520,7 @@ def test_a_signal_that_waits_ends_the_reading() -> None:
     with signals_held():
         signal.raise_signal(signal.SIGTERM)
         try:
-            with pytest.raises(LimitError, match="a signal came"):
+            with pytest.raises(BudgetError, match="a signal came"):
                 chain(memory).refresh(Budget(clock=lambda: 0.0))
         finally:
             assert signal.sigtimedwait([signal.SIGTERM], 0) is not None
@@ -532,10 +533,10 @@ def test_members_of_lists_count_too() -> None:
 
         def read(self, address: int, size: int) -> bytes:
             self.reads += 1
-            return (encode(JitList(1, 0, 8)) if size == size_of(JitList) else encode(JitNode(address + 64, 0, 0, 0, 0)))[:size]
+            return (encode(JitList(1, 0, 8)) if size == struct_size(JitList) else encode(JitNode(address + 64, 0, 0, 0, 0)))[:size]
 
     memory = List()
-    with pytest.raises(LimitError):
+    with pytest.raises(BudgetError):
         read_nodes(memory, 1 << 32, AMD64, Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
     assert memory.reads == 200  # each twice
 

@@ -28,7 +28,7 @@ from sframegen.registry.prctl_calls import prctl_register
 from sframegen.registry.regions import Registry, RegistryError
 from sframegen.registry.requests import INTERFACES, loaded_section
 from sframegen.registry.sframe_calls import sframe_register
-from sframegen.registry.structures import SframeSetup, decode
+from sframegen.registry.structures import SframeSetup, decode_struct
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_what_is_printed_is_what_the_file_has(program: Path) -> None:
     )
     [call] = calls(program)
     setup = SframeSetup(address, len(data), start, end - start)
-    assert decode(SframeSetup, bytes.fromhex(call["bytes"])) == setup
+    assert decode_struct(SframeSetup, bytes.fromhex(call["bytes"])) == setup
     assert call == {"file": str(program), "call": "sframe_register", "fields": setup._asdict(), "bytes": call["bytes"]}
     [call] = calls("--interface", "prctl", program)
     assert bytes.fromhex(call["bytes"]) == b"".join(n.to_bytes(8, "little") for n in (start, address, len(data)))
@@ -203,7 +203,7 @@ def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     system.codectl(7, CodeOption.UNREGISTER, 0x1234)
     system.prctl(77, 1, 2, 3)
     system.prctl(78, 1)
-    structs = [decode(SframeSetup, data, system.ORDER) for data in kernel.structs[:2]]
+    structs = [decode_struct(SframeSetup, data, system.ORDER) for data in kernel.structs[:2]]
     assert structs == [SframeSetup(1, 2, 3, 4), SframeSetup(5, 0, 0, 0)]
     assert kernel.structs[2] == b"structure"
     assert [asked[0] for asked in kernel.asked] == [8, 9, 7, 7, 77, 78]

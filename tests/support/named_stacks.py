@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sframegen.profile.report.grouping import group
-from sframegen.profile.report.named import MISSING, Kind, Named, NamedFrame, NamedStack
+from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 
 ENDS = {True: "the outermost frame", False: "no rule describes this code"}
 
@@ -13,7 +13,7 @@ def frame(text: str) -> NamedFrame:
     if text == "...":
         return MISSING
     function, _, name = text.removesuffix("?").rpartition("@")
-    kind = Kind.KERNEL if name == "[kernel]" else Kind.RUNTIME if name.endswith((".py", ".js")) else Kind.USER
+    kind = FrameKind.KERNEL if name == "[kernel]" else FrameKind.RUNTIME if name.endswith((".py", ".js")) else FrameKind.USER
     address = 0x1000 + sum(text.encode())
     return NamedFrame(function, name, f"/usr/lib/{name}", address, kind, text.endswith("?"))
 
@@ -33,7 +33,7 @@ def stack_of(
 
 
 def named(*stacks: NamedStack, by: str = "comm") -> Named:
-    return group(Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0, [*stacks]), by)
+    return group_stacks(Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0, [*stacks]), by)
 
 
 EXAMPLE = (

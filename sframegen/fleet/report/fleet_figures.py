@@ -26,7 +26,7 @@ NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
 
 
 @dataclass
-class Reason:
+class ReasonFigures:
     """Files or packages that have no section for the same reason."""
 
     number: int = 0
@@ -74,7 +74,7 @@ class FleetFigures:
         self.coverage = [[0, 0, 0] for _ in COVERAGE]  #: files, bytes with CFI, those of them left out
         self.ratios: dict[int, list[int]] = {}  #: in twentieths -> files, bytes of .eh_frame + .eh_frame_hdr
         self.growth = [0] * len(GROWTH)  #: ELF files in each class
-        self.reasons: dict[tuple[str, str, str], Reason] = {}  #: file or package, outcome, reason
+        self.reasons: dict[tuple[str, str, str], ReasonFigures] = {}  #: file or package, outcome, reason
         self.extremes = {
             name: Extremes()
             for name in (
@@ -145,7 +145,7 @@ class FleetFigures:
         """A reason without its numbers: files that differ only in an address or a size count together."""
         key = (what, str(row.outcome), NUMBER.sub("…", row.reason))
         reason = bounded(key, self.reasons, (what, str(row.outcome), OTHER))
-        self.reasons.setdefault(reason, Reason()).add(number, name, size)
+        self.reasons.setdefault(reason, ReasonFigures()).add(number, name, size)
 
 
 def _growth_class(before: int, after: int) -> int:

@@ -15,10 +15,10 @@ from sframegen.fleet.output_directory import MODE, OutputDirectory
 from sframegen.fleet.report.charts import charts
 from sframegen.fleet.report.csv_tables import CsvTable
 from sframegen.fleet.report.fleet_figures import COVERAGE, STEPS, FleetFigures
-from sframegen.fleet.report.page_tables import FileTable, PackageTable, shown
+from sframegen.fleet.report.page_tables import FileTable, PackageTable
 from sframegen.fleet.report.report_page import report_page
 from sframegen.fleet.report.stored_rows import stored_files, stored_packages
-from sframegen.fleet.result_rows import FileRow, PackageRow
+from sframegen.fleet.result_rows import FileRow, PackageRow, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,15 +97,15 @@ def page_summary(figures: FleetFigures, run: dict[str, Any]) -> dict[str, Any]:
             {
                 "of": of,
                 "outcome": outcome,
-                "reason": shown(text),
+                "reason": one_line(text),
                 "number": reason.number,
                 "bytes": reason.bytes,
-                "examples": [[number, shown(name)] for number, name in reason.examples],
+                "examples": [[number, one_line(name)] for number, name in reason.examples],
             }
             for (of, outcome, text), reason in reasons
         ],
         "extremes": {
-            name: [[value, number, shown(package), shown(path)] for value, number, package, path in extremes.rows()]
+            name: [[value, number, one_line(package), one_line(path)] for value, number, package, path in extremes.rows()]
             for name, extremes in figures.extremes.items()
         },
         "charts": charts(figures),
@@ -114,7 +114,7 @@ def page_summary(figures: FleetFigures, run: dict[str, Any]) -> dict[str, Any]:
 
 def _groups(groups: dict[str, Sums]) -> list[dict[str, Any]]:
     return [
-        sums.row(shown(name)) for name, sums in sorted(groups.items(), key=lambda item: (-item[1].code, -item[1].seen, item[0]))
+        sums.row(one_line(name)) for name, sums in sorted(groups.items(), key=lambda item: (-item[1].code, -item[1].seen, item[0]))
     ]
 
 
@@ -131,4 +131,4 @@ def _run(output: OutputDirectory) -> dict[str, Any]:
         raise FormatError("not the description of a run", file=f"{output.path}/{RUN}")
     options = run.get("options")
     mode = options.get("mode", "") if isinstance(options, dict) else ""
-    return {"mode": shown(str(mode))} | {name: shown(str(run[name])) for name in SHOWN_OF_RUN if run.get(name)}
+    return {"mode": one_line(str(mode))} | {name: one_line(str(run[name])) for name in SHOWN_OF_RUN if run.get(name)}

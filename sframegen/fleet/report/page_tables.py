@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
-from sframegen.elf.text import printable, shortened
 from sframegen.fleet.report.fleet_figures import STEPS, compiler
 from sframegen.fleet.report.sums import WITH_SECTION, eh_frame_bytes
+from sframegen.fleet.result_rows import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,14 +26,10 @@ class Texts:
         self._numbers: dict[str, int] = {}
 
     def of(self, text: str) -> int:
-        return self._numbers.setdefault(shown(text), len(self._numbers))
+        return self._numbers.setdefault(one_line(text), len(self._numbers))
 
     def list(self) -> list[str]:
         return list(self._numbers)
-
-
-def shown(text: str) -> str:
-    return shortened(printable(text))
 
 
 class PackageTable:
@@ -55,7 +51,7 @@ class PackageTable:
         warnings = [self._texts.of(text) for text in row.warnings[:WARNINGS]]
         sizes = (row.package_bytes, row.new_package_bytes, row.unpacked_bytes, row.entries, row.elf_files, row.peak_memory_bytes)
         seconds = [round(getattr(row, f"seconds_{step}"), 3) for step in STEPS]
-        self._rows.append((shown(row.package), *texts, *sizes, *seconds, warnings))
+        self._rows.append((one_line(row.package), *texts, *sizes, *seconds, warnings))
         self._sums.append([0] * 5)
         return number
 
@@ -129,7 +125,7 @@ class FileTable:
         return (
             number,
             -1 if package is None else package,
-            shown(row.path),
+            one_line(row.path),
             *map(text, (row.outcome, row.reason, row.machine, row.elf_type, compiler(row), row.producer_version, row.language)),
             *(row.file_bytes, row.new_file_bytes, row.executable_bytes, row.code_bytes, row.covered_bytes, row.functions),
             *(row.functions_covered, row.rows, row.section_bytes, row.stored_bytes, row.eh_frame_bytes, row.eh_frame_hdr_bytes),

@@ -74,13 +74,13 @@ def filesystem(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def identity_of(item: Item) -> str:
+def item_identity(item: Item) -> str:
     """A text that changes when the content does, found without reading it; "" if there is none. Raises OSError."""
     if item.sha256:
         return f"sha256:{item.sha256}"
     if item.is_local:
         with opened_file(item.place) as file:
-            return f"{os.path.abspath(item.place)}\n{state_of(os.fstat(file.fileno()))}"  # noqa: PTH100
+            return f"{os.path.abspath(item.place)}\n{status_text(os.fstat(file.fileno()))}"  # noqa: PTH100
     system, path = filesystem(item.place)
     with in_one_line(item.place):
         info = system.info(path)
@@ -88,7 +88,7 @@ def identity_of(item: Item) -> str:
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
 
 
-def state_of(status: os.stat_result) -> str:
+def status_text(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 

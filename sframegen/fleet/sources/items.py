@@ -152,10 +152,10 @@ def refused_item(name: str, place: str, why: str) -> Item:
     return Item(shortened(printable(name))[:NAME_MAX] or place, place, refused=why)
 
 
-def to_json(item: Item) -> list[Any]:
+def item_to_json(item: Item) -> list[Any]:
     return list(item)
 
 
-def from_json(values: list[Any]) -> Item:
+def item_from_json(values: list[Any]) -> Item:
     name, place, kind, *others = values
     return Item(name, place, ItemKind(kind), *others)

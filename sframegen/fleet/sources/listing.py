@@ -147,7 +147,7 @@ def _of_glob(pattern: str) -> Iterator[Item]:
 def _of_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
-    if is_package(path, beginning):
+    if is_package_file(path, beginning):
         return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
     if beginning.startswith(b"\x7fELF"):
         raise FormatError("an ELF file, not a package: give its directory, which is taken as one", file=shown(path))
@@ -222,7 +222,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
-            if is_package(entry.name, beginning):
+            if is_package_file(entry.name, beginning):
                 yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
             else:
                 is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
@@ -231,7 +231,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
     waiting += inner[::-1]
 
 
-def is_package(name: str, beginning: bytes) -> bool:
+def is_package_file(name: str, beginning: bytes) -> bool:
     """True for what is passed through; False also for what only resembles it."""
     try:
         return kinds.kind_of(name, beginning) is not None

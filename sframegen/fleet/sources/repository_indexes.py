@@ -10,7 +10,7 @@ from xml.parsers import expat
 from cfi.errors import FormatError
 from sframegen.fleet.sources.fetching import digest, index_file
 from sframegen.fleet.sources.items import Item, item_below, local_path, place_below, refused_item, shown
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
     file.seek(0)
     if not beginning and os.fstat(file.fileno()).st_size:
         raise FormatError("cannot be read", file=name)
-    stream, done = unpacked(file, compression_of(beginning)), 0
+    stream, done = decompressed(file, compression_of(beginning)), 0
     while True:
         try:
             piece = stream.read(PIECE)

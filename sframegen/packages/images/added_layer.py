@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE
-from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown
+from sframegen.packages.images.documents import DIGEST, Document, dumped, parsed, shown_value
 from sframegen.packages.images.layers import NewLayer, apply_layer, visit_layer
 from sframegen.packages.passing import checksum_of
 from sframegen.packages.tar_entries import attributes_of
@@ -44,7 +44,7 @@ def diff_ids(config: Document, where: str) -> list[str]:
         raise FormatError(f"{where}: {len(found):,} layers; at most {MAX_LAYERS:,} are read")
     for digest in found:
         if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
-            raise FormatError(f"{where}: {shown(digest)} is not a digest of sha256 or sha512")
+            raise FormatError(f"{where}: {shown_value(digest)} is not a digest of sha256 or sha512")
     return found
 
 

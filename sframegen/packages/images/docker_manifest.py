@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
 from sframegen.packages.images.added_layer import diff_ids
-from sframegen.packages.images.documents import dumped, parsed, parsed_value, read_document, shown
+from sframegen.packages.images.documents import dumped, parsed, parsed_value, read_document, shown_value
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.oci_index import LinkTo
 
@@ -50,7 +50,7 @@ def _rewrite_entry(entry: Document, repositories: Document, images: Images, chan
         raise FormatError(f"{config_file}: {len(digests)} layers, and {len(names)} in {MANIFEST}")
     tags = _texts(entry, "RepoTags") if entry.get("RepoTags") is not None else []
     layers = [Layer(name, diff_id) for name, diff_id in zip(names, digests, strict=True)]
-    name = f"{shown(tags[0] if tags else config_file)}/" if named else ""
+    name = f"{shown_value(tags[0] if tags else config_file)}/" if named else ""
     new = images.changed(config, layers, name)
     if new is None:
         return False

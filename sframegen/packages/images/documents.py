@@ -55,7 +55,7 @@ def descriptor_of(value: object, where: str) -> Descriptor:
         raise FormatError(f"{where}: expected a descriptor")
     kind, digest, size = value.get("mediaType", ""), value.get("digest"), value.get("size")
     if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
-        raise FormatError(f"{where}: {shown(digest)} is not a digest of sha256 or sha512")
+        raise FormatError(f"{where}: {shown_value(digest)} is not a digest of sha256 or sha512")
     if not isinstance(kind, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise FormatError(f"{where}: {digest} has no media type, or no size")
     return Descriptor(kind, digest, size, value)
@@ -120,7 +120,7 @@ def dumped(document: object) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def shown(value: object) -> str:
+def shown_value(value: object) -> str:
     """As part of an error's line."""
     return shortened(printable(value if isinstance(value, str) else repr(value)))
 
@@ -129,6 +129,6 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> Document:
     result: Document = {}
     for key, value in pairs:
         if key in result:
-            raise FormatError(f"{shown(key)} appears twice in one object")
+            raise FormatError(f"{shown_value(key)} appears twice in one object")
         result[key] = value
     return result

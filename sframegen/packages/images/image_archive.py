@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 from sframegen.packages.images.docker_manifest import MANIFEST, rewrite_manifest
-from sframegen.packages.images.documents import shown
+from sframegen.packages.images.documents import shown_value
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, LinkTo, OciLayout, passed
 from sframegen.packages.kinds import LAYOUT
-from sframegen.packages.passing import CHUNK, Pass, Timed, part_of, pieces, size_of
+from sframegen.packages.passing import CHUNK, Pass, Timed, file_size, part_of, pieces
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from sframegen.packages.compression import Compression
     from sframegen.packages.passing import Passed, Visit, Writable
-    from sframegen.packages.tar_entries import Entry
+    from sframegen.packages.tar_entries import TarEntry
 
 MAX_LINKS = 40  # one leading to the next
 RULES = Rules(devices=True, links_up=True, repeated=True)  # those of images are checked when it is known to be one
 RECORD = 20 * BLOCK  # to a multiple of which most tools fill an archive up
 
 
-class Part(NamedTuple):
+class ArchivePart(NamedTuple):
     """Where an entry is in the archive, with its headers and padding; bytes."""
 
     path: str
-    entry: Entry
+    entry: TarEntry
     start: int
     end: int
 
@@ -43,7 +43,7 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
     """A tar archive with the files of an image. `pass_through` in kinds.py has the contract."""
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(0)
-    with Pass("image archive", size_of(source), visit) as one, _plain(source, compression, one) as plain:
+    with Pass("image archive", file_size(source), visit) as one, _plain(source, compression, one) as plain:
         return _pass_files(one, ArchiveFiles(plain, one), target, compression, force=force)
 
 
@@ -56,7 +56,7 @@ def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compres
         rewrite_manifest(images, changes)
     result = passed(one, images, changes, force=force)
     if target is not None and changes.rewritten:
-        with packed(target, compression) as out:
+        with compressed(target, compression) as out:
             files.write(changes, Timed(out, one))
     return result._replace(seconds_writing=one.seconds_writing)
 
@@ -68,7 +68,7 @@ def _plain(source: BinaryIO, compression: Compression | None, one: Pass) -> Iter
         yield source
         return
     with one.free_file("unpacked").open("w+b") as plain:
-        for piece in _limited(unpacked(source, compression), one):
+        for piece in _limited(decompressed(source, compression), one):
             plain.write(piece)
         plain.seek(0)
         yield plain
@@ -80,19 +80,19 @@ class ArchiveFiles:
     def __init__(self, source: BinaryIO, one: Pass) -> None:
         """Raises FormatError if it is not a tar archive."""
         self._source = source
-        self._parts: dict[str, Part] = {}
-        self._order: list[Part] = []
+        self._parts: dict[str, ArchivePart] = {}
+        self._order: list[ArchivePart] = []
         self._repeated: list[str] = []
         end = 0
         admit = Admission(one, RULES)
         for entry in entries(source):
             start, end = end, entry.info.offset_data + entry.stored + -entry.stored % BLOCK
-            part = Part(admit(entry), entry, start, end)
+            part = ArchivePart(admit(entry), entry, start, end)
             self._order.append(part)
             if not entry.info.isdir() and self._parts.setdefault(part.path, part) is not part:
                 self._repeated.append(part.path)
             source.seek(end)
-        self._size = size_of(source)
+        self._size = file_size(source)
         if end > self._size:
             raise FormatError(f"{self._order[-1].path}: cut off: {end - self._size:,} bytes are missing")
 
@@ -135,7 +135,7 @@ class ArchiveFiles:
         if self._size % RECORD == 0 and end < self._size:
             out.write(bytes(-out.written % RECORD))
 
-    def _found(self, name: str) -> Part:
+    def _found(self, name: str) -> ArchivePart:
         """The regular file that a name leads to, within the archive. Raises FormatError."""
         path = name
         for _ in range(MAX_LINKS):
@@ -145,12 +145,12 @@ class ArchiveFiles:
             if part.entry.is_whole:
                 return part
             if not (part.entry.info.issym() or part.entry.info.islnk()):
-                raise FormatError(f"{shown(name)}: not a regular file")
+                raise FormatError(f"{shown_value(name)}: not a regular file")
             path = _target(part)
-        raise FormatError(f"{shown(name)}: no such file in the image")
+        raise FormatError(f"{shown_value(name)}: no such file in the image")
 
 
-def _target(part: Part) -> str:
+def _target(part: ArchivePart) -> str:
     """The path that a link leads to."""
     info = part.entry.info
     return posixpath.normpath(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(part.path), info.linkname))

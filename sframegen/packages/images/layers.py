@@ -11,7 +11,7 @@ from cfi.errors import FormatError
 from linker.files.rights import OF_CONTENT
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, packed, unpacked
+from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 from sframegen.packages.images.root_tree import path_of
 from sframegen.packages.passing import CHUNK, HashedStream, Timed, copied, pieces, skip
 from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, with_size
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.packages.images.documents import ImageFiles
     from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Content, Pass, Readable
-    from sframegen.packages.tar_entries import Entry
+    from sframegen.packages.tar_entries import TarEntry
 
 # Made again from the path, or of the old contents.
 NOT_KEPT = {"path", "linkpath", "hdrcharset", *(f"{start}{name}" for start in ATTRIBUTES for name in OF_CONTENT)}
@@ -39,22 +39,22 @@ class Layer(NamedTuple):
     size: int | None = None  # of the file
 
     @contextmanager
-    def opened(self, files: ImageFiles) -> Iterator[Hashed]:
+    def opened(self, files: ImageFiles) -> Iterator[VerifiedStream]:
         """The tar archive. What the block has not read is read at its end; raises FormatError where a digest is wrong."""
         with files.open(self.file) as file:
             if self.size not in (None, files.size(self.file)):
                 raise FormatError(f"{self.file}: {files.size(self.file):,} bytes, expected {self.size:,}")
             compression = compression_of(file.read(MAGIC_SIZE))
             file.seek(0)
-            stored = Hashed(file, self.digest or self.diff_id)
-            stream = Hashed(unpacked(stored, compression), self.diff_id)
+            stored = VerifiedStream(file, self.digest or self.diff_id)
+            stream = VerifiedStream(decompressed(stored, compression), self.diff_id)
             yield stream
             stream.finish(self.file, "unpacked contents")
             if self.digest:
                 stored.finish(self.file, "contents")
 
 
-class Hashed(HashedStream):
+class VerifiedStream(HashedStream):
     """A stream, and the digest that it is to have."""
 
     def __init__(self, source: Readable, expected: str) -> None:
@@ -116,13 +116,13 @@ class NewLayer:
 
     def __enter__(self) -> Self:
         target = self._held.enter_context(self.file.open("wb"))
-        self._target = Timed(self._held.enter_context(packed(target, self._compression)), self._pass)
+        self._target = Timed(self._held.enter_context(compressed(target, self._compression)), self._pass)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def add(self, entry: Entry, paths: list[str], content: Content) -> None:
+    def add(self, entry: TarEntry, paths: list[str], content: Content) -> None:
         """A changed file with the header that it had, and its other names."""
         own = path_of(entry) if path_of(entry) in paths else paths[0]
         self._lead_to(own)
@@ -152,7 +152,7 @@ class NewLayer:
         self._target.write(data)
 
 
-def _header(entry: Entry, path: str) -> bytes:
+def _header(entry: TarEntry, path: str) -> bytes:
     """The entry's header blocks; made again if the file has another path by now, or attributes that are of its old contents."""
     is_kept = entry.header and path_of(entry) == path and not attributes_of(entry) & {*OF_CONTENT}
     return entry.header if is_kept else _renamed(entry.info, path)

@@ -19,7 +19,7 @@ from sframegen.packages.images.documents import (
     pointed_to,
     read_blob,
     read_document,
-    shown,
+    shown_value,
 )
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.root_tree import RootTree
@@ -173,7 +173,7 @@ class OciLayout:
         subject = document.get("subject")
         if subject is not None:
             kind = document.get("artifactType") or document.get("mediaType") or "a manifest"
-            self._refers.append((descriptor_of(subject, where).digest, shown(kind)))
+            self._refers.append((descriptor_of(subject, where).digest, shown_value(kind)))
 
     def _note_references(self, descriptor: Descriptor) -> None:
         annotations = descriptor.given.get("annotations")
@@ -183,14 +183,14 @@ class OciLayout:
             self._refers.append((attested, "a build attestation"))
         tag = annotations.get(NAME)
         if isinstance(tag, str) and (of := OF_DIGEST.fullmatch(tag.rpartition(":")[2])):
-            self._refers.append((f"sha256:{of[1]}", f"what the tag {shown(tag)[:20]}...{of[2] or ''} has"))
+            self._refers.append((f"sha256:{of[1]}", f"what the tag {shown_value(tag)[:20]}...{of[2] or ''} has"))
 
 
 def check_layout(files: ImageFiles) -> None:
     """Raises FormatError for a version of the layout that is not known."""
     version = parsed(read_document(files, LAYOUT), LAYOUT).get("imageLayoutVersion")
     if version not in VERSIONS:
-        raise FormatError(f"{LAYOUT}: version {shown(version)} of the layout is not known, only {', '.join(VERSIONS)}")
+        raise FormatError(f"{LAYOUT}: version {shown_value(version)} of the layout is not known, only {', '.join(VERSIONS)}")
 
 
 def passed(one: Pass, images: Images, changes: Changes, *, force: bool) -> Passed:
@@ -207,7 +207,7 @@ def _check_layer(layer: Descriptor, where: str) -> None:
     if any(word in layer.media_type for word in ELSEWHERE):
         raise FormatError(f"{where}: the layer {layer.digest[:19]} is not distributed with the image, so its files are not known")
     if not layer.media_type.startswith(LAYERS):
-        raise FormatError(f"{where}: {shown(layer.media_type)} is not a layer of an image")
+        raise FormatError(f"{where}: {shown_value(layer.media_type)} is not a layer of an image")
 
 
 def _leads_to_several(index: Document) -> bool:
@@ -224,4 +224,4 @@ def _name(descriptor: Descriptor) -> str:
     platform = descriptor.given.get("platform")
     parts = [platform.get(key) for key in ("os", "architecture", "variant")] if isinstance(platform, dict) else []
     known = [part for part in parts if isinstance(part, str) and part]
-    return f"{shown('-'.join(known))[:40]}@" * bool(known) + descriptor.digest.partition(":")[2][:12] + "/"
+    return f"{shown_value('-'.join(known))[:40]}@" * bool(known) + descriptor.digest.partition(":")[2][:12] + "/"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from tarfile import TarInfo
 
-    from sframegen.packages.tar_entries import Entry
+    from sframegen.packages.tar_entries import TarEntry
 
 WHITEOUT = ".wh."  # before a name: that name of a lower layer is gone
 OPAQUE = ".wh..wh..opq"  # all names that lower layers have in this directory are gone
@@ -35,13 +35,13 @@ class Inode:
 
     layer: int
     number: int  # of its entry in the layer
-    entry: Entry | None  # if it is a linked ELF file
+    entry: TarEntry | None  # if it is a linked ELF file
 
 
 @dataclass(slots=True, eq=False)
-class Directory:
-    entry: Entry | None = None  # its own; None where only names below it are given
-    names: dict[str, Directory | Link | Inode] = field(default_factory=dict)
+class ImageDirectory:
+    entry: TarEntry | None = None  # its own; None where only names below it are given
+    names: dict[str, ImageDirectory | Link | Inode] = field(default_factory=dict)
     layer: int = -1  # of which `fresh` has the names
     fresh: set[str] = field(default_factory=set)
 
@@ -63,21 +63,21 @@ class RootTree:
     """
 
     def __init__(self) -> None:
-        self.root = Directory()
+        self.root = ImageDirectory()
 
     def __contains__(self, path: object) -> bool:
         """True if the image has a file at this path, in which no directory is a symbolic link."""
         *parents, name = str(path).split("/")
-        here: Directory | Link | Inode | None = self.root
+        here: ImageDirectory | Link | Inode | None = self.root
         for parent in parents:
-            here = here.names.get(parent) if isinstance(here, Directory) else None
-        return isinstance(here, Directory) and name in here.names
+            here = here.names.get(parent) if isinstance(here, ImageDirectory) else None
+        return isinstance(here, ImageDirectory) and name in here.names
 
     def __len__(self) -> int:
         """The number of its files, directories and links."""
         return sum(1 for _ in self._walk())
 
-    def apply(self, entry: Entry, layer: int, number: int, *, is_elf: bool) -> None:
+    def apply(self, entry: TarEntry, layer: int, number: int, *, is_elf: bool) -> None:
         """The next entry of a layer. Raises FormatError where tools would disagree on it, or could not unpack it."""
         info = entry.info
         *parents, name = _parts(info.name) or [""]
@@ -104,25 +104,25 @@ class RootTree:
                 found.setdefault(node, []).append(path)
         return {inode: sorted(found[inode]) for inode in sorted(found, key=lambda inode: (inode.layer, inode.number))}
 
-    def directories(self, path: str) -> Iterator[tuple[str, Entry]]:
+    def directories(self, path: str) -> Iterator[tuple[str, TarEntry]]:
         """The directories on the way to a path of `elf_files`, from the root on, that have an entry of their own."""
         directory, at = self.root, ""
         for name in path.split("/")[:-1]:
             below = directory.names[name]
-            assert isinstance(below, Directory)
+            assert isinstance(below, ImageDirectory)
             directory, at = below, f"{at}/{name}" if at else name
             if directory.entry is not None:
                 yield at, directory.entry
 
-    def _place(self, directory: Directory, name: str, entry: Entry, layer: int, number: int, *, is_elf: bool) -> None:
+    def _place(self, directory: ImageDirectory, name: str, entry: TarEntry, layer: int, number: int, *, is_elf: bool) -> None:
         info = entry.info
         there = directory.names.get(name)
         directory.touch(name, layer)
         if info.isdir():
-            if isinstance(there, Directory):
+            if isinstance(there, ImageDirectory):
                 there.entry = entry
             else:
-                directory.names[name] = Directory(entry)
+                directory.names[name] = ImageDirectory(entry)
         elif info.issym():
             directory.names[name] = Link(_checked(info.linkname, info))
         elif info.islnk():
@@ -133,11 +133,11 @@ class RootTree:
     def _linked(self, info: TarInfo) -> Link | Inode:
         *parents, name = _parts(info.linkname) or [""]
         node = self._directory(parents, None, info).names.get(name)
-        if node is None or isinstance(node, Directory):
+        if node is None or isinstance(node, ImageDirectory):
             raise _error(info, f"is a hard link to {_shown(info.linkname)}, which is not a file of the image")
         return node
 
-    def _directory(self, names: list[str], layer: int | None, info: TarInfo) -> Directory:
+    def _directory(self, names: list[str], layer: int | None, info: TarInfo) -> ImageDirectory:
         """The directory at a path, made where there is none; links stay in the image. `layer`: that has a name in it."""
         way, waiting, links = [self.root], names[::-1], 0
         while waiting:
@@ -149,7 +149,7 @@ class RootTree:
             here = way[-1]
             node = here.names.get(name)
             if node is None:
-                node = here.names[name] = Directory()
+                node = here.names[name] = ImageDirectory()
             if isinstance(node, Link):
                 links += 1
                 if links > MAX_LINKS:
@@ -158,7 +158,7 @@ class RootTree:
                     del way[1:]
                 waiting += [part for part in node.target.split("/") if part not in ("", ".")][::-1]
                 continue
-            if not isinstance(node, Directory):
+            if not isinstance(node, ImageDirectory):
                 raise _error(info, f"is below {_shown(name)}, which is not a directory")
             if layer is not None:
                 here.touch(name, layer)
@@ -167,31 +167,31 @@ class RootTree:
                 raise _error(info, "is in too many directories")
         return way[-1]
 
-    def _walk(self) -> Iterator[tuple[str, Directory | Link | Inode]]:
+    def _walk(self) -> Iterator[tuple[str, ImageDirectory | Link | Inode]]:
         waiting = [("", self.root)]
         while waiting:
             at, directory = waiting.pop()
             for name, node in directory.names.items():
                 yield f"{at}{name}", node
-                if isinstance(node, Directory):
+                if isinstance(node, ImageDirectory):
                     waiting.append((f"{at}{name}/", node))
 
 
-def path_of(entry: Entry) -> str:
+def path_of(entry: TarEntry) -> str:
     """The path that its name means, from the root of the image."""
     return "/".join(_parts(entry.info.name))
 
 
-def _keep_fresh(directory: Directory, layer: int) -> None:
+def _keep_fresh(directory: ImageDirectory, layer: int) -> None:
     """An opaque directory: what is in it, and in directories below it, is only what this layer has."""
     waiting = [directory]
     while waiting:
         here = waiting.pop()
         here.names = {name: node for name, node in here.names.items() if here.is_fresh(name, layer)}
-        waiting += [node for node in here.names.values() if isinstance(node, Directory)]
+        waiting += [node for node in here.names.values() if isinstance(node, ImageDirectory)]
 
 
-def _remove(directory: Directory, name: str, layer: int, info: TarInfo) -> None:
+def _remove(directory: ImageDirectory, name: str, layer: int, info: TarInfo) -> None:
     if name in ("", ".", ".."):
         raise _error(info, "removes no name")
     if directory.is_fresh(name, layer):

@@ -18,7 +18,7 @@ GROUPS: dict[str, Callable[[NamedStack], str]] = {
 }
 
 
-def group(named: Named, by: str) -> Named:
+def group_stacks(named: Named, by: str) -> Named:
     """Give each stack its group. `by`: a key of GROUPS."""
     for stack in named.stacks:
         stack.group = GROUPS[by](stack)

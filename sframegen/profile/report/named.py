@@ -11,7 +11,7 @@ GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 CALLERS_UNKNOWN = "[callers unknown]"
 
 
-class Kind(Enum):
+class FrameKind(Enum):
     USER = "user"
     KERNEL = "kernel"
     RUNTIME = "made at run time"
@@ -28,7 +28,7 @@ class NamedFrame(NamedTuple):
     object: str
     path: str
     address: int | None
-    kind: Kind
+    kind: FrameKind
     guessed: bool = False
 
     @property
@@ -36,7 +36,7 @@ class NamedFrame(NamedTuple):
         return self.function + GUESSED if self.guessed else self.function
 
 
-MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, Kind.MISSING)
+MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, FrameKind.MISSING)
 
 
 @dataclass(eq=False)

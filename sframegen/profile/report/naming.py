@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.elf.text import printable
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, unpacked_frame
 from sframegen.profile.report.kernel_names import KernelNames
-from sframegen.profile.report.named import MISSING, Kind, Named, NamedFrame, NamedMoment, NamedStack
+from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedMoment, NamedStack
 from sframegen.profile.report.runtime_frames import MADE, collapse, read_name
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.perf_map import PerfMap
@@ -100,7 +100,7 @@ class _Namer:
 
     def _of_kernel(self, address: int) -> NamedFrame:
         name, module = self._kernel.at(address)
-        return NamedFrame(printable(name or module), printable(module), printable(module), address, Kind.KERNEL)
+        return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
     def _made(self, pid: int, address: int) -> NamedFrame:
         """Name code that a process made. The map of one that has ended is read if its PerfMap was made before."""
@@ -109,9 +109,9 @@ class _Namer:
             self._maps[pid].read()
         entry = self._maps[pid].find(address)
         if entry is None:
-            return NamedFrame(MADE, MADE, "", address, Kind.RUNTIME)
+            return NamedFrame(MADE, MADE, "", address, FrameKind.RUNTIME)
         made = read_name(printable(entry.name.decode(errors="replace")))
-        return NamedFrame(made.function, made.object, made.path, address, Kind.RUNTIME)
+        return NamedFrame(made.function, made.object, made.path, address, FrameKind.RUNTIME)
 
     def _in_file(self, number: int, address: int) -> NamedFrame:
         file = self._collected.files.get(number)
@@ -120,4 +120,6 @@ class _Namer:
         names = self._files.get(number)
         function, start = names.at(address) if names else (None, None)
         bare = name.strip("[]")
-        return NamedFrame(function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]"), name, path, address, Kind.USER)
+        return NamedFrame(
+            function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]"), name, path, address, FrameKind.USER
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from sframegen.profile.report.named import Kind, NamedFrame
+from sframegen.profile.report.named import FrameKind, NamedFrame
 
 PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
 # `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign is how it was compiled.
@@ -20,7 +20,7 @@ INTERPRETERS = re.compile(
 MADE = "[run-time code]"
 
 
-class Made(NamedTuple):
+class MadeFunction(NamedTuple):
     """A function that was made at run time: its name, the file of its source if known, and whether it is the interpreter's own."""
 
     function: str
@@ -29,16 +29,16 @@ class Made(NamedTuple):
     own: bool = False
 
 
-def read_name(name: str) -> Made:
+def read_name(name: str) -> MadeFunction:
     """Read a name of a perf map."""
     if match := PYTHON.fullmatch(name):
-        return Made(match["function"], _base(match["path"]), match["path"])
+        return MadeFunction(match["function"], _base(match["path"]), match["path"])
     if match := V8_OWN.fullmatch(name):
-        return Made(name, MADE, "", own=True)
+        return MadeFunction(name, MADE, "", own=True)
     if match := V8_SCRIPT.fullmatch(name):
         path = (match["path"] or "").removeprefix("file://")
-        return Made(match["function"] or "(anonymous)", _base(path) if path else MADE, path)
-    return Made(name, MADE, "", own=bool(JVM_OWN.fullmatch(name)))
+        return MadeFunction(match["function"] or "(anonymous)", _base(path) if path else MADE, path)
+    return MadeFunction(name, MADE, "", own=bool(JVM_OWN.fullmatch(name)))
 
 
 def _base(path: str) -> str:
@@ -47,9 +47,9 @@ def _base(path: str) -> str:
 
 def is_interpreter(frame: NamedFrame) -> bool:
     """True for C frames of an interpreter, and for the helper code that it makes for itself."""
-    if frame.kind is Kind.RUNTIME:
+    if frame.kind is FrameKind.RUNTIME:
         return frame.object == MADE and read_name(frame.function).own
-    return frame.kind is Kind.USER and INTERPRETERS.fullmatch(frame.object) is not None
+    return frame.kind is FrameKind.USER and INTERPRETERS.fullmatch(frame.object) is not None
 
 
 def collapse(frames: tuple[NamedFrame, ...]) -> tuple[NamedFrame, ...]:

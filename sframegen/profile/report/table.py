@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.text import count_of, most_first
 from sframegen.profile.report.grouping import counts_of_groups
-from sframegen.profile.report.named import Kind
+from sframegen.profile.report.named import FrameKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def costs(named: Named) -> list[Cost]:
     own: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     for stack in named.stacks:
-        keys = [_key(frame) for frame in stack.frames if frame.kind is not Kind.MISSING]
+        keys = [_key(frame) for frame in stack.frames if frame.kind is not FrameKind.MISSING]
         own.update(dict.fromkeys(keys[-1:], stack.count))
         total.update(dict.fromkeys(keys, stack.count))
     found = [Cost(*key, own[key], count) for key, count in total.items()]
@@ -65,7 +65,7 @@ def _functions(named: Named, width: int) -> Iterator[str]:
     yield f"{'SELF %':>8} {'TOTAL %':>8}  {'FUNCTION':<{names}}  OBJECT"
     for row in rows:
         numbers = f"{_percent(row.self, named):>8} {_percent(row.total, named):>8}"
-        yield f"{numbers}  {cut(row.function, names):<{names}}  {cut(row.object, objects)}".rstrip()
+        yield f"{numbers}  {cut_to_width(row.function, names):<{names}}  {cut_to_width(row.object, objects)}".rstrip()
 
 
 def _stacks(named: Named, width: int) -> Iterator[str]:
@@ -73,9 +73,9 @@ def _stacks(named: Named, width: int) -> Iterator[str]:
     for stack in named.stacks:
         counts[stack.labels[:0:-1]] += stack.count
     yield ""
-    yield cut(f"{'%':>8}  HOTTEST STACKS, the innermost function first", width)
+    yield cut_to_width(f"{'%':>8}  HOTTEST STACKS, the innermost function first", width)
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:STACKS]:
-        yield f"{_percent(count, named):>8}  {cut(ARROW.join(_runs(labels)) or NO_FRAMES, width - 10)}"
+        yield f"{_percent(count, named):>8}  {cut_to_width(ARROW.join(_runs(labels)) or NO_FRAMES, width - 10)}"
 
 
 def _runs(labels: tuple[str, ...]) -> Iterator[str]:
@@ -92,10 +92,10 @@ def _groups(named: Named, width: int) -> Iterator[str]:
     yield ""
     yield f"{'%':>8}  BY {named.by.upper()}"
     for name, count in counts[:GROUPS]:
-        yield f"{_percent(count, named):>8}  {cut(name, width - 10)}"
+        yield f"{_percent(count, named):>8}  {cut_to_width(name, width - 10)}"
     if counts[GROUPS:]:
         rest = sum(count for _, count in counts[GROUPS:])
-        yield f"{_percent(rest, named):>8}  {cut(f'{len(counts) - GROUPS:,} more', width - 10)}"
+        yield f"{_percent(rest, named):>8}  {cut_to_width(f'{len(counts) - GROUPS:,} more', width - 10)}"
 
 
 def totals(named: Named) -> Iterator[str]:
@@ -137,5 +137,5 @@ def _percent(count: int, named: Named) -> str:
     return f"{share:.2f}" if 0 < share < 0.05 or 99.95 <= share < 100 else f"{share:.1f}"
 
 
-def cut(text: str, width: int) -> str:
+def cut_to_width(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from sframegen.elf.text import printable
-from sframegen.profile.report.grouping import group
-from sframegen.profile.report.named import MISSING, Kind, Named, NamedFrame, NamedMoment, NamedStack
+from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedMoment, NamedStack
 from sframegen.profile.report.runtime_frames import read_name
 from sframegen.stack.report import UNKNOWN, function_of
 from sframegen.stack.walking.ends import COMPLETE
@@ -44,7 +44,7 @@ class TracedStacks:
         seconds = time.monotonic() - self._begin
         stacks = [*self._stacks.values()]
         named = Named("stacks of threads", "ptrace", self._frequency, self._started, seconds, stacks, self._moments)
-        return group(named, "comm")
+        return group_stacks(named, "comm")
 
     def _stack(self, pid: int, process: str, thread: Thread) -> NamedStack:
         frames = tuple([self._frame(frame) for frame in reversed(thread.frames)])
@@ -62,7 +62,7 @@ class TracedStacks:
         function = function_of(frame, place)
         if place.address is None and function and not path:  # from a perf map
             made = read_name(function)
-            return NamedFrame(made.function, made.object, made.path, frame.code, Kind.RUNTIME, frame.guessed)
+            return NamedFrame(made.function, made.object, made.path, frame.code, FrameKind.RUNTIME, frame.guessed)
         name = place.object_name or UNKNOWN
         address = None if place.address is None else place.address - (frame.pc - frame.code)
-        return NamedFrame(function or f"[{name}]", name, path, address, Kind.USER, frame.guessed)
+        return NamedFrame(function or f"[{name}]", name, path, address, FrameKind.USER, frame.guessed)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from cfi.errors import SframegenError
 from linker.inject.apply import change_of, write_all
-from linker.inject.kernel_versions import Change
+from linker.inject.kernel_versions import KernelChange
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import restored, section_of
@@ -19,7 +19,7 @@ SIZE = 128
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         elf = ElfFile(memoryview(data))
-        plan = plan_injection(elf, SIZE, allowed=frozenset(Change) if len(data) % 2 else frozenset())
+        plan = plan_injection(elf, SIZE, allowed=frozenset(KernelChange) if len(data) % 2 else frozenset())
         str(plan)
         if plan.size > len(data) + (1 << 20):  # a hole that no file would be written for here
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linker.files.copying import Part
+from linker.files.copying import FilePart
 from linker.inject.gaps import (
     Gap,
     is_grown,
@@ -13,10 +13,10 @@ from linker.inject.gaps import (
     moved_empty,
     moved_end,
     moved_segment,
-    opened,
+    opened_gaps,
     parts_of,
     spread,
-    total,
+    total_size,
 )
 from sframegen.elf.records import PT_LOAD, Phdr
 
@@ -43,18 +43,18 @@ def test_what_has_no_bytes_moves_only_with_everything(old: int, new: int) -> Non
 
 
 def test_gaps_in_the_new_file() -> None:
-    assert opened(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
-    assert total(GAPS) == 0x1030
+    assert opened_gaps(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
+    assert total_size(GAPS) == 0x1030
 
 
 def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
-    assert parts_of(GAPS, 0x300) == [Part(0, 0x1000, 0x200), Part(0x200, 0x1230, 0x100)]
-    assert parts_of(GAPS, 0x200) == [Part(0, 0x1000, 0x200)]
-    assert spread(GAPS, [Part(0x10, 0x180, 0x80), Part(0x500, 0x200, 0x10)]) == [
-        Part(0x10, 0x1180, 0x80),
-        Part(0x500, 0x1230, 0x10),
+    assert parts_of(GAPS, 0x300) == [FilePart(0, 0x1000, 0x200), FilePart(0x200, 0x1230, 0x100)]
+    assert parts_of(GAPS, 0x200) == [FilePart(0, 0x1000, 0x200)]
+    assert spread(GAPS, [FilePart(0x10, 0x180, 0x80), FilePart(0x500, 0x200, 0x10)]) == [
+        FilePart(0x10, 0x1180, 0x80),
+        FilePart(0x500, 0x1230, 0x10),
     ]
-    assert spread(GAPS, [Part(0x10, 0x180, 0x81)]) == [Part(0x10, 0x1180, 0x80), Part(0x90, 0x1230, 1)]
+    assert spread(GAPS, [FilePart(0x10, 0x180, 0x81)]) == [FilePart(0x10, 0x1180, 0x80), FilePart(0x90, 0x1230, 1)]
 
 
 def test_a_segment_moves_with_its_bytes() -> None:

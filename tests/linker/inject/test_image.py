@@ -15,8 +15,8 @@ from linker.inject.image import (
     Image,
     check_header,
     check_sections,
-    fault_of,
     find_build_id,
+    load_fault,
     read_image,
     room_of,
 )
@@ -72,7 +72,7 @@ def with_section(data: bytes, name: str, **fields: int) -> bytes:
     ],
 )
 def test_faults_of_a_load(fields: dict[str, int], end: int, fault: str) -> None:
-    found = fault_of(LOAD._replace(**fields), end)
+    found = load_fault(LOAD._replace(**fields), end)
     assert found.startswith(fault)
     assert bool(found) == bool(fault)
 

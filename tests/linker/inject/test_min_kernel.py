@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.kernel_versions import Change, Kernel, kernel_of, safe_on
+from linker.inject.kernel_versions import Kernel, KernelChange, kernel_of, safe_on
 from linker.inject.layout import no_room
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
@@ -70,14 +70,14 @@ def system_loader() -> Path:
     ("version", "kernel", "safe"),
     [
         ("5.17", (5, 17), set()),
-        ("5.18", (5, 18), {Change.TABLE_AT_THE_END}),
-        ("6.6.99-generic", (6, 6), {Change.TABLE_AT_THE_END}),
-        ("6.7", (6, 7), set(Change)),
-        ("6.18.44+deb13-amd64", (6, 18), set(Change)),
-        ("10.0", (10, 0), set(Change)),
+        ("5.18", (5, 18), {KernelChange.TABLE_AT_THE_END}),
+        ("6.6.99-generic", (6, 6), {KernelChange.TABLE_AT_THE_END}),
+        ("6.7", (6, 7), set(KernelChange)),
+        ("6.18.44+deb13-amd64", (6, 18), set(KernelChange)),
+        ("10.0", (10, 0), set(KernelChange)),
     ],
 )
-def test_versions(version: str, kernel: tuple[int, int], safe: set[Change]) -> None:
+def test_versions(version: str, kernel: tuple[int, int], safe: set[KernelChange]) -> None:
     assert kernel_of(version) == Kernel(*kernel)
     assert safe_on(version) == safe
 
@@ -196,17 +196,17 @@ def test_a_loader_never_has_its_table_at_the_end() -> None:
     alone = data.replace(needed, struct.pack("<QQQ", 14, 1, 4))
     loader = alone.replace(strings, b"_rtld_global".ljust(len(strings), b"\0"), 1)
     with pytest.raises(RefusedError, match=CANNOT_MOVE + "only linking it again helps$"):
-        plan_injection(ElfFile(memoryview(loader)), 28, allowed=frozenset(Change))
-    assert plan_injection(ElfFile(memoryview(alone)), 28, allowed=frozenset(Change)).layout == "tail"  # that may be one
+        plan_injection(ElfFile(memoryview(loader)), 28, allowed=frozenset(KernelChange))
+    assert plan_injection(ElfFile(memoryview(alone)), 28, allowed=frozenset(KernelChange)).layout == "tail"  # that may be one
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrder) -> None:
     program = ElfFile(memoryview(small_file(order, blocked=256)))
     with pytest.raises(RefusedError, match=CANNOT_MOVE.removesuffix("; ") + "$") as error:
-        plan_injection(program, 28, allowed=frozenset([Change.SEGMENT_IN_A_LOADER]))
+        plan_injection(program, 28, allowed=frozenset([KernelChange.SEGMENT_IN_A_LOADER]))
     assert error.value.reason is Refusal.OLD_KERNELS
-    plan = plan_injection(program, 28, allowed=frozenset([Change.TABLE_AT_THE_END]))
+    plan = plan_injection(program, 28, allowed=frozenset([KernelChange.TABLE_AT_THE_END]))
     [table] = [segment for segment in plan.segments if segment.p_type == PT_PHDR]
     [holder] = [segment for segment in plan.segments if segment.p_type == PT_LOAD and segment.p_offset == plan.table_offset]
     assert table[2:7] == holder[2:7]

@@ -9,8 +9,8 @@ import pytest
 from cfi.errors import FormatError
 from linker.inject import section_table
 from linker.inject.gaps import Gap
-from linker.inject.layout import Draft, Move
-from linker.inject.section_table import Patch, follow, new_table, renumbered, value_patches
+from linker.inject.layout import LayoutDraft, Move
+from linker.inject.section_table import Patch, follow_section, new_table, renumbered_header, value_patches
 from sframegen.elf.records import (
     SHF_ALLOC,
     SHF_INFO_LINK,
@@ -30,7 +30,7 @@ from tests.support.inputs.linker_inputs import small_file
 SFRAME = Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, 0x9000, 0x4000, 28, 0, 0, 8, 0)
 COVER = Shdr(0, SHT_PROGBITS, SHF_ALLOC, 0x8000, 0x3000, 8, 0, 0, 8, 0)
 END = 0x5000
-DRAFT = Draft("front", (), 64, [], [], SFRAME, END, [], [], [(".cover", COVER)])
+DRAFT = LayoutDraft("front", (), 64, [], [], SFRAME, END, [], [], [(".cover", COVER)])
 NOTE = Move((".note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 
 
@@ -90,8 +90,8 @@ def test_symbols_of_later_sections_get_their_new_numbers() -> None:
 def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
     """sh_info is a number of other things in most sections."""
     header = Shdr(0, kind, flags, 0, 0, 0, 4, 3, 1, 0)
-    assert renumbered(header, {3: 13, 4: 14}) == header._replace(sh_link=14, sh_info=info)
-    assert renumbered(header, {}) == header
+    assert renumbered_header(header, {3: 13, 4: 14}) == header._replace(sh_link=14, sh_info=info)
+    assert renumbered_header(header, {}) == header
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
 def test_sections_follow_their_bytes(fields: dict[str, int], moved: dict[str, int]) -> None:
     header = Shdr(0, SHT_PROGBITS, SHF_ALLOC, 0x1200, 0x200, 0x20, 0, 0, 4, 0)._replace(**fields)
     draft = DRAFT._replace(gaps=(Gap(0, 0x10), Gap(0x200, 0x28)), moves=[NOTE])
-    assert follow(header, draft) == header._replace(**moved)
+    assert follow_section(header, draft) == header._replace(**moved)
 
 
 def test_symbols_of_moved_sections_follow() -> None:

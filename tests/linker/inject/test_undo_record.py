@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from linker.files.copying import Part
+from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
 from linker.inject.undo_record import CHUNK, END, ENTRY, MAX_RANGES, TRAILER, Undo, Write
@@ -17,7 +17,7 @@ GAPS = (Gap(0, 16), Gap(40, 8))
 
 def test_the_last_of_overlapping_writes_counts() -> None:
     writes = [Write(10, b"aaaa"), Write(30, b"c"), Write(12, b"bbbb"), Write(31, b"d"), Write(11, b"x")]
-    assert [(at, bytes(data)) for at, data in undo_record.contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
+    assert [(at, bytes(data)) for at, data in undo_record.final_contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_record_is_read_back(start: int | None) -> None:
     changed = made(WRITES, GAPS, start)
     found = undo_record.read(memoryview(changed))
     assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
-    assert found.parts == [Part(16, 0, 40), Part(64, 40, 60)]
+    assert found.parts == [FilePart(16, 0, 40), FilePart(64, 40, 60)]
     assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
     size = undo_record.record_size(undo_record.overwritten(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
     assert size == len(changed) - found.start

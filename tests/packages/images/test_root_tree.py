@@ -9,7 +9,7 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.packages.images.root_tree import RootTree
-from sframegen.packages.tar_entries import Entry
+from sframegen.packages.tar_entries import TarEntry
 from tests.packages.images.image_inputs import directory, elf, entry, hard_link, layer, symlink
 
 
@@ -19,7 +19,7 @@ def seen(*layers: list[tuple[tarfile.TarInfo, bytes]]) -> dict[str, tuple[str, .
     for number, entries in enumerate(layers):
         with tarfile.open(fileobj=io.BytesIO(layer(*entries))) as archive:
             for at, info in enumerate(archive):
-                tree.apply(Entry(info, b"", info.size, is_whole=True), number, at, is_elf=info.isreg() and info.size > 0)
+                tree.apply(TarEntry(info, b"", info.size, is_whole=True), number, at, is_elf=info.isreg() and info.size > 0)
     return {f"{one.layer}:{one.entry.info.name}": tuple(paths) for one, paths in tree.elf_files().items() if one.entry}
 
 

@@ -16,7 +16,7 @@ from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
-from sframegen.profile.report.named import MISSING, Kind
+from sframegen.profile.report.named import MISSING, FrameKind
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import collapse, read_name
 from sframegen.stack.names.perf_map import PerfMap
@@ -49,8 +49,8 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     (stack,) = named.stacks
     assert (stack.count, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "pro\\ngram")
     assert [(one.label, one.object, one.path, one.kind) for one in stack.frames] == [
-        ("main [guess]", path.name, str(path), Kind.USER),
-        ("f", path.name, str(path), Kind.USER),
+        ("main [guess]", path.name, str(path), FrameKind.USER),
+        ("f", path.name, str(path), FrameKind.USER),
     ]
     assert named.moments
     assert named.moments[0].stack is stack
@@ -94,7 +94,7 @@ def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(naming, "KernelNames", lambda: names)
     (stack,) = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104))).stacks
     assert [(one.label, one.object, one.address, one.kind) for one in stack.frames] == [
-        ("vfs_read", "[kernel]", 0xFFFFFFFF81000104, Kind.KERNEL)
+        ("vfs_read", "[kernel]", 0xFFFFFFFF81000104, FrameKind.KERNEL)
     ]
 
 
@@ -118,9 +118,9 @@ def test_code_made_at_run_time(map_of_this_process: Path) -> None:
     map_of_this_process.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
     named = name_stacks(collected(*(FileFrame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
     assert [(one.label, one.object, one.path, one.kind) for one in named.stacks[0].frames] == [
-        ("[run-time code]", "[run-time code]", "", Kind.RUNTIME),
-        ("f<\\x1b[31m>;", "[run-time code]", "", Kind.RUNTIME),
-        ("work", "app.py", "/srv/app.py", Kind.RUNTIME),
+        ("[run-time code]", "[run-time code]", "", FrameKind.RUNTIME),
+        ("f<\\x1b[31m>;", "[run-time code]", "", FrameKind.RUNTIME),
+        ("work", "app.py", "/srv/app.py", FrameKind.RUNTIME),
     ]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sframegen.profile.report.formats.folded import folded
-from sframegen.profile.report.grouping import group
-from sframegen.profile.report.named import Kind, NamedFrame
+from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.report.table import costs, table, totals
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
@@ -40,10 +40,10 @@ def test_golden() -> None:
 
 
 def test_groups_are_listed_if_there_are_several() -> None:
-    lines = list(table(group(named(*EXAMPLE), "pid")))
+    lines = list(table(group_stacks(named(*EXAMPLE), "pid")))
     at = lines.index("       %  BY PID")
     assert lines[at + 1 : at + 3] == ["    90.0  program (pid 7)", "    10.0  program (pid 8)"]
-    by_object = list(table(group(named(*EXAMPLE), "object")))
+    by_object = list(table(group_stacks(named(*EXAMPLE), "object")))
     assert "    80.0  libwork.so" in by_object
     many = named(*(stack("main@program", pid=number) for number in range(30)), by="pid")
     assert "    66.7  20 more" in list(table(many))
@@ -61,7 +61,7 @@ def test_own_samples_add_up_to_all() -> None:
 
 
 def test_lines_are_cut_to_the_width() -> None:
-    huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, Kind.USER)
+    huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, FrameKind.USER)
     profile = named(stack_of([huge, huge], process="p" * 500, thread="t" * 500), *EXAMPLE)
     for width in (1, 40, 80, 200):
         lines = [*table(profile, width)]

@@ -11,7 +11,7 @@ from cfi.errors import FormatError
 from sframegen.format.abi import AMD64
 from sframegen.registry import jit_budget
 from sframegen.registry.interface import Caller
-from sframegen.registry.jit_budget import TABLE_COST, Budget, LimitError
+from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
@@ -139,7 +139,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
         if readable:
             assert second.describer.look_up(TEXT + 64) is not None
         else:
-            with pytest.raises(LimitError, match="the process has more than"):
+            with pytest.raises(BudgetError, match="the process has more than"):
                 second.describer.look_up(TEXT + 64)
     assert looked_at == [MADE, LIBRARY]
 

@@ -61,7 +61,7 @@ def check_target(path: str) -> None:
             raise PermissionError(errno.EACCES, "files cannot be made in its directory", path)
 
 
-def write(named: Named, path: str) -> None:
+def write_profile(named: Named, path: str) -> None:
     """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
     from linker.files.rename_into_place import write_new  # noqa: PLC0415

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from sframegen.profile.report.formats.frame_numbers import Numbers
-from sframegen.profile.report.named import Kind
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.named import FrameKind
 from sframegen.profile.report.table import totals
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ DEFAULT_INTERVAL = 1.0  # milliseconds
 UUID_BYTES = 16
 # One category must be grey.
 CATEGORIES = {
-    Kind.MISSING: ("Unknown", "grey"),
-    Kind.USER: ("User", "yellow"),
-    Kind.KERNEL: ("Kernel", "orange"),
-    Kind.RUNTIME: ("Run time", "blue"),
+    FrameKind.MISSING: ("Unknown", "grey"),
+    FrameKind.USER: ("User", "yellow"),
+    FrameKind.KERNEL: ("Kernel", "orange"),
+    FrameKind.RUNTIME: ("Run time", "blue"),
 }
 CATEGORY = {kind: number for number, kind in enumerate(CATEGORIES)}
 BY_THREAD = {"comm", "pid", "tid"}  # groups that threads of the format show anyway
@@ -34,7 +34,7 @@ BY_THREAD = {"comm", "pid", "tid"}  # groups that threads of the format show any
 class _Func(NamedTuple):
     label: str
     path: str
-    kind: Kind
+    kind: FrameKind
 
 
 class _Time(NamedTuple):
@@ -48,7 +48,7 @@ class _Time(NamedTuple):
 def firefox(named: Named) -> Iterator[str]:
     """Return the parts of the file. Without moments, samples come one after the other in an order that means nothing."""
     interval = 1000 / named.frequency if named.frequency else DEFAULT_INTERVAL
-    libraries: Numbers[str] = Numbers()
+    libraries: TableNumbers[str] = TableNumbers()
     threads: dict[tuple[int, int, str], list[_Time]] = {}
     for time in _times(named, interval):
         stack = time.stack
@@ -109,13 +109,13 @@ def _library(path: str, build_id: str) -> dict[str, Any]:
 
 
 class _Thread:
-    def __init__(self, libraries: Numbers[str], times: list[_Time]) -> None:
+    def __init__(self, libraries: TableNumbers[str], times: list[_Time]) -> None:
         self._libraries, self._times = libraries, times
-        self._strings: Numbers[str] = Numbers()
-        self._resources: Numbers[str] = Numbers()
-        self._funcs: Numbers[_Func] = Numbers()
-        self._frames: Numbers[tuple[int, int, Kind]] = Numbers()  # function, address, kind
-        self._stacks: Numbers[tuple[int | None, int]] = Numbers()  # the caller's stack, frame
+        self._strings: TableNumbers[str] = TableNumbers()
+        self._resources: TableNumbers[str] = TableNumbers()
+        self._funcs: TableNumbers[_Func] = TableNumbers()
+        self._frames: TableNumbers[tuple[int, int, FrameKind]] = TableNumbers()  # function, address, kind
+        self._stacks: TableNumbers[tuple[int | None, int]] = TableNumbers()  # the caller's stack, frame
 
     def encoded(self, name: str) -> dict[str, Any]:
         """`name`: of the group, or empty."""
@@ -148,7 +148,7 @@ class _Thread:
         stacks, frames, funcs = self._stacks.items, self._frames.items, self._funcs.items
         kinds = [CATEGORY[kind] for _, _, kind in frames]
         resources = [self._resources.of(func.path) if _is_library(func) else -1 for func in funcs]
-        scripts = [func.path if func.kind is Kind.RUNTIME and func.path else None for func in funcs]
+        scripts = [func.path if func.kind is FrameKind.RUNTIME and func.path else None for func in funcs]
         none, zero = [None] * len(frames), [0] * len(frames)
         tables = {
             "stackTable": _columns(
@@ -192,13 +192,13 @@ class _Thread:
         stack = None
         for frame in frames:
             func = self._funcs.of(_Func(frame.label, frame.path, frame.kind))
-            address = -1 if frame.address is None or frame.kind is not Kind.USER else frame.address
+            address = -1 if frame.address is None or frame.kind is not FrameKind.USER else frame.address
             stack = self._stacks.of((stack, self._frames.of((func, address, frame.kind))))
         return stack
 
 
 def _is_library(func: _Func) -> bool:
-    return bool(func.path) and func.kind is not Kind.RUNTIME
+    return bool(func.path) and func.kind is not FrameKind.RUNTIME
 
 
 def _columns(**columns: list[Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable, shortened
-from sframegen.profile.report.formats.frame_numbers import Numbers
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.table import totals
 from sframegen.program.html_page import html_page, json_element
 
@@ -41,9 +41,9 @@ def flamegraph(named: Named) -> Iterator[str]:
 
 
 def _data(named: Named) -> dict[str, Any]:
-    frames: Numbers[_Frame] = Numbers()
-    objects: Numbers[str] = Numbers()
-    paths: Numbers[str] = Numbers()
+    frames: TableNumbers[_Frame] = TableNumbers()
+    objects: TableNumbers[str] = TableNumbers()
+    paths: TableNumbers[str] = TableNumbers()
     depths, numbers, samples = [], [], []
     for depth, frame, node in _preorder(_tree(named)):
         depths.append(depth)

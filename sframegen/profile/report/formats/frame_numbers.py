@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Numbers(Generic[T]):
+class TableNumbers(Generic[T]):
     """`start`: the first number."""
 
     def __init__(self, *first: T, start: int = 0) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.formats.frame_numbers import Numbers
-from sframegen.profile.report.formats.protobuf import integer, message, packed, text
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.formats.protobuf import integer, message, packed_numbers, text_field
 from sframegen.profile.report.table import totals
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def pprof(named: Named) -> bytes:
 class _Profile:
     def __init__(self, named: Named) -> None:
         self._named = named
-        self._strings: Numbers[str] = Numbers("")
-        self._mappings: Numbers[str] = Numbers(start=1)
-        self._locations: Numbers[_Location] = Numbers(start=1)
-        self._functions: Numbers[_Function] = Numbers(start=1)
+        self._strings: TableNumbers[str] = TableNumbers("")
+        self._mappings: TableNumbers[str] = TableNumbers(start=1)
+        self._locations: TableNumbers[_Location] = TableNumbers(start=1)
+        self._functions: TableNumbers[_Function] = TableNumbers(start=1)
         is_clock = named.event in CLOCKS and named.frequency > 0
         self._period = NANOSECONDS // named.frequency if is_clock else 0
 
@@ -52,10 +52,10 @@ class _Profile:
         locations = b"".join(message(4, self._location(*item)) for item in enumerate(self._locations.items, 1))
         functions = b"".join(message(5, self._function(*item)) for item in enumerate(self._functions.items, 1))
         mappings = b"".join(message(3, self._mapping(*item)) for item in enumerate(self._mappings.items, 1))
-        comments = packed(13, [self._strings.of(line) for line in totals(named) if line])
+        comments = packed_numbers(13, [self._strings.of(line) for line in totals(named) if line])
         times = integer(9, int(named.started * NANOSECONDS)) + integer(10, int(named.seconds * NANOSECONDS))
         default = integer(14, self._strings.of("samples"))
-        strings = b"".join(text(6, string) for string in self._strings.items)
+        strings = b"".join(text_field(6, string) for string in self._strings.items)
         return types + samples + mappings + locations + functions + strings + times + period + comments + default
 
     def _type(self, kind: str, unit: str) -> bytes:
@@ -69,8 +69,8 @@ class _Profile:
             labels[self._named.by] = stack.group
         return b"".join(
             (
-                packed(1, map(self._location_number, reversed(stack.frames))),
-                packed(2, values),
+                packed_numbers(1, map(self._location_number, reversed(stack.frames))),
+                packed_numbers(2, values),
                 *(message(3, self._key(key) + integer(2, self._strings.of(value))) for key, value in labels.items() if value),
                 *(message(3, self._key(key) + integer(3, value)) for key, value in numbers.items() if value),
             )

@@ -31,9 +31,9 @@ def message(field: int, data: bytes) -> bytes:
     return varint(field << 3 | BYTES) + varint(len(data)) + data
 
 
-def text(field: int, characters: str) -> bytes:
+def text_field(field: int, characters: str) -> bytes:
     return message(field, characters.encode(errors="replace"))
 
 
-def packed(field: int, numbers: Iterable[int]) -> bytes:
+def packed_numbers(field: int, numbers: Iterable[int]) -> bytes:
     return message(field, b"".join(map(varint, numbers)))

@@ -6,7 +6,7 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sframegen.profile.report.formats.frame_numbers import Numbers
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ EXPORTER = "sframegen"
 
 def speedscope(named: Named) -> Iterator[str]:
     """Return the parts of the file. Weights are numbers of samples."""
-    frames: Numbers[tuple[str, str]] = Numbers()
+    frames: TableNumbers[tuple[str, str]] = TableNumbers()
     profiles: dict[str, dict[str, Any]] = {}
     for stack, count in _runs(named):
         new = {"type": "sampled", "name": stack.group, "unit": "none", "startValue": 0, "endValue": 0, "samples": [], "weights": []}

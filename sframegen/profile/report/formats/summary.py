@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.frame_numbers import Numbers
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.table import costs, incomplete, is_guessed
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def summary(named: Named) -> Iterator[str]:
     """Return the parts of one JSON object."""
-    frames: Numbers[NamedFrame] = Numbers()
+    frames: TableNumbers[NamedFrame] = TableNumbers()
     stacks = [
         {
             "group": stack.group,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi.errors import SframegenError
-from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write
+from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.protobuf import integer, varint
-from sframegen.profile.report.grouping import group
-from sframegen.profile.report.named import Kind, Named, NamedFrame, NamedMoment
+from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.named import FrameKind, Named, NamedFrame, NamedMoment
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ NOBODY = 65534
 
 def written(profile: Named, ending: str, folder: Path) -> bytes:
     path = folder / f"profile{ending}"
-    write(profile, str(path))
+    write_profile(profile, str(path))
     return path.read_bytes()
 
 
 def hostile() -> Named:
-    frames = [NamedFrame(text, text, f"/{text}", number, Kind.USER) for number, text in enumerate(HOSTILE)]
-    huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, Kind.USER)
+    frames = [NamedFrame(text, text, f"/{text}", number, FrameKind.USER) for number, text in enumerate(HOSTILE)]
+    huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)
     return named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
 
 
@@ -73,9 +73,9 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     os.chown(theirs / "out.json", NOBODY, NOBODY, follow_symlinks=False)
     os.chown(theirs, NOBODY, NOBODY)
     with pytest.raises(OSError, match="another user controls"):
-        write(named(*EXAMPLE), str(theirs / "out.json"))
+        write_profile(named(*EXAMPLE), str(theirs / "out.json"))
     assert victim.read_text() == "of root"
-    write(named(*EXAMPLE), str(theirs / "new.json"))
+    write_profile(named(*EXAMPLE), str(theirs / "new.json"))
     assert json.loads((theirs / "new.json").read_text())["stacks"]
 
 
@@ -84,7 +84,7 @@ def test_another_name_of_a_file_keeps_its_content(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("of root")
     (tmp_path / "out.json").hardlink_to(victim)
-    write(named(*EXAMPLE), str(tmp_path / "out.json"))
+    write_profile(named(*EXAMPLE), str(tmp_path / "out.json"))
     assert victim.read_text() == "of root"
 
 
@@ -193,7 +193,7 @@ def test_pprof(tmp_path: Path) -> None:
     labels = {strings[one[1][0]]: one[3][0] if 3 in one else strings[one[2][0]] for one in read[2][2][3]}
     assert labels == {"comm": "program", "process": "program", "pid": 8}
     assert read[9] == [int(profile.started * 10**9)]
-    by_object = fields(gzip.decompress(written(group(profile, "object"), ".pprof", tmp_path)), "profile")
+    by_object = fields(gzip.decompress(written(group_stacks(profile, "object"), ".pprof", tmp_path)), "profile")
     assert "object" in by_object[6]
 
 
@@ -204,5 +204,5 @@ def test_numbers_of_protocol_buffers() -> None:
 
 
 def test_stacks_without_threads_and_names(tmp_path: Path) -> None:
-    write(group(named(stack("f@a", process="", thread="", pid=9)), "comm"), str(tmp_path / "a.txt"))
+    write_profile(group_stacks(named(stack("f@a", process="", thread="", pid=9)), "comm"), str(tmp_path / "a.txt"))
     assert (tmp_path / "a.txt").read_text() == "9;f 1\n"

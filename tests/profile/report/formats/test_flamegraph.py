@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from sframegen.profile.report.formats.flamegraph import flamegraph
-from sframegen.profile.report.named import Kind, Named, NamedFrame
+from sframegen.profile.report.named import FrameKind, Named, NamedFrame
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 
@@ -78,7 +78,7 @@ def test_without_samples() -> None:
 def test_names_are_no_markup_and_no_script() -> None:
     plain = Page(named(*EXAMPLE))
     texts = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "--><!--<script>", "a\u2028b", "\udcff"]
-    frames = [NamedFrame(text, text, text, 1, Kind.USER) for text in texts]
+    frames = [NamedFrame(text, text, text, 1, FrameKind.USER) for text in texts]
     profile = named(stack_of(frames, process=texts[0], thread=texts[0]))
     profile.notes.append(texts[0])
     hostile = Page(profile)
@@ -98,5 +98,5 @@ def test_only_its_own_style_and_script_are_allowed() -> None:
 
 
 def test_long_names_are_shortened() -> None:
-    page = "".join(flamegraph(named(stack_of([NamedFrame("f" * 10_000_000, "o", "/o", 1, Kind.USER)]), stack("main@program"))))
+    page = "".join(flamegraph(named(stack_of([NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)]), stack("main@program"))))
     assert len(page) < 100_000

@@ -1,0 +1,104 @@
+"""A public name of a module means one thing in the whole product, as the name of a module does (test_tidy.py)."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("cfi", "linker", "sframegen")
+
+# One function for each of several things, under one name: what they are given and return is the same.
+PROTOCOLS = {
+    "sframegen/cli": {"command"},  # of each command, which cli/commands.py calls
+    "sframegen/code/isa": {"effects", "jump_table", "matters", "pads", "point"},  # of each instruction set
+    "sframegen/stack/abi": {"ends_call"},  # of each machine
+}
+# The call of a kernel, and the model of the kernel's side of it: both have the name of the call.
+CALLS = {"codectl", "sframe_register", "sframe_unregister"}
+# What a command does, and the library's function for it; what `sframegen` starts, and what a command line does.
+COMMANDS = {"add_section", "convert", "main"}
+# To be renamed. Take a name off when it is; add none.
+AMBIGUOUS = {
+    "Base",
+    "Blocks",
+    "Columns",
+    "Command",
+    "Described",
+    "End",
+    "Entry",
+    "Extent",
+    "Forms",
+    "Found",
+    "Frame",
+    "Function",
+    "Functions",
+    "Header",
+    "Held",
+    "Image",
+    "Instruction",
+    "Machine",
+    "Memory",
+    "Numbers",
+    "Objects",
+    "Opened",
+    "Output",
+    "Part",
+    "Piece",
+    "Place",
+    "Plan",
+    "Reader",
+    "Registers",
+    "Repeated",
+    "RingBuffer",
+    "Rule",
+    "Run",
+    "Said",
+    "Shown",
+    "Spans",
+    "State",
+    "Verdict",
+    "Walk",
+    "Walker",
+    "after",
+    "check_object",
+    "decode",
+    "difference",
+    "entries",
+    "findings_of",
+    "functions_of",
+    "is_loaded",
+    "is_sframe",
+    "join",
+    "kind_of",
+    "notes_of",
+    "owners",
+    "pieces",
+    "place",
+    "pointed_at",
+    "read",
+    "read_image",
+    "rule_of",
+    "sample",
+    "slot_of",
+    "spans_of",
+    "sweep",
+    "text",
+    "verdict",
+    "well_formed",
+    "within",
+}
+
+
+def test_a_public_name_stands_for_one_thing() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        folder = path.parent.relative_to(ROOT).as_posix()
+        for statement in ast.parse(path.read_bytes()).body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not statement.name.startswith("_"):
+                is_shared = statement.name in PROTOCOLS.get(folder, ())
+                places[statement.name].add(folder if is_shared else path.relative_to(ROOT).as_posix())
+    several = {name: sorted(found) for name, found in places.items() if len(found) > 1 and name not in CALLS | COMMANDS}
+    assert {name: found for name, found in several.items() if name not in AMBIGUOUS} == {}
+    assert AMBIGUOUS - several.keys() == set()
