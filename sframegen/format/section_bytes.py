@@ -63,7 +63,7 @@ class Fields:
 fields_of = cache(Fields)  # objects have thousands of sections
 
 
-class Opened(Protocol):
+class OpenedSection(Protocol):
     """A section whose header has been read: decode.SframeSection says more of each."""
 
     @property
@@ -93,7 +93,7 @@ class SectionBytes(Numbers):
     After `read_attribute`: its `count` of rows, `info`, `info2`, `rep_size`, and where its `info` stands, `attribute_at`.
     """
 
-    def __init__(self, section: Opened) -> None:
+    def __init__(self, section: OpenedSection) -> None:
         size = len(section.data)
         Numbers.__init__(self, section.data, section.abi.byte_order == "big")
         self.fields = fields_of(section.layout)
@@ -149,7 +149,7 @@ class Seeker(SectionBytes):
     in bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its place `at`.
     """
 
-    def __init__(self, section: Opened) -> None:
+    def __init__(self, section: OpenedSection) -> None:
         SectionBytes.__init__(self, section)
         self.function = 0
         self.row_offset = 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-class Walk(SectionBytes):
+class SectionWalk(SectionBytes):
     """Reads each FRE once, whoever shares it: time is linear in the section's size.
 
     A broken rule is noted by its number in rule_list.WALKED: `counts`, and of the first `kept` the offset in the section and the
