@@ -120,12 +120,22 @@ class SectionBytes(Numbers):
 
     def read_entry(self, function: cython.longlong) -> cython.bint:
         """Read a function's index entry; True if its attribute can be read, and its rows begin in the FRE sub-section."""
-        self.entry = self.index_at + function * self.fields.index_size
-        self.start = self.start_of(function)
-        self.size = self.number(self.entry + self.fields.size_at, 4)
-        self.block = self.fres_at + self.number(self.entry + self.fields.fre_offset_at, 4)
-        self.rows_at = self.block + self.fields.attribute_size
+        entry: cython.longlong = self.index_at + function * self.fields.index_size
+        size: cython.ulonglong = self.number(entry + self.fields.size_at, 4)
+        block: cython.longlong = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
+        self.take_entry(function, self.start_of(function), size, block)
         return self.rows_at <= self.fres_end
+
+    def take_entry(
+        self, function: cython.longlong, start: cython.ulonglong, size: cython.ulonglong, block: cython.longlong
+    ) -> cython.int:
+        """What `read_entry` reads is known already."""
+        self.entry = self.index_at + function * self.fields.index_size
+        self.start = start
+        self.size = size
+        self.block = block
+        self.rows_at = block + self.fields.attribute_size
+        return 0
 
     def read_attribute(self) -> cython.int:
         """Read the attribute of the function that `read_entry` found."""
