@@ -236,7 +236,7 @@ class Cursor:
 
 @cython.final
 @cython.cclass
-class Machine(Cursor):
+class CfiMachine(Cursor):
     """Runs FDEs one after the other; `numbers` grows by the distinct states that rows are made of, the bytes of 16 numbers each.
 
     States are numbered, and the loop over instructions knows nothing but their numbers: it looks up where an instruction leads from

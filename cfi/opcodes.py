@@ -54,7 +54,7 @@ class Action(IntEnum):
     NEGATE_RA_STATE_WITH_PC = 13
 
 
-class Instruction(NamedTuple):
+class CfiInstruction(NamedTuple):
     """`factor`: what the offset operand is multiplied with: 0 nothing, 1 data alignment, -1 its negative."""
 
     opcode: int
@@ -69,37 +69,37 @@ class Instruction(NamedTuple):
 _A, _O, _K = Action, Operand, RuleKind
 
 INSTRUCTIONS = (
-    Instruction(0x00, "DW_CFA_nop", _A.NOP),
-    Instruction(0x01, "DW_CFA_set_loc", _A.SET_LOC, _O.ADDRESS),
-    Instruction(0x02, "DW_CFA_advance_loc1", _A.ADVANCE, _O.U1),
-    Instruction(0x03, "DW_CFA_advance_loc2", _A.ADVANCE, _O.U2),
-    Instruction(0x04, "DW_CFA_advance_loc4", _A.ADVANCE, _O.U4),
-    Instruction(0x05, "DW_CFA_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, 1),
-    Instruction(0x06, "DW_CFA_restore_extended", _A.RESTORE, _O.ULEB),
-    Instruction(0x07, "DW_CFA_undefined", _A.SET_RULE, _O.ULEB, kind=_K.UNDEFINED),
-    Instruction(0x08, "DW_CFA_same_value", _A.SET_RULE, _O.ULEB, kind=_K.SAME_VALUE),
-    Instruction(0x09, "DW_CFA_register", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.REGISTER),
-    Instruction(0x0A, "DW_CFA_remember_state", _A.REMEMBER_STATE),
-    Instruction(0x0B, "DW_CFA_restore_state", _A.RESTORE_STATE),
-    Instruction(0x0C, "DW_CFA_def_cfa", _A.DEF_CFA, _O.ULEB, _O.ULEB),
-    Instruction(0x0D, "DW_CFA_def_cfa_register", _A.DEF_CFA_REGISTER, _O.ULEB),
-    Instruction(0x0E, "DW_CFA_def_cfa_offset", _A.DEF_CFA_OFFSET, _O.NONE, _O.ULEB),
-    Instruction(0x0F, "DW_CFA_def_cfa_expression", _A.DEF_CFA_EXPRESSION, _O.NONE, _O.BLOCK),
-    Instruction(0x10, "DW_CFA_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.EXPRESSION),
-    Instruction(0x11, "DW_CFA_offset_extended_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.OFFSET, 1),
-    Instruction(0x12, "DW_CFA_def_cfa_sf", _A.DEF_CFA, _O.ULEB, _O.SLEB, factor=1),
-    Instruction(0x13, "DW_CFA_def_cfa_offset_sf", _A.DEF_CFA_OFFSET, _O.NONE, _O.SLEB, factor=1),
-    Instruction(0x14, "DW_CFA_val_offset", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.VAL_OFFSET, 1),
-    Instruction(0x15, "DW_CFA_val_offset_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.VAL_OFFSET, 1),
-    Instruction(0x16, "DW_CFA_val_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.VAL_EXPRESSION),
-    Instruction(0x1D, "DW_CFA_MIPS_advance_loc8", _A.ADVANCE, _O.U8),
-    Instruction(0x2C, "DW_CFA_AARCH64_negate_ra_state_with_pc", _A.NEGATE_RA_STATE_WITH_PC),
-    Instruction(0x2D, "DW_CFA_AARCH64_negate_ra_state", _A.NEGATE_RA_STATE),
-    Instruction(0x2E, "DW_CFA_GNU_args_size", _A.NOP, _O.ULEB),
-    Instruction(0x2F, "DW_CFA_GNU_negative_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, -1),
-    Instruction(0x40, "DW_CFA_advance_loc", _A.ADVANCE, _O.LOW6),
-    Instruction(0x80, "DW_CFA_offset", _A.SET_RULE, _O.LOW6, _O.ULEB, _K.OFFSET, 1),
-    Instruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
+    CfiInstruction(0x00, "DW_CFA_nop", _A.NOP),
+    CfiInstruction(0x01, "DW_CFA_set_loc", _A.SET_LOC, _O.ADDRESS),
+    CfiInstruction(0x02, "DW_CFA_advance_loc1", _A.ADVANCE, _O.U1),
+    CfiInstruction(0x03, "DW_CFA_advance_loc2", _A.ADVANCE, _O.U2),
+    CfiInstruction(0x04, "DW_CFA_advance_loc4", _A.ADVANCE, _O.U4),
+    CfiInstruction(0x05, "DW_CFA_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, 1),
+    CfiInstruction(0x06, "DW_CFA_restore_extended", _A.RESTORE, _O.ULEB),
+    CfiInstruction(0x07, "DW_CFA_undefined", _A.SET_RULE, _O.ULEB, kind=_K.UNDEFINED),
+    CfiInstruction(0x08, "DW_CFA_same_value", _A.SET_RULE, _O.ULEB, kind=_K.SAME_VALUE),
+    CfiInstruction(0x09, "DW_CFA_register", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.REGISTER),
+    CfiInstruction(0x0A, "DW_CFA_remember_state", _A.REMEMBER_STATE),
+    CfiInstruction(0x0B, "DW_CFA_restore_state", _A.RESTORE_STATE),
+    CfiInstruction(0x0C, "DW_CFA_def_cfa", _A.DEF_CFA, _O.ULEB, _O.ULEB),
+    CfiInstruction(0x0D, "DW_CFA_def_cfa_register", _A.DEF_CFA_REGISTER, _O.ULEB),
+    CfiInstruction(0x0E, "DW_CFA_def_cfa_offset", _A.DEF_CFA_OFFSET, _O.NONE, _O.ULEB),
+    CfiInstruction(0x0F, "DW_CFA_def_cfa_expression", _A.DEF_CFA_EXPRESSION, _O.NONE, _O.BLOCK),
+    CfiInstruction(0x10, "DW_CFA_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.EXPRESSION),
+    CfiInstruction(0x11, "DW_CFA_offset_extended_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.OFFSET, 1),
+    CfiInstruction(0x12, "DW_CFA_def_cfa_sf", _A.DEF_CFA, _O.ULEB, _O.SLEB, factor=1),
+    CfiInstruction(0x13, "DW_CFA_def_cfa_offset_sf", _A.DEF_CFA_OFFSET, _O.NONE, _O.SLEB, factor=1),
+    CfiInstruction(0x14, "DW_CFA_val_offset", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.VAL_OFFSET, 1),
+    CfiInstruction(0x15, "DW_CFA_val_offset_sf", _A.SET_RULE, _O.ULEB, _O.SLEB, _K.VAL_OFFSET, 1),
+    CfiInstruction(0x16, "DW_CFA_val_expression", _A.SET_RULE, _O.ULEB, _O.BLOCK, _K.VAL_EXPRESSION),
+    CfiInstruction(0x1D, "DW_CFA_MIPS_advance_loc8", _A.ADVANCE, _O.U8),
+    CfiInstruction(0x2C, "DW_CFA_AARCH64_negate_ra_state_with_pc", _A.NEGATE_RA_STATE_WITH_PC),
+    CfiInstruction(0x2D, "DW_CFA_AARCH64_negate_ra_state", _A.NEGATE_RA_STATE),
+    CfiInstruction(0x2E, "DW_CFA_GNU_args_size", _A.NOP, _O.ULEB),
+    CfiInstruction(0x2F, "DW_CFA_GNU_negative_offset_extended", _A.SET_RULE, _O.ULEB, _O.ULEB, _K.OFFSET, -1),
+    CfiInstruction(0x40, "DW_CFA_advance_loc", _A.ADVANCE, _O.LOW6),
+    CfiInstruction(0x80, "DW_CFA_offset", _A.SET_RULE, _O.LOW6, _O.ULEB, _K.OFFSET, 1),
+    CfiInstruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
 )
 
 # The same table for the machine: five bytes an opcode (action, first, second, kind, factor + 1), the three with an operand in

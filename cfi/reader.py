@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cfi import faults, scan
 from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
-from cfi.machine import Cursor, Machine
+from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cfi.columns import Bytes, Column
-    from cfi.section import CfiSection, Registers
+    from cfi.section import CfiSection, FollowedRegisters
 
     _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, int]
 
@@ -39,7 +39,7 @@ HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
-def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
+def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
     """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
     table = FdeTable()
     numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
@@ -56,11 +56,11 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
     return table
 
 
-def _read_section(section: CfiSection, registers: Registers, table: FdeTable, base: int, numbers: dict[bytes, int]) -> None:
+def _read_section(section: CfiSection, registers: FollowedRegisters, table: FdeTable, base: int, numbers: dict[bytes, int]) -> None:
     found, entries = _entries(section)
     cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
     cie: Column = room("I", len(entries.start))[0]
-    stray = scan.owners(entries, found, cie)
+    stray = scan.cie_numbers(entries, found, cie)
     if stray >= 0:
         raise FormatError(
             f"FDE's CIE pointer leads to {entries.cie[stray]:#x}, where no CIE is", section.name, entries.start[stray]
@@ -74,7 +74,7 @@ def _read_section(section: CfiSection, registers: Registers, table: FdeTable, ba
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
-    machine = Machine(*_place(section))
+    machine = CfiMachine(*_place(section))
     machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), numbers)
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, numbers)
@@ -95,7 +95,13 @@ def _shapes(cies: list[Cie]) -> array[int]:
 
 
 def _run(
-    machine: Machine, section: CfiSection, fdes: Fdes, programs: Programs, longest: int, table: FdeTable, numbers: dict[bytes, int]
+    machine: CfiMachine,
+    section: CfiSection,
+    fdes: Fdes,
+    programs: Programs,
+    longest: int,
+    table: FdeTable,
+    numbers: dict[bytes, int],
 ) -> None:
     """Runs all FDEs and appends their rows to the table. `longest`: bytes of a program."""
     count = len(fdes.start)
@@ -160,7 +166,7 @@ def _entries(section: CfiSection) -> tuple[Entries, Entries]:
     found = zeros("q", 4)
     cies = fdes = Entries(*(zeros("Q", 0) for _ in range(4)))
     for _ in range(2):  # counts, then fills
-        scan.entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
+        scan.scan_entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
         if found[0]:
             raise FormatError(faults.SCAN[found[0]], section.name, found[1])
         if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):

@@ -33,7 +33,7 @@ def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: c
 
 
 @cython.locals(data="const unsigned char[::1]", found="long long[::1]")
-def entries(
+def scan_entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
     """Fills the tables up to their size. `fde_count` as in CfiSection.
@@ -108,7 +108,7 @@ def entries(
 
 
 @cython.locals(cie="unsigned int[::1]")
-def owners(fdes: Entries, cies: Entries, cie: Column) -> int:
+def cie_numbers(fdes: Entries, cies: Entries, cie: Column) -> int:
     """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, or -1."""
     fde: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0

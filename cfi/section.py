@@ -34,7 +34,7 @@ class CfiSection(NamedTuple):
     fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
 
 
-class Registers(NamedTuple):
+class FollowedRegisters(NamedTuple):
     """The DWARF numbers of the registers whose rules are kept; the return address is the CIE's own column."""
 
     fp: int

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.against_code.claims import SILENT, Claim, new_track, track, track_of
 from sframegen.checks.against_code.claims import meet as in_order
-from sframegen.code.function.analysis import rule_of
+from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.whole_file.passes import Survey
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Rule
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
     end: int
     kind: str
     rule: Rule
-    state: State
+    state: FrameState
 
 
 class Compared(NamedTuple):
@@ -60,7 +60,7 @@ class Compared(NamedTuple):
 
 def compare(table: FunctionTable, functions: Sequence[tuple[int, int]], survey: Survey, abi: Abi) -> Compared:
     """What the CFI's rules say of the functions, and what states say that become rows."""
-    emits = [rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset) is not None for state in survey.states]
+    emits = [rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset) is not None for state in survey.states]
     counts: Counter[str] = Counter()
     differences: list[Difference] = []
     numbers: dict[Claim, int] = {}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHF_COMPRESSED, SHT_NOBITS
-from sframegen.format.locate import is_sframe
+from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 def find_place(elf: ElfFile) -> Place:
     """Raises FormatError if there is no section, or none that can be overwritten."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
-    sections = [s.number for s in elf.sections if is_sframe(s)]
+    sections = [s.number for s in elf.sections if is_sframe_section(s)]
     extents = [(elf.segments[n].p_offset, elf.segments[n].p_vaddr, elf.segments[n].p_filesz) for n in segments]
     headers = [elf.sections[n].header for n in sections]
     extents += [(header.sh_offset, header.sh_addr, header.sh_size) for header in headers]
@@ -69,13 +69,13 @@ def free_after(elf: ElfFile, start: int) -> int:
 def extents(elf: ElfFile) -> list[Extent]:
     """File ranges that program and section headers name as SFrame sections, ascending."""
     places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
-    places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe(s)]
+    places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe_section(s)]
     return join(Extent(offset, offset + size, (".sframe",)) for offset, size in places)
 
 
 def own_loads(elf: ElfFile) -> list[int]:
     """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
     starts = {s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz}
-    starts |= {s.header.sh_addr for s in elf.sections if is_sframe(s) and s.header.sh_flags & SHF_ALLOC}
+    starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
     return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]

@@ -34,7 +34,7 @@ from sframegen.elf.records import (
     SHT_DYNSYM,
     SHT_SYMTAB,
 )
-from sframegen.format.locate import is_sframe
+from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -175,7 +175,7 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     """
     first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
-    tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe(s)]
+    tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe_section(s)]
     segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]
     ranges = [Extent(0, first_page), headers]
     ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]

@@ -33,7 +33,7 @@ from sframegen.elf.records import (
 )
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
-from sframegen.format.locate import is_sframe
+from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -62,7 +62,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
-    compressed = {s.header.sh_offset for s in elf.sections if is_sframe(s) and s.header.sh_flags & SHF_COMPRESSED}
+    compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_COMPRESSED}
     cleared = [
         Extent(*hole)
         for extent in extents(elf)
@@ -89,23 +89,21 @@ def plan_removal(elf: ElfFile) -> Removal:
         table = packed([section.header for section in sections], elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
         writes.append(Write(elf.header.e_shoff, table))
     if len(sections) < elf.shnum:
-        names = elf.shstrndx - sum(is_sframe(section) for section in elf.sections[: elf.shstrndx])
+        names = elf.shstrndx - sum(is_sframe_section(section) for section in elf.sections[: elf.shstrndx])
         header = elf.header._replace(e_shnum=len(sections), e_shstrndx=names)
         writes.append(Write(0, packed([header], elf.byte_order)))
     return Removal(segments, sections, writes)
 
 
 def without_headers(elf: ElfFile) -> list[Section]:
-    gone = [section.number for section in elf.sections if is_sframe(section)]
+    gone = [section.number for section in elf.sections if is_sframe_section(section)]
     if not gone:
         return elf.sections
     if elf.header.e_shnum != elf.shnum or elf.header.e_shstrndx != elf.shstrndx or are_numbered(elf, range(gone[0], elf.shnum)):
-        return [s._replace(name="", header=UNUSED_SECTION) if is_sframe(s) else s for s in elf.sections]
-    numbers = {old.number: new for new, old in enumerate(s for s in elf.sections if not is_sframe(s))} | dict.fromkeys(gone, 0)
-    return [
-        Section(new, old.name, renumbered_header(old.header, numbers))
-        for new, old in enumerate(section for section in elf.sections if not is_sframe(section))
-    ]
+        return [s._replace(name="", header=UNUSED_SECTION) if is_sframe_section(s) else s for s in elf.sections]
+    kept = [section for section in elf.sections if not is_sframe_section(section)]
+    numbers = {old.number: new for new, old in enumerate(kept)} | dict.fromkeys(gone, 0)
+    return [Section(new, old.name, renumbered_header(old.header, numbers)) for new, old in enumerate(kept)]
 
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:

@@ -10,7 +10,7 @@ from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB
 from sframegen.elf.relocations import relocations
 from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
-from sframegen.format.locate import pieces
+from sframegen.format.locate import joined_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def described(elf: ElfFile) -> Iterator[Described]:
     for section in filter(is_sframe, elf.sections):
         symbols = _Symbols(elf)
         by_offset = {rela.r_offset: rela for rela in relocations(elf, section)}
-        for piece in pieces(elf.contents(section), section.header.sh_addr):
+        for piece in joined_sections(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
             base = piece.address - section.header.sh_addr

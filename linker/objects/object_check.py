@@ -12,7 +12,7 @@ from cfi.errors import FormatError
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
 from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.check import Draft
+from sframegen.checks.check import ReportDraft
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
@@ -42,7 +42,7 @@ class AllSections(NamedTuple):
 
 def check_objects(objects: Objects) -> CheckReport:
     """Check an object, or each object of an archive; then its name begins each message."""
-    total = Draft(objects.file)
+    total = ReportDraft(objects.file)
     parts = [check_object(elf) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
     for part in parts:
@@ -59,7 +59,7 @@ def check_objects(objects: Objects) -> CheckReport:
 
 def check_object(elf: ElfFile) -> CheckReport:
     """Raises FormatError where it cannot be laid out."""
-    draft = Draft(elf.name)
+    draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections:
         if any(map(is_code, elf.sections)):
@@ -91,7 +91,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
-def _compare(view: ObjectView, draft: Draft) -> None:
+def _compare(view: ObjectView, draft: ReportDraft) -> None:
     merged = view.merged
     draft.version, draft.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
     image = view.placed.image

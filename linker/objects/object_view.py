@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import FunctionTable
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
 
 REMEDY = "give a function's name, or SECTION+OFFSET"
 
@@ -87,7 +87,7 @@ class ObjectView:
             merger.add(piece.section, self.addresses(piece))
         return merger
 
-    def look_up(self, at: Place) -> Found | None:
+    def look_up(self, at: Place) -> Match | None:
         """The function and the row that cover a place; the function's start is an offset in the section, too."""
         if at.offset >= at.section.header.sh_size:  # there is another section's code in the placed object
             return None

@@ -28,7 +28,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED
-from sframegen.format.locate import is_sframe, read_pieces, read_sframe, unloaded_of
+from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
@@ -157,7 +157,7 @@ def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
 
 def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
     """The section is taken out, and the new one added. `unloaded`: where it is not loaded."""
-    if sum(map(is_sframe, elf.sections)) > 1:
+    if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
     stored, size = None, find_place(elf).size if unloaded is None else 0

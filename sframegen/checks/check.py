@@ -132,7 +132,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 @dataclass
-class Draft:
+class ReportDraft:
     """A report that is being made; what is found comes in any order."""
 
     file: str
@@ -175,7 +175,7 @@ def check_file(
         raise elf.error("neither a program nor a library, nor an object")
     if instructions:
         isa_of(abi_of(elf))
-    draft = Draft(elf.name, findings=in_file(elf))
+    draft = ReportDraft(elf.name, findings=in_file(elf))
     try:
         found = _located(elf, detached)
         if found is None:
@@ -201,7 +201,7 @@ def _located(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int
 
 
 def _check_section(
-    elf: ElfFile, data: memoryview, address: int, draft: Draft, consumer: Consumer, *, loaded: bool
+    elf: ElfFile, data: memoryview, address: int, draft: ReportDraft, consumer: Consumer, *, loaded: bool
 ) -> SframeSection | None:
     """Check the section by itself; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
@@ -222,7 +222,7 @@ def _check_section(
 def _compare(
     elf: ElfFile,
     section: SframeSection,
-    draft: Draft,
+    draft: ReportDraft,
     debug_file: Path | None,
     second_reader: bool | None,
     progress: Progress | None,
@@ -253,7 +253,7 @@ def _compare(
 
 
 def _check_instructions(
-    elf: ElfFile, detached: memoryview | None, draft: Draft, debug_file: Path | None, jobs: int, progress: Progress | None
+    elf: ElfFile, detached: memoryview | None, draft: ReportDraft, debug_file: Path | None, jobs: int, progress: Progress | None
 ) -> None:
     """Check the rules against the instructions; the CFI's alone if the section is damaged."""
     from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check

@@ -24,7 +24,7 @@ from sframegen.elf.records import (
 )
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
-from sframegen.format.locate import is_sframe, unloaded_of
+from sframegen.format.locate import is_sframe_section, unloaded_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
 Broken = tuple[str, str]  # the rule's name, a detail
 
 
-class Extent(NamedTuple):
+class SectionPlace(NamedTuple):
     """The place of the section in a header: address, place in the file, size there."""
 
     address: int
@@ -57,7 +57,7 @@ def in_file(elf: ElfFile) -> list[Finding]:
 
 def _broken(elf: ElfFile) -> Iterator[Broken]:
     segments = [segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME]
-    sections = list(filter(is_sframe, elf.sections))
+    sections = list(filter(is_sframe_section, elf.sections))
     if not segments and not sections:
         return
     yield from _dynamic(elf)
@@ -75,8 +75,8 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
     if section is not None:
         yield from _section(section)
     places = [
-        Extent(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
-        Extent(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
+        SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
+        SectionPlace(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
     ]
     known = [place for place in places if place]
     if len({place[:2] for place in known}) > 1:
@@ -127,7 +127,7 @@ def _section(section: Section) -> Iterator[Broken]:
         yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
 
 
-def _mapping(elf: ElfFile, place: Extent) -> Iterator[Broken]:
+def _mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
     """Find the PT_LOAD that holds the address; all its bytes must come from the file."""
 
     def holds(load: Phdr) -> bool:

@@ -18,7 +18,7 @@ from sframegen.format.equations import rule_fields
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
     from sframegen.format.abi import Abi
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
 
 
 @click.command(
@@ -106,7 +106,7 @@ def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], 
     return answers
 
 
-def _answer(found: Found | None, abi: Abi) -> dict[str, Any]:
+def _answer(found: Match | None, abi: Abi) -> dict[str, Any]:
     """The function, row and rule at an address; `rule` None where there is none, `row_offset` None for a function without rows."""
     if found is None:
         return {"rule": None}

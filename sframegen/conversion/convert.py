@@ -9,12 +9,12 @@ from cfi import reader
 from cfi.columns import room, zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
-from cfi.section import Registers
+from cfi.section import FollowedRegisters
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
 from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies, RuleFates, Splitter, bounds, split
-from sframegen.conversion.translate import Repeated, Translator
+from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
 from sframegen.elf.text import count_of
@@ -72,7 +72,7 @@ def convert(
 
     `floating`: as in Sources.
     """
-    fdes = reader.read(sections, Registers(abi.fp, abi.sp))
+    fdes = reader.read(sections, FollowedRegisters(abi.fp, abi.sp))
     ignored = zeros("Q", len(IGNORED))
     lost: list[int] = []
     pieces = _pieces(fdes, code, ignored, lost)
@@ -126,10 +126,10 @@ class _Rules:
         for cfi_rule in cfi_rules:
             self._add(translator.translate(cfi_rule))
 
-    def _add(self, result: Rule | Repeated | Reason) -> None:
+    def _add(self, result: Rule | RepeatedPattern | Reason) -> None:
         if isinstance(result, Rule):
             fate, value = ROW, self._number(result)
-        elif isinstance(result, Repeated):
+        elif isinstance(result, RepeatedPattern):
             fate, value = REPEATED, len(self.pattern_at) - 1
             for offset, rule in result.rows:
                 self.pattern_start.append(offset)
@@ -144,7 +144,7 @@ class _Rules:
         """`fde_type`: that each SFrame rule needs."""
         unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
         patterns = (self.pattern_at, self.pattern_start, self.pattern_rule)
-        return RuleFates(self.fate, self.value, fde_type, *patterns, Alignment(PC_PERIOD, spans_of(floating), unaligned))
+        return RuleFates(self.fate, self.value, fde_type, *patterns, Alignment(PC_PERIOD, code_spans(floating), unaligned))
 
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
@@ -152,7 +152,7 @@ class _Rules:
 
 def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
     """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
-    spans = spans_of(code)
+    spans = code_spans(code)
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
     for section_end in fdes.section_ends:
@@ -173,7 +173,7 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[i
     return taken
 
 
-def spans_of(ranges: Sequence[Range]) -> Spans:
+def code_spans(ranges: Sequence[Range]) -> Spans:
     return Spans(array("Q", [start for start, _ in ranges]), array("Q", [end for _, end in ranges]))
 
 

@@ -1,7 +1,7 @@
 from sframegen.elf.columns cimport Areas, Spans
 from sframegen.format.columns cimport Functions
 
-cdef class Forms:
+cdef class CallForms:
     cdef public const unsigned long long[::1] mask
     cdef public const unsigned long long[::1] value
     cdef public const unsigned char[::1] relative

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-class Forms:
+class CallForms:
     """The forms of a call, as in final_calls.py."""
 
     def __init__(self, mask: Column, value: Column, relative: Bytes) -> None:
@@ -36,7 +36,7 @@ class FoundCalls:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def ends_with_call(forms: Forms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
+def ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
     """True if the last bytes before `end` have a call's form. A relative call leads into the code."""
     form: cython.Py_ssize_t
     step: cython.longlong
@@ -69,7 +69,7 @@ def final_calls(
     areas: Areas,
     code: cython.Py_ssize_t,
     places: Column,
-    forms: Forms,
+    forms: CallForms,
     found: FoundCalls,
 ) -> tuple[int, int]:
     """Fills `found`, and returns (number of these, number of functions that end with a call that no padding follows).

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cfi.columns import room, zeros
-from sframegen.conversion.endings import Forms, FoundCalls, final_calls
+from sframegen.conversion.endings import CallForms, FoundCalls, final_calls
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.symbols import SymbolTable, symbol_tables
@@ -57,7 +57,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
         areas,
         code,
         places,
-        Forms(
+        CallForms(
             array("Q", [form.mask for form in forms]),
             array("Q", [form.value for form in forms]),
             bytes(form.relative for form in forms),

@@ -23,7 +23,7 @@ DEFAULT = FdeType.DEFAULT
 CFA_EXPRESSION = Reason.CFA_EXPRESSION
 
 
-class Repeated(NamedTuple):
+class RepeatedPattern(NamedTuple):
     """Rules that depend on the PC modulo PC_PERIOD: (offset in the period, rule), ascending from 0. PC type MASK says them."""
 
     rows: tuple[tuple[int, Rule], ...]
@@ -45,7 +45,7 @@ class Translator:
         self._place = cache(partial(_place, abi=words.abi))
         self._saved = cache(self._places)
 
-    def translate(self, rule: CfiRule) -> Rule | Repeated | Reason:
+    def translate(self, rule: CfiRule) -> Rule | RepeatedPattern | Reason:
         """The SFrame rule of a CFI row.
 
         Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
@@ -60,7 +60,7 @@ class Translator:
         plain = made(Where, (cfa.a, cfa.b, False)) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
         return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
 
-    def _repeated(self, rule: CfiRule) -> Repeated | Reason:
+    def _repeated(self, rule: CfiRule) -> RepeatedPattern | Reason:
         """A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry."""
         rows: list[tuple[int, Rule]] = []
         before: Where | Reason | None = None
@@ -74,7 +74,7 @@ class Translator:
             if not self.words.of(row)[DEFAULT]:
                 return Reason.CFA_EXPRESSION
             rows.append((residue, row))
-        return Repeated(tuple(rows))
+        return RepeatedPattern(tuple(rows))
 
     def _row(self, rule: CfiRule, cfa: Where | Reason) -> Rule | Reason:
         """The whole row, once its CFA is known."""

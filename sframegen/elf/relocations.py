@@ -19,7 +19,7 @@ SHT_RELR = 19
 RELR_BITS = 63  # words that a bitmap of SHT_RELR covers
 
 
-class Columns(NamedTuple):
+class RelocationColumns(NamedTuple):
     """The fields of relocations, as unsigned numbers."""
 
     offset: array[int]
@@ -40,7 +40,7 @@ def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]
         yield from code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE])
 
 
-def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Columns]]:
+def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:
     """(section of symbols, relocations) of the sections of dynamic relocations, no more bytes than the file has."""
     left = len(elf.data)
     for section in elf.sections:
@@ -53,10 +53,10 @@ def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Columns]
             yield symbols, columns(elf.contents(section), elf.byte_order)
 
 
-def columns(raw: memoryview, byte_order: ByteOrder) -> Columns:
+def columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
     """The complete entries of a table of relocations."""
     words = _words(raw[: len(raw) // RELA_SIZE * RELA_SIZE], byte_order)
-    return Columns(*(words[field :: len(Rela._fields)] for field in range(len(Rela._fields))))
+    return RelocationColumns(*(words[field :: len(Rela._fields)] for field in range(len(Rela._fields))))
 
 
 def packed_addends(elf: ElfFile) -> Iterator[int]:

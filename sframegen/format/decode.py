@@ -29,7 +29,7 @@ from sframegen.format.layouts import (
     Header,
 )
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
-from sframegen.format.search import Found
+from sframegen.format.search import Match
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule
 
@@ -99,7 +99,7 @@ class SframeSection:
         rules = {place: self.rule_at(pc) for place, pc in dict(zip(places, addresses, strict=True)).items()}
         return [rules[place] for place in places]
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         """Return what covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one nothing.
 
         Raises FormatError as `rule_at` does.
@@ -112,11 +112,11 @@ class SframeSection:
             return None
         if row_at == BAD:
             raise FormatError(FAULTS[seeker.fault], self.place, seeker.at)
-        kind = kind_of(seeker.info, seeker.info2, seeker.rep_size, self.place, seeker.at)
+        kind = kind_of_attribute(seeker.info, seeker.info2, seeker.rep_size, self.place, seeker.at)
         function = (seeker.start, seeker.size, kind)
         if row_at != NO_ROWS:
-            return Found(*function, seeker.row_offset, rule_of(self, kind.fde_type, row_at))
-        return Found(*function, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+            return Match(*function, seeker.row_offset, rule_of_row(self, kind.fde_type, row_at))
+        return Match(*function, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
 
     @property
     def index_at(self) -> int:
@@ -266,13 +266,13 @@ class _Numbering:
         self.all_kinds, self.all_rules = all_kinds, all_rules
 
     def new_kind(self, key: int, block_at: int) -> int:
-        return _number(self.all_kinds, kind_of(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2))
+        return _number(self.all_kinds, kind_of_attribute(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2))
 
     def new_rule(self, fde_type: int, row_at: int) -> int:
-        return _number(self.all_rules, rule_of(self.section, FdeType(fde_type), row_at))
+        return _number(self.all_rules, rule_of_row(self.section, FdeType(fde_type), row_at))
 
 
-def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
+def kind_of_attribute(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
     """Return the kind that a function's attribute encodes. Raises FormatError, at `offset`, for an unknown FDE type."""
     try:
         fde_type = FdeType(info2 & FDE_TYPE_MASK)
@@ -282,7 +282,7 @@ def kind_of(info: int, info2: int, rep_size: int, place: str, offset: int) -> Ki
     return Kind(fde_type, rep_size, mask, signal, key_b)
 
 
-def rule_of(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
+def rule_of_row(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
     """The rule of the row whose info byte is at `row_at`. Raises FormatError where the data words fit none."""
     raw = bytes(section.data[row_at : row_at + 1 + words_size(section.data[row_at])])
     rule = decode_rule(fde_type, raw, section.abi, section.layout)

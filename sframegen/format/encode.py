@@ -24,7 +24,7 @@ from sframegen.format.layouts import (
     V3,
     Header,
 )
-from sframegen.format.pack import Output, fits_together, hash_rows, place, write_blocks, write_index
+from sframegen.format.pack import OutputBytes, fits_together, hash_rows, place_blocks, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
@@ -75,7 +75,7 @@ class Encoder:
         if not fits_together(functions, words, blocks, like):
             raise IndexError("the columns of the table do not fit together")
         hash_rows(functions, like, keys)
-        unsaid_row = place(functions, words, fields, blocks, like, keys, seen, total)
+        unsaid_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
         if unsaid_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
         self.blocks_size, self.stored_rows = total
@@ -112,7 +112,7 @@ class Encoder:
         )
         [out] = room("B", self.size_bytes)
         struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
-        output = Output(out, abi.byte_order == "big")
+        output = OutputBytes(out, abi.byte_order == "big")
         columns = self.columns()
         write_index(*columns, output, HEADER_SIZE, address + HEADER_SIZE)
         write_blocks(*columns, output, HEADER_SIZE + header.freoff)

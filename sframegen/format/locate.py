@@ -27,14 +27,14 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
         if segment.p_type == PT_GNU_SFRAME and segment.p_filesz:
             return elf.slice(segment.p_offset, segment.p_filesz, "PT_GNU_SFRAME"), segment.p_vaddr
     for section in elf.sections:
-        if is_sframe(section):
+        if is_sframe_section(section):
             if elf.header.e_type == ET_REL:
                 raise elf.error("an object: its functions have no addresses yet; sframegen dump and lookup read it", section.name)
             return elf.contents(section), section.header.sh_addr
     return None
 
 
-def is_sframe(section: Section) -> bool:
+def is_sframe_section(section: Section) -> bool:
     kind = section.header.sh_type
     return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
 
@@ -43,7 +43,7 @@ def unloaded_of(elf: ElfFile) -> Section | None:
     """Return the section that `sframe_of` reads if no segment has it, as its flags say; None if it is loaded or there is none."""
     if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
         return None
-    section = next(filter(is_sframe, elf.sections), None)
+    section = next(filter(is_sframe_section, elf.sections), None)
     return None if section is None or section.header.sh_flags & SHF_ALLOC else section
 
 
@@ -63,10 +63,10 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
     data, address = _found(elf)
-    return list(pieces(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
+    return list(joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 
-def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:
+def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
     """Yield the sections that follow one another, with zeros between them; only headers are read. Raises FormatError."""
     at = 0
     while at < len(data):

@@ -15,12 +15,12 @@ cdef bint same_rows(Functions functions, Py_ssize_t one, Py_ssize_t other) excep
 cdef Py_ssize_t measure(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
 
 @cython.final
-cdef class Output:
+cdef class OutputBytes:
     cdef unsigned char[::1] data
     cdef bint big
 
     cdef Py_ssize_t put(self, Py_ssize_t pos, long long value, Py_ssize_t width) except -1
 
 cdef int put_attribute(
-    Output out, Py_ssize_t at, Py_ssize_t function, Functions functions, Words words, Fields fields, Blocks blocks
+    OutputBytes out, Py_ssize_t at, Py_ssize_t function, Functions functions, Words words, Fields fields, Blocks blocks
 ) except -1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-class Output:
+class OutputBytes:
     """Bytes to be filled. They cannot change their size as long as this is kept."""
 
     def __init__(self, data: Column, big: bool) -> None:
@@ -97,7 +97,7 @@ def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
 @cython.locals(
     like="const unsigned int[::1]", keys="const unsigned int[::1]", seen="unsigned int[::1]", total="unsigned long long[::1]"
 )
-def place(
+def place_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, total: Column
 ) -> int:
     """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
@@ -222,7 +222,7 @@ def slot_of(key: cython.longlong, mask: cython.longlong) -> cython.longlong:
 
 
 def put_attribute(
-    out: Output,
+    out: OutputBytes,
     at: cython.Py_ssize_t,
     function: cython.Py_ssize_t,
     functions: Functions,
@@ -242,7 +242,7 @@ def put_attribute(
 
 
 def write_blocks(
-    functions: Functions, words: Words, fields: Fields, blocks: Blocks, out: Output, blocks_at: cython.Py_ssize_t
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, out: OutputBytes, blocks_at: cython.Py_ssize_t
 ) -> None:
     """Writes all blocks, the first of them at `blocks_at`."""
     function: cython.Py_ssize_t
@@ -278,7 +278,7 @@ def write_index(
     words: Words,
     fields: Fields,
     blocks: Blocks,
-    out: Output,
+    out: OutputBytes,
     index_at: cython.Py_ssize_t,
     origin: cython.ulonglong,
 ) -> None:

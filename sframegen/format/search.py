@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """The function and the row that cover an address."""
 
     start: int
@@ -21,7 +21,7 @@ class Found(NamedTuple):
     rule: Rule
 
 
-def look_up_in(table: FunctionTable, pc: int) -> Found | None:
+def look_up_in(table: FunctionTable, pc: int) -> Match | None:
     """Look up `pc` in a table whose functions ascend, if there is no section to search."""
     function = bisect_right(table.start, pc) - 1
     if function < 0 or pc - table.start[function] >= table.size[function]:
@@ -31,6 +31,6 @@ def look_up_in(table: FunctionTable, pc: int) -> Found | None:
     first, end = table.first_row[function], table.first_row[function + 1]
     head = (table.start[function], table.size[function], kind)
     if first == end:
-        return Found(*head, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+        return Match(*head, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
     row = bisect_right(table.row_start, offset % kind.rep_size if kind.mask and kind.rep_size else offset, first, end) - 1
-    return None if row < first else Found(*head, table.row_start[row], table.rules[table.row_rule[row]])
+    return None if row < first else Match(*head, table.row_start[row], table.rules[table.row_rule[row]])

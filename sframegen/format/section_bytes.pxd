@@ -24,6 +24,8 @@ cdef class SectionBytes(Numbers):
     @cython.final
     cdef bint read_entry(self, long long function) except -1
     @cython.final
+    cdef int take_entry(self, long long function, unsigned long long start, unsigned long long size, long long block) except -1
+    @cython.final
     cdef int read_attribute(self) except -1
 
 @cython.final

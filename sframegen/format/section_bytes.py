@@ -63,7 +63,7 @@ class Fields:
 fields_of = cache(Fields)  # objects have thousands of sections
 
 
-class Opened(Protocol):
+class OpenedSection(Protocol):
     """A section whose header has been read: decode.SframeSection says more of each."""
 
     @property
@@ -93,7 +93,7 @@ class SectionBytes(Numbers):
     After `read_attribute`: its `count` of rows, `info`, `info2`, `rep_size`, and where its `info` stands, `attribute_at`.
     """
 
-    def __init__(self, section: Opened) -> None:
+    def __init__(self, section: OpenedSection) -> None:
         size = len(section.data)
         Numbers.__init__(self, section.data, section.abi.byte_order == "big")
         self.fields = fields_of(section.layout)
@@ -120,12 +120,22 @@ class SectionBytes(Numbers):
 
     def read_entry(self, function: cython.longlong) -> cython.bint:
         """Read a function's index entry; True if its attribute can be read, and its rows begin in the FRE sub-section."""
-        self.entry = self.index_at + function * self.fields.index_size
-        self.start = self.start_of(function)
-        self.size = self.number(self.entry + self.fields.size_at, 4)
-        self.block = self.fres_at + self.number(self.entry + self.fields.fre_offset_at, 4)
-        self.rows_at = self.block + self.fields.attribute_size
+        entry: cython.longlong = self.index_at + function * self.fields.index_size
+        size: cython.ulonglong = self.number(entry + self.fields.size_at, 4)
+        block: cython.longlong = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
+        self.take_entry(function, self.start_of(function), size, block)
         return self.rows_at <= self.fres_end
+
+    def take_entry(
+        self, function: cython.longlong, start: cython.ulonglong, size: cython.ulonglong, block: cython.longlong
+    ) -> cython.int:
+        """What `read_entry` reads is known already."""
+        self.entry = self.index_at + function * self.fields.index_size
+        self.start = start
+        self.size = size
+        self.block = block
+        self.rows_at = block + self.fields.attribute_size
+        return 0
 
     def read_attribute(self) -> cython.int:
         """Read the attribute of the function that `read_entry` found."""
@@ -149,7 +159,7 @@ class Seeker(SectionBytes):
     in bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its place `at`.
     """
 
-    def __init__(self, section: Opened) -> None:
+    def __init__(self, section: OpenedSection) -> None:
         SectionBytes.__init__(self, section)
         self.function = 0
         self.row_offset = 0

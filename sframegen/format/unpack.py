@@ -27,7 +27,7 @@ if not cython.compiled:
     )
 if TYPE_CHECKING:
     from sframegen.format.columns import Functions
-    from sframegen.format.section_bytes import Opened
+    from sframegen.format.section_bytes import OpenedSection
 
 COMPILED: bool = cython.compiled
 
@@ -62,7 +62,7 @@ class Unpacker(SectionBytes):
     and `at` its place. The next section takes its place there, unless `keep` is called.
     """
 
-    def __init__(self, section: Opened, numbering: Numbering, columns: Functions) -> None:
+    def __init__(self, section: OpenedSection, numbering: Numbering, columns: Functions) -> None:
         self.numbering = numbering
         self.use(columns)
         self.open(section, numbering)
@@ -80,7 +80,7 @@ class Unpacker(SectionBytes):
         self.slot_mask = slots - 1
         self.slot_bytes, self.slot_type, self.slot_rule = zeros("B", 16 * slots), zeros("B", slots), zeros("I", slots)
 
-    def open(self, section: Opened, numbering: Numbering) -> None:
+    def open(self, section: OpenedSection, numbering: Numbering) -> None:
         """Read this section next."""
         SectionBytes.__init__(self, section)
         self.view = section.data

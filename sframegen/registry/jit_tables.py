@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import Found
+from sframegen.format.search import Match
 from sframegen.registry.jit_budget import Budget, BudgetError
 from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
 
@@ -94,7 +94,7 @@ class JitTables:
         """Return the number of entries that were read."""
         return len(self._offsets)
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         """Return the row that covered `pc` at the last `refresh`. Raises FormatError if that failed."""
         if self._damage:
             raise self._damage
@@ -286,10 +286,10 @@ class JitTables:
             return None
         return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
 
-    def _found(self, number: int) -> Found:
+    def _found(self, number: int) -> Match:
         says, rule = self._says[number]
         start = self._info.text_start + self._offsets[number]
-        return Found(start, self._sizes[number], Kind(signal=bool(says[3] & IS_SIGNAL)), 0, rule)
+        return Match(start, self._sizes[number], Kind(signal=bool(says[3] & IS_SIGNAL)), 0, rule)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
@@ -308,7 +308,7 @@ def refresh_chains(chains: Iterable[JitTables], budget: Budget) -> None:
 class JitDescriber(JitTables):
     """Tables of a running process: each look-up reads new entries, and reads the entry of its answer again."""
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         """Return the row that covers `pc` now; None without one, or if the code was removed. Raises FormatError."""
         self.refresh()
         number = self._find(pc)

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from sframegen.format.decode import SframeSection
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
 
 
 class Describer(Protocol):
     """Has the rules of some code: an SFrame section, or a table of code made at run time."""
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         """Return the row that covers address `pc` of the process. Raises FormatError if the section or table is damaged."""
 
 
@@ -25,7 +25,7 @@ class SectionDescriber(NamedTuple):
 
     section: SframeSection
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         return self.section.look_up(pc)
 
 

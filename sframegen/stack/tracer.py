@@ -21,7 +21,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.model import Rule
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
@@ -174,7 +174,7 @@ class _View:
             return code_rule(rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
-    def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
+    def _rule_of(self, loaded: LoadedObject, found: Match, address: int) -> Rule | None:
         """Return what holds of the rule that was found: not all of it while an exception's handler is installed."""
         rule: Rule | None = found.rule
         if found.size <= MAX_FUNCTION:

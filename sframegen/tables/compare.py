@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
 
 
-class Repeated(NamedTuple):
+class RepeatedRules(NamedTuple):
     """PC type MASK: rows (offset, rule) that hold in each period of `size` bytes."""
 
     size: int
     rows: tuple[tuple[int, Rule], ...]
 
 
-class Said(NamedTuple):
-    rule: Rule | Repeated
+class RuleClaim(NamedTuple):
+    rule: Rule | RepeatedRules
     signal: bool
     key_b: bool
 
 
-Span: TypeAlias = tuple[int, int, Said]  # start and end of the code of which it is said
-END: Span = (1 << 64, 1 << 64, Said(OUTERMOST, signal=False, key_b=False))  # after all others
+Span: TypeAlias = tuple[int, int, RuleClaim]  # start and end of the code of which it is said
+END: Span = (1 << 64, 1 << 64, RuleClaim(OUTERMOST, signal=False, key_b=False))  # after all others
 
 
 def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
@@ -83,18 +83,18 @@ def _merged(pieces: Iterator[Span]) -> Iterator[Span]:
 
 
 def _pieces(table: FunctionTable) -> Iterator[Span]:
-    known: dict[tuple[int, int], Said] = {}  # by kind and rule
+    known: dict[tuple[int, int], RuleClaim] = {}  # by kind and rule
     for function, start, end in ranges(table):
         number = table.kind[function]
         kind = table.kinds[number]
         span = range(table.first_row[function], table.first_row[function + 1])
         if not span:
             if kind.fde_type is FdeType.DEFAULT:
-                yield start, end, Said(OUTERMOST, kind.signal, kind.key_b)
+                yield start, end, RuleClaim(OUTERMOST, kind.signal, kind.key_b)
         elif kind.mask:
             rows = [(offset, rule) for offset, rule in table.rows(function) if start + offset < end]
             changes = (row for at, row in enumerate(rows) if not at or rows[at - 1][1] != row[1])
-            yield start, end, Said(Repeated(kind.rep_size, tuple(changes)), kind.signal, kind.key_b)
+            yield start, end, RuleClaim(RepeatedRules(kind.rep_size, tuple(changes)), kind.signal, kind.key_b)
         else:
             limits = [start + offset for offset in table.row_start[span.start : span.stop]]
             limits.append(end)
@@ -102,7 +102,7 @@ def _pieces(table: FunctionTable) -> Iterator[Span]:
                 rule = table.row_rule[row]
                 said = known.get((number, rule))
                 if said is None:
-                    said = known[number, rule] = Said(table.rules[rule], kind.signal, kind.key_b)
+                    said = known[number, rule] = RuleClaim(table.rules[rule], kind.signal, kind.key_b)
                 limit = min(limits[at + 1], end)
                 if limits[at] < limit:
                     yield limits[at], limit, said

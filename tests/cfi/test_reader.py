@@ -18,7 +18,7 @@ from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import RegisterRule
-from cfi.section import Registers
+from cfi.section import FollowedRegisters
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from tests import ROOT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
 
-AMD64 = Registers(fp=6, sp=7)
+AMD64 = FollowedRegisters(fp=6, sp=7)
 RBP, RSP, RA = 6, 7, 16
 UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)
 AT_8 = RegisterRule(RuleKind.OFFSET, -8)

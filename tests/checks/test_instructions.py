@@ -19,7 +19,7 @@ from sframegen import FormatError, Severity, Where
 from sframegen.checks.against_code.claims import Track, meet, new_track, track
 from sframegen.cli.commands import cli
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, verdict
-from sframegen.code.isa.frame_state import CALLERS, State
+from sframegen.code.isa.frame_state import CALLERS, FrameState
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.model import OUTERMOST, Rule
@@ -666,7 +666,7 @@ def test_kinds(name: str, expected: str, library: Callable[..., Path]) -> None:
 
 SP, FP = 7, 6
 RA = Where(None, -8, deref=True)
-FRAME = State(sp=-16, ra=None, ra_at=-8)
+FRAME = FrameState(sp=-16, ra=None, ra_at=-8)
 
 
 @pytest.mark.parametrize(
@@ -692,7 +692,7 @@ FRAME = State(sp=-16, ra=None, ra_at=-8)
         (OUTERMOST, FRAME, UNDECIDED),
     ],
 )
-def test_verdicts(rule: Rule, state: State, expected: str) -> None:
+def test_verdicts(rule: Rule, state: FrameState, expected: str) -> None:
     assert state.fp in (CALLERS, None, -16)
     assert verdict(rule, False, state, SP, FP) == expected
 
@@ -711,7 +711,7 @@ def test_verdicts(rule: Rule, state: State, expected: str) -> None:
 )
 def test_signatures(signed: bool, rule_key: bool, state: tuple[bool | None, bool | None], expected: str) -> None:
     rule = Rule(Where(31, 0), ra_signed=signed)
-    assert verdict(rule, rule_key, State(sp=0, signed=state[0], key_b=state[1]), 31, 29) == expected
+    assert verdict(rule, rule_key, FrameState(sp=0, signed=state[0], key_b=state[1]), 31, 29) == expected
 
 
 def made_of(*spans: tuple[int, int, int]) -> Track:

@@ -22,8 +22,8 @@ import sframegen
 from sframegen.checks import check as check_report
 from sframegen.checks.check import check_file
 from sframegen.checks.second import agreement, pyelftools_cfi
-from sframegen.checks.second.meaning import Verdict, verdict
-from sframegen.checks.second.pyelftools_cfi import Functions, Said, State, read
+from sframegen.checks.second.meaning import Outcome, verdict
+from sframegen.checks.second.pyelftools_cfi import CfiRow, FdeColumns, RegisterRow, read
 from sframegen.checks.second.spans import UNJUDGED, function_spans
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import find_sources
@@ -248,8 +248,8 @@ def entries(frames: Frames) -> list[Any]:
     return [entry for entry in info.get_entries() if isinstance(entry, FDE)]
 
 
-def functions_of(section: CfiSection, abi: Abi = AMD64) -> Functions:
-    functions = Functions()
+def functions_of(section: CfiSection, abi: Abi = AMD64) -> FdeColumns:
+    functions = FdeColumns()
     for _ in read(section, 0, abi, functions):
         pass
     return functions
@@ -264,7 +264,7 @@ def frames_of(*programs: bytes, initial: bytes = INITIAL, **cie: Any) -> Frames:
     return frames
 
 
-def rows_of(functions: Functions) -> list[tuple[int, int]]:
+def rows_of(functions: FdeColumns) -> list[tuple[int, int]]:
     return list(zip(functions.row_start, functions.row_state, strict=True))
 
 
@@ -464,8 +464,8 @@ def test_damaged_cfi_is_read_without_an_error(library: Path) -> None:
 # -- what rules come to
 
 
-CFA_16, RA_SAVED = Said("CFA", 7, 16), Said("OFFSET", -8)
-ROW = State(16, CFA_16, RA_SAVED, Said(""), Said(""), False, False, False)
+CFA_16, RA_SAVED = RegisterRow("CFA", 7, 16), RegisterRow("OFFSET", -8)
+ROW = CfiRow(16, CFA_16, RA_SAVED, RegisterRow(""), RegisterRow(""), False, False, False)
 RA = Where(None, -8, deref=True)
 ENTRY = Rule(Where(7, 16), RA)
 
@@ -473,31 +473,31 @@ ENTRY = Rule(Where(7, 16), RA)
 @pytest.mark.parametrize(
     ("row", "rule", "expected"),
     [
-        (ROW, ENTRY, Verdict.SAME),
-        (ROW, Rule(Where(7, 24), RA), Verdict.OTHER),
-        (ROW, Rule(Where(6, 16), RA), Verdict.OTHER),
-        (ROW, Rule(Where(7, 16, deref=True), RA), Verdict.OTHER),
-        (ROW, Rule(Where(7, 16), Where(7, 8, deref=True)), Verdict.SAME),  # the same place in other words
-        (ROW, Rule(Where(7, 16), Where(None, -8)), Verdict.OTHER),
-        (ROW, ENTRY._replace(fp=Where(None, -16, deref=True)), Verdict.OTHER),
-        (ROW, ENTRY._replace(fp=Where(6, 0)), Verdict.SAME),
-        (ROW, ENTRY._replace(ra_signed=True), Verdict.OTHER),
-        (ROW, OUTERMOST, Verdict.OTHER),
-        (ROW._replace(ra=Said("UNDEFINED")), OUTERMOST, Verdict.SAME),
-        (ROW._replace(ra=Said("UNDEFINED")), ENTRY, Verdict.OTHER),
-        (ROW._replace(fp=Said("UNDEFINED")), ENTRY, Verdict.OTHER),
-        (ROW._replace(sp=Said("REGISTER", 8)), ENTRY, Verdict.OTHER),
-        (ROW._replace(sp=Said("VAL_OFFSET", 0)), ENTRY, Verdict.SAME),
-        (ROW._replace(ra_column=17), ENTRY, Verdict.OTHER),
-        (ROW._replace(cfa=Said("VAL_EXPRESSION", code=b"\x77\x10")), ENTRY, Verdict.SAME),
-        (ROW._replace(cfa=Said("VAL_EXPRESSION", code=b"\x77\x0f\x31\x22")), ENTRY, Verdict.SAME),
-        (ROW._replace(cfa=Said("VAL_EXPRESSION", code=b"\x77\x10\x06")), ENTRY, Verdict.OTHER),
-        (ROW._replace(cfa=Said("VAL_EXPRESSION", code=b"\x77\x10\x28\0\0")), ENTRY, Verdict.UNJUDGED),  # DW_OP_bra
-        (ROW._replace(cfa=Said("VAL_EXPRESSION", code=b"\x22")), ENTRY, Verdict.UNJUDGED),
-        (ROW._replace(cfa=Said("CFA", 7, 1 << 32)), ENTRY, Verdict.UNJUDGED),
+        (ROW, ENTRY, Outcome.SAME),
+        (ROW, Rule(Where(7, 24), RA), Outcome.OTHER),
+        (ROW, Rule(Where(6, 16), RA), Outcome.OTHER),
+        (ROW, Rule(Where(7, 16, deref=True), RA), Outcome.OTHER),
+        (ROW, Rule(Where(7, 16), Where(7, 8, deref=True)), Outcome.SAME),  # the same place in other words
+        (ROW, Rule(Where(7, 16), Where(None, -8)), Outcome.OTHER),
+        (ROW, ENTRY._replace(fp=Where(None, -16, deref=True)), Outcome.OTHER),
+        (ROW, ENTRY._replace(fp=Where(6, 0)), Outcome.SAME),
+        (ROW, ENTRY._replace(ra_signed=True), Outcome.OTHER),
+        (ROW, OUTERMOST, Outcome.OTHER),
+        (ROW._replace(ra=RegisterRow("UNDEFINED")), OUTERMOST, Outcome.SAME),
+        (ROW._replace(ra=RegisterRow("UNDEFINED")), ENTRY, Outcome.OTHER),
+        (ROW._replace(fp=RegisterRow("UNDEFINED")), ENTRY, Outcome.OTHER),
+        (ROW._replace(sp=RegisterRow("REGISTER", 8)), ENTRY, Outcome.OTHER),
+        (ROW._replace(sp=RegisterRow("VAL_OFFSET", 0)), ENTRY, Outcome.SAME),
+        (ROW._replace(ra_column=17), ENTRY, Outcome.OTHER),
+        (ROW._replace(cfa=RegisterRow("VAL_EXPRESSION", code=b"\x77\x10")), ENTRY, Outcome.SAME),
+        (ROW._replace(cfa=RegisterRow("VAL_EXPRESSION", code=b"\x77\x0f\x31\x22")), ENTRY, Outcome.SAME),
+        (ROW._replace(cfa=RegisterRow("VAL_EXPRESSION", code=b"\x77\x10\x06")), ENTRY, Outcome.OTHER),
+        (ROW._replace(cfa=RegisterRow("VAL_EXPRESSION", code=b"\x77\x10\x28\0\0")), ENTRY, Outcome.UNJUDGED),  # DW_OP_bra
+        (ROW._replace(cfa=RegisterRow("VAL_EXPRESSION", code=b"\x22")), ENTRY, Outcome.UNJUDGED),
+        (ROW._replace(cfa=RegisterRow("CFA", 7, 1 << 32)), ENTRY, Outcome.UNJUDGED),
     ],
 )
-def test_a_rule_is_the_row_if_it_comes_to_the_same(row: State, rule: Rule, expected: Verdict) -> None:
+def test_a_rule_is_the_row_if_it_comes_to_the_same(row: CfiRow, rule: Rule, expected: Outcome) -> None:
     assert verdict(row, rule, AMD64, 0) is expected
 
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from packaging.requirements import Requirement
 
-from sframegen.code.isa.disassembly import Disassembler, Record
+from sframegen.code.isa.disassembly import CapstoneRecord, Disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests import ROOT
@@ -21,7 +21,7 @@ from tests import ROOT
 START = 0x401000
 CODE_BYTES = 1 << 17
 # Offsets in a record, and the texts of CODE_BYTES random bytes, most of them instructions; as 5.0.2 to 5.0.9 have them.
-RECORD = Record(size=248, id_low_at=0, id_high_at=1, length_at=16, bytes_at=18, mnemonic_at=42, operands_at=74)
+RECORD = CapstoneRecord(size=248, id_low_at=0, id_high_at=1, length_at=16, bytes_at=18, mnemonic_at=42, operands_at=74)
 TEXTS = {"AMD64": "0e9103c53da21872", "AArch64": "324a6f937bc678fa"}
 ABIS = pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
 

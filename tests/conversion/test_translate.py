@@ -4,7 +4,7 @@ import pytest
 
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
-from sframegen.conversion.translate import Repeated, Translator
+from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.layouts import V2, V3, Layout
 from sframegen.format.model import OUTERMOST, Rule, Where
@@ -13,7 +13,7 @@ from sframegen.format.words import RuleWords
 from tests.support.inputs.cfi_writer import sleb
 
 
-def translated(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | Repeated | Reason:
+def translated(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | RepeatedPattern | Reason:
     return Translator(RuleWords(abi, layout)).translate(rule)
 
 
@@ -170,7 +170,7 @@ def test_a_plt_entry_changes_its_cfa_within_16_bytes(first: int) -> None:
     expression = PLT.replace(b"\x3b", bytes([0x30 + first]))
     at_8, at_16 = SP_16._replace(cfa=Where(RSP, 8)), SP_16
     expected = ((0, at_8), (first, at_16)) if first else ((0, at_16),)
-    assert translated(row(computed(expression)), AMD64, V3) == Repeated(expected)
+    assert translated(row(computed(expression)), AMD64, V3) == RepeatedPattern(expected)
 
 
 def test_a_pc_that_is_not_reduced_modulo_16_is_no_pattern() -> None:

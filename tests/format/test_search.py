@@ -17,7 +17,7 @@ from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import Found, look_up_in
+from sframegen.format.search import Match, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.tables import edges, find, function_tables
 
@@ -134,8 +134,8 @@ def small() -> memoryview:
 
 def test_what_is_found() -> None:
     section = open_section(small(), ADDRESS)
-    assert section.look_up(0x1005) == Found(0x1000, 32, KINDS[0], 4, RULES[1])
-    assert section.look_up(0x105C) == Found(0x1040, 32, KINDS[1], 11, RULES[4])
+    assert section.look_up(0x1005) == Match(0x1000, 32, KINDS[0], 4, RULES[1])
+    assert section.look_up(0x105C) == Match(0x1040, 32, KINDS[1], 11, RULES[4])
     for pc in (0xFFF, 0x1020, 0x1060, 0, (1 << 64) - 1, 1 << 64, 1 << 70, -1):
         assert section.look_up(pc) is None
     assert open_section(encode(FunctionTable()), ADDRESS).rule_at(0x1000) is None
@@ -153,19 +153,19 @@ def test_a_table_without_a_section_is_searched_alike(data: st.DataObject, form: 
 
 def test_a_table_without_a_section_says_where_the_row_begins() -> None:
     repeated = table_of((0x1000, 64, 1, [(0, 0), (11, 1)]), (0x1040, 8, 0, []), (0x1048, 8, KINDS.index(Kind(FdeType.FLEX)), []))
-    assert look_up_in(repeated, 0x101B) == Found(0x1000, 64, KINDS[1], 11, RULES[1])
-    assert look_up_in(repeated, 0x101A) == Found(0x1000, 64, KINDS[1], 0, RULES[0])
-    assert look_up_in(repeated, 0x1047) == Found(0x1040, 8, KINDS[0], None, OUTERMOST)
+    assert look_up_in(repeated, 0x101B) == Match(0x1000, 64, KINDS[1], 11, RULES[1])
+    assert look_up_in(repeated, 0x101A) == Match(0x1000, 64, KINDS[1], 0, RULES[0])
+    assert look_up_in(repeated, 0x1047) == Match(0x1040, 8, KINDS[0], None, OUTERMOST)
     assert look_up_in(repeated, 0x1048) is None
     whole = table_of((0x1000, 64, KINDS.index(Kind(mask=True)), [(0, 0), (11, 1)]))  # without a size, nothing is repeated
-    assert look_up_in(whole, 0x103F) == Found(0x1000, 64, Kind(mask=True), 11, RULES[1])
+    assert look_up_in(whole, 0x103F) == Match(0x1000, 64, Kind(mask=True), 11, RULES[1])
 
 
 @pytest.mark.parametrize("fde_type", FdeType)
 def test_only_default_functions_without_rows_are_outermost_frames(fde_type: FdeType) -> None:
     kind = KINDS.index(Kind(fde_type))
     section = open_section(encode(table_of((0x1000, 16, kind, []))), ADDRESS)
-    expected = Found(0x1000, 16, KINDS[kind], None, OUTERMOST)
+    expected = Match(0x1000, 16, KINDS[kind], None, OUTERMOST)
     assert section.look_up(0x100F) == (None if fde_type is FdeType.FLEX else expected)
     assert section.seeker.find(0x100F) == NO_ROWS
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sframegen.format.abi import Abi
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
 
 pytestmark = pytest.mark.once
 
@@ -85,7 +85,7 @@ class Process:
         return JitDescriber(self.memory, INFO, self.abi)
 
 
-def plain(found: Found | None) -> tuple[int, int, bool, Rule] | None:
+def plain(found: Match | None) -> tuple[int, int, bool, Rule] | None:
     return found and (found.start, found.size, found.kind.signal, found.rule)
 
 

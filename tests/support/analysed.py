@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
-from sframegen.code.function.analysis import Row, Surroundings, Walker
+from sframegen.code.function.analysis import FunctionWalker, StateRow, Surroundings
 from sframegen.code.function.blocks import GOES_ON, IS_LAST
 from sframegen.code.function.findings import COMES_BACK, Findings
 from sframegen.code.isa.effects import Flow
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
 
@@ -24,13 +24,13 @@ class Exit(NamedTuple):
 
     source: int
     target: int
-    state: State
+    state: FrameState
 
 
 class Analysis(NamedTuple):
     """What is proven. Code without a row is not proven."""
 
-    rows: list[Row]  #: ascending
+    rows: list[StateRow]  #: ascending
     exits: list[Exit]
     calls: list[tuple[int | None, int | None]]  #: (target, slot) of the calls that are reached
     returns: bool  #: with an instruction that returns, or a jump to anywhere
@@ -38,9 +38,9 @@ class Analysis(NamedTuple):
     too_costly: bool  #: the walk took too many steps; `contradiction` says where
 
 
-def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
+def analyse(pieces: Sequence[Piece], entries: Mapping[int, FrameState], isa: Isa, surroundings: Surroundings) -> Analysis:
     """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states."""
-    walker = Walker(isa, surroundings)
+    walker = FunctionWalker(isa, surroundings)
     complete = walker.walk(pieces, entries)
     blocks, states = walker.blocks, walker.frames.states
     exits = [Exit(source, target, states[state]) for source, target, state in blocks.exits] if complete else []
@@ -50,7 +50,7 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, sur
     walker.give(findings, entries, complete=complete)
     found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)
-    rows = [Row(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
+    rows = [StateRow(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
     return Analysis(rows, exits, calls, bool(found.marks[0] & COMES_BACK), contradiction, not complete)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.tables.compare import Repeated, Said, agree, difference, spans
+from sframegen.tables.compare import RepeatedRules, RuleClaim, agree, difference, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def functions(draw: st.DrawFn) -> list[Function]:
     return found
 
 
-def by_byte(functions: list[Function]) -> dict[int, Said]:
+def by_byte(functions: list[Function]) -> dict[int, RuleClaim]:
     """What is said of each byte."""
     found = {}
     for start, size, number, rows in functions:
@@ -52,7 +52,7 @@ def by_byte(functions: list[Function]) -> dict[int, Said]:
         for offset in range(size):
             rule = next((rule for at, rule in reversed(rows) if at <= offset), None if kind.fde_type else 2)
             if rule is not None:
-                found[BASE + start + offset] = Said(RULES[rule], kind.signal, kind.key_b)
+                found[BASE + start + offset] = RuleClaim(RULES[rule], kind.signal, kind.key_b)
     return found
 
 
@@ -77,7 +77,7 @@ def test_a_difference_is_a_byte_of_which_the_second_says_something_else(before: 
 def test_blocks_that_repeat_are_compared_as_such() -> None:
     repeated = (0, 64, 4, [(0, 0), (11, 1)])
     [(start, end, said)] = spans(table_of([repeated]))
-    assert (start, end, said.rule) == (BASE, BASE + 64, Repeated(16, ((0, RULES[0]), (11, RULES[1]))))
+    assert (start, end, said.rule) == (BASE, BASE + 64, RepeatedRules(16, ((0, RULES[0]), (11, RULES[1]))))
     again = (0, 64, 4, [(0, 0), (5, 0), (11, 1), (12, 1)])  # rows that repeat the one before say nothing
     assert list(spans(table_of([again]))) == [(start, end, said)]
     beyond = (0, 8, 4, [(0, 0), (8, 1)])  # a row after the end of the code

@@ -24,7 +24,7 @@ from sframegen.format.words import RuleWords
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.checks.against_cfi.differences import Said
+    from sframegen.checks.against_cfi.differences import ComparedSection
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
@@ -67,7 +67,7 @@ class Truth:
         return self.code[Verdict.EQUAL] + self.code[Verdict.WRONG]
 
 
-def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
+def compare(elf: ElfFile, section: ComparedSection, sources: Sources, abi: Abi) -> Truth:
     """Compare a section with the CFI on all executable code of its file, which is for that ABI.
 
     Raises FormatError where the section or the CFI cannot be read, or executable segments overlap or are not in the file.
@@ -137,7 +137,7 @@ def _code(elf: ElfFile) -> Spans:
     return Spans(starts, ends)
 
 
-def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.Walker]:
+def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
     """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
     order = array("I")
     if not ascends(table.start):
@@ -149,7 +149,7 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
     place = {form: number for number, form in enumerate(rules)}
     outermost, *said = (place[form] for form in plain)
     return partial(
-        sweep.Walker,
+        sweep.RuleWalker,
         order, table.columns(), array("i", said),
         bytes(SIGNAL * kind.signal + KEY_B * kind.key_b for kind in table.kinds),
         bytes(kind.rep_size if kind.mask else 0 for kind in table.kinds),
@@ -170,7 +170,7 @@ def _readable(left_out: Unsaid) -> Unsaid:
     )
 
 
-def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
+def _reasons(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:
     """The values of its ranges are the numbers of the reasons."""
     count = len(left_out.start)
     functions = Functions(
@@ -178,7 +178,7 @@ def _reasons(left_out: Unsaid) -> Callable[[], sweep.Walker]:
         array("I", list(left_out.reason)),
     )  # fmt: skip
     return partial(
-        sweep.Walker,
+        sweep.RuleWalker,
         array("I"), functions, array("i", range(len(REASONS))), bytes(1), bytes(1), array("i", [-1]),
     )  # fmt: skip
 

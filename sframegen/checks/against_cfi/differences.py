@@ -30,7 +30,7 @@ SHOWN = 1000  # functions that have findings of their own
 NAMED = 3  # functions that a note names
 
 
-class Said(Protocol):
+class ComparedSection(Protocol):
     """The side that is compared with the CFI: an SframeSection, or the functions of several."""
 
     @property
@@ -66,7 +66,9 @@ class Stretch(NamedTuple):
     flavours: int
 
 
-def wrong(elf: ElfFile, section: Said, abi: Abi, rules: Sequence[Rule], found: list[Stretch], code: int) -> list[Finding]:
+def wrong(
+    elf: ElfFile, section: ComparedSection, abi: Abi, rules: Sequence[Rule], found: list[Stretch], code: int
+) -> list[Finding]:
     """One finding for each function of the CFI and each kind of error; `code`: wrong bytes, recorded or not."""
     groups: dict[tuple[int, str], list[Stretch]] = {}
     for one in found:
@@ -119,7 +121,7 @@ def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
             fde += 1
 
 
-def _fault(one: Stretch, section: Said, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+def _fault(one: Stretch, section: ComparedSection, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
     """(the finding's rule, what the CFI says instead)."""
     if one.expected < 0:
         return "cfi-inexpressible", f"; SFrame has no words for the CFI: {REASONS[-1 - one.expected].value}"

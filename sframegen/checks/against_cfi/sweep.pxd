@@ -24,7 +24,7 @@ cdef class VerdictRanges:
     ) except -1
 
 @cython.final
-cdef class Walker:
+cdef class RuleWalker:
     cdef const unsigned int[::1] order
     cdef Functions functions
     cdef const int[::1] said, without_rows

@@ -78,7 +78,7 @@ class VerdictRanges:
         return 0
 
 
-class Walker:
+class RuleWalker:
     """What functions say, from address to address, as a search finds it: the function with the greatest start, the last of several.
 
     After `say`: `until`, the address where that ends at the latest; `function`, its number, and its `flavour`.
@@ -160,9 +160,9 @@ class Walker:
 @cython.locals(totals="unsigned long long[::1]")
 def sweep(
     code: Spans,
-    truth: Walker,
-    left_out: Walker,
-    section: Walker,
+    truth: RuleWalker,
+    left_out: RuleWalker,
+    section: RuleWalker,
     terms: Terms,
     wanted: cython.int,
     found: VerdictRanges,

@@ -10,7 +10,7 @@ from sframegen.checks.against_code.claims import SILENT, Claim, Track
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.code.decoding.instruction_columns import PADDING_MARK
 from sframegen.code.decoding.pieces import decode
-from sframegen.code.function.analysis import rule_of
+from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import clones, copies
 from sframegen.code.function.verdict import UNDECIDED
 from sframegen.code.isa.effects import Flow
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -36,7 +36,7 @@ UNKNOWN = ".byte"  # for bytes that capstone does not decode
 AROUND = 3  # instructions before a place, and after it
 
 
-class Part(NamedTuple):
+class ContradictedRange(NamedTuple):
     """[start, end) is contradicted. `said`: the claims of section and CFI that are."""
 
     start: int
@@ -56,7 +56,7 @@ class Contradictions:
         functions: list[Range],
         certain: set[int],
         proven: Track,
-        states: list[State],
+        states: list[FrameState],
         counts: tuple[Counter[str], Counter[str]],
     ) -> None:
         self.elf = elf
@@ -70,11 +70,11 @@ class Contradictions:
         self.decoded: Piece | None = None
         self.known: dict[tuple[int, str], bool] = {}  # of a function
 
-    def findings(self, parts: Iterator[Part]) -> list[Finding]:
+    def findings(self, parts: Iterator[ContradictedRange]) -> list[Finding]:
         """One finding for each stretch of code in which the same claims are contradicted."""
-        shown: list[Part] = []  # as far as they go
+        shown: list[ContradictedRange] = []  # as far as they go
         rest = 0  # bytes
-        last: Part | None = None
+        last: ContradictedRange | None = None
         after = 0  # that part, with its padding
         for part in filter(None, map(self._certain, parts)):
             for piece in self._without_padding(part):
@@ -94,7 +94,7 @@ class Contradictions:
             )
         return findings
 
-    def _certain(self, part: Part) -> Part | None:
+    def _certain(self, part: ContradictedRange) -> ContradictedRange | None:
         """Drop the claims that may hold: the caller's FP or RA may be in several places, the stack or the entry may differ."""
         doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
         said = [
@@ -129,11 +129,11 @@ class Contradictions:
         entry = self.isa.entry
         return self._state(piece.start) != entry or any(self._state(address) not in (None, entry) for address in outside)
 
-    def _state(self, address: int) -> State | None:
+    def _state(self, address: int) -> FrameState | None:
         number = self.proven.at(address)
         return None if number == SILENT else self.states[number]
 
-    def _without_padding(self, part: Part) -> Iterator[Part]:
+    def _without_padding(self, part: ContradictedRange) -> Iterator[ContradictedRange]:
         """Drop padding, which may never run: it is undecided."""
         piece = self._piece(part.start)
         begin = at = part.start - piece.start
@@ -156,7 +156,7 @@ class Contradictions:
     def _function(self, address: int) -> int:
         return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
 
-    def _same_function(self, one: Part, other: Part) -> bool:
+    def _same_function(self, one: ContradictedRange, other: ContradictedRange) -> bool:
         return self._function(one.start) == self._function(other.start)
 
     def _piece(self, address: int) -> Piece:
@@ -167,7 +167,7 @@ class Contradictions:
             self.decoded = decode(self.elf.at(start, end - start), start, self.isa)
         return self.decoded
 
-    def _finding(self, first: Part, names: dict[int, str]) -> Finding:
+    def _finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
         """Return the finding of a stretch, with the claims of its first part."""
         count = count_of(first.end - first.start, "byte")
         by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
@@ -188,10 +188,10 @@ class Contradictions:
             return ""
         return equation(rule, self.abi) + (" with key B" if rule.ra_signed and claim.key_b else "")
 
-    def _proven(self, state: State, claim: Claim) -> str:
+    def _proven(self, state: FrameState, claim: Claim) -> str:
         """Return the proven frame as an equation, with the CFA counted from the claim's register if that is known."""
         fp = register_name(self.abi.fp, self.abi)
-        rule = rule_of(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
+        rule = rule_of_state(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
         cfa = self._cfa(state, claim)
         if rule is not None:
             key = " with key B" if rule.ra_signed and state.key_b else ""
@@ -201,7 +201,7 @@ class Contradictions:
             known.append(f"{fp} is the caller's" if state.fp == CALLERS else f"{fp} = cfa - {-state.fp}")
         return ", ".join(known)
 
-    def _cfa(self, state: State, claim: Claim) -> Where | None:
+    def _cfa(self, state: FrameState, claim: Claim) -> Where | None:
         base = claim.rule.cfa if claim.rule is not None else None
         if base is None:
             return None
@@ -220,5 +220,5 @@ class Contradictions:
         return tuple(listing)
 
 
-def _who(part: Part) -> str:
+def _who(part: ContradictedRange) -> str:
     return RULES[2] if all(part.said) else RULES[0] if part.said[0] else RULES[1]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
-from sframegen.checks.against_code.contradictions import CONTRADICTED, Contradictions, Part
+from sframegen.checks.against_code.contradictions import CONTRADICTED, ContradictedRange, Contradictions
 from sframegen.code.context.assumptions import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.checks.finding import Finding
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -34,7 +34,7 @@ WHO = ("section", "cfi")
 
 
 @dataclass
-class Held:
+class InstructionVerdicts:
     """`code`: bytes that the section and the CFI describe, by verdict."""
 
     code: dict[str, dict[str, int]]
@@ -72,7 +72,7 @@ def hold(
     table: FunctionTable | None,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Held:
+) -> InstructionVerdicts:
     """`converted`: the file's CFI; `table`: its section. Raises FormatError for an ABI whose instructions are not read."""
     numbers: dict[Claim, int] = {}
     cfi = track_of(converted.table, numbers, converted.coverage.unsaid)
@@ -85,7 +85,7 @@ def hold(
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
-    return Held({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
+    return InstructionVerdicts({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
 
 
 def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
@@ -128,7 +128,7 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
     return Assumptions(enters, continues)
 
 
-def _verdict(claim: Claim, state: State, abi: Abi) -> str:
+def _verdict(claim: Claim, state: FrameState, abi: Abi) -> str:
     return UNDECIDED if claim.rule is None else verdict(claim.rule, claim.key_b, state, abi.sp, abi.fp)
 
 
@@ -136,11 +136,11 @@ def _parts(
     section: Track,
     cfi: Track,
     proven: Track,
-    states: Sequence[State],
+    states: Sequence[FrameState],
     claims: Sequence[Claim],
     abi: Abi,
     counts: tuple[Counter[str], Counter[str]],
-) -> Iterator[Part]:
+) -> Iterator[ContradictedRange]:
     """Yield the contradicted parts, and count all bytes."""
     known: dict[tuple[int, int], str] = {}
     for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
@@ -160,4 +160,4 @@ def _parts(
                 what = CONTRADICTED
             counts[number][what] += end - start
         if any(contradicted):
-            yield Part(start, end, state, (contradicted[0], contradicted[1]), (unless[0], unless[1]))
+            yield ContradictedRange(start, end, state, (contradicted[0], contradicted[1]), (unless[0], unless[1]))

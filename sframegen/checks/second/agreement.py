@@ -9,8 +9,8 @@ from elftools.dwarf.callframe import RegisterRule
 
 from sframegen.checks.against_cfi.differences import place_names
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.second.meaning import Verdict, depends_on_pc, is_plain, verdict
-from sframegen.checks.second.pyelftools_cfi import Functions, read
+from sframegen.checks.second.meaning import Outcome, depends_on_pc, is_plain, verdict
+from sframegen.checks.second.pyelftools_cfi import FdeColumns, read
 from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans
 from sframegen.elf.ranges import Range, gaps
 from sframegen.format.equations import equation, register_name
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sframegen.checks.against_cfi.comparison import Truth
-    from sframegen.checks.second.pyelftools_cfi import Said, State
-    from sframegen.checks.second.spans import Given, SectionSpans
+    from sframegen.checks.second.pyelftools_cfi import CfiRow, RegisterRow
+    from sframegen.checks.second.spans import SectionRule, SectionSpans
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
@@ -34,16 +34,16 @@ FIRST = "the section says {given}, which is what the CFI says as pyelftools read
 LEFT_OUT = "the section says nothing; as pyelftools reads the CFI, and sframegen does not, it says {state}"
 
 
-class Place(NamedTuple):
+class Disagreement(NamedTuple):
     """Code that has `given` in the section (None: nothing) and `state` in the CFI. `size`: bytes, repetitions included."""
 
     start: int
     end: int
     size: int
-    state: State
-    given: Given | None
+    state: CfiRow
+    given: SectionRule | None
 
-    def outside(self, ranges: list[Range]) -> Iterator[Place]:
+    def outside(self, ranges: list[Range]) -> Iterator[Disagreement]:
         for start, end in gaps(ranges, self.start, self.end):
             whole = (start, end) == (self.start, self.end)
             yield self._replace(start=start, end=end, size=self.size if whole else end - start)
@@ -65,7 +65,7 @@ def second_reading(
     spans = function_spans(functions, elf.executable_ranges())
     compared = _Compared(list(functions.states), section_spans(section.table), abi, signal=section.layout.signal)
     result = SecondReading()
-    found: dict[str, list[Place]] = {"other": [], "left_out": []}
+    found: dict[str, list[Disagreement]] = {"other": [], "left_out": []}
     described = [(start, start + size) for start, size in zip(truth.table.start, truth.table.size, strict=True)]
     for start, end, said in spans:
         for what, place in compared.places(start, end, said):
@@ -95,8 +95,8 @@ def second_reading(
     return result
 
 
-def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> Functions:
-    functions = Functions()
+def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> FdeColumns:
+    functions = FdeColumns()
     total, before = sum(len(section.data) for section in sources.sections), 0
     for number, section in enumerate(sources.sections):
         for done in read(section, number, abi, functions):
@@ -109,7 +109,7 @@ def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | N
 class _Compared:
     """Rows of the CFI against what a section gives. `signal`: whether the section's version marks signal frames."""
 
-    def __init__(self, states: list[State], section: SectionSpans, abi: Abi, *, signal: bool) -> None:
+    def __init__(self, states: list[CfiRow], section: SectionSpans, abi: Abi, *, signal: bool) -> None:
         self.states = states
         self.section = section
         self.abi = abi
@@ -117,44 +117,44 @@ class _Compared:
         self.by_pc = [depends_on_pc(state, abi) for state in states]
         self.skips_by_pc = sum(self.by_pc) > MOST_BY_PC
         self.plain = [is_plain(state, abi) for state in states]
-        self.known: dict[tuple[int, int, Given], Verdict] = {}
+        self.known: dict[tuple[int, int, SectionRule], Outcome] = {}
 
-    def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Place]]:
+    def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Disagreement]]:
         """Compare all code from `start` to `end`, where the CFI has one row."""
         if state == UNJUDGED or (self.skips_by_pc and self.by_pc[state]):
             return
         for low, high, said in self.section.spans.within(start, end):
             if said == NOTHING:
                 if self.plain[state]:
-                    yield "left_out", Place(low, high, high - low, self.states[state], None)
+                    yield "left_out", Disagreement(low, high, high - low, self.states[state], None)
             elif said >= 0 and not self.by_pc[state]:
                 given = self.section.given[said]
                 what = self._verdict(state, given, 0)
-                if what is not Verdict.UNJUDGED:
-                    yield what.name.lower(), Place(low, high, high - low, self.states[state], given)
+                if what is not Outcome.UNJUDGED:
+                    yield what.name.lower(), Disagreement(low, high, high - low, self.states[state], given)
             else:
                 yield from self._by_address(low, high, state, said)
 
-    def _by_address(self, low: int, high: int, state: int, said: int) -> Iterator[tuple[str, Place]]:
+    def _by_address(self, low: int, high: int, state: int, said: int) -> Iterator[tuple[str, Disagreement]]:
         """Whatever depends on the address does so modulo LONGEST: one of those with each residue stands for them."""
         for address in range(low, min(high, low + LONGEST)):
             given = self.section.at(said, address)
-            what = self._verdict(state, given, address % 16) if given else Verdict.UNJUDGED
-            if given and what is not Verdict.UNJUDGED:
+            what = self._verdict(state, given, address % 16) if given else Outcome.UNJUDGED
+            if given and what is not Outcome.UNJUDGED:
                 count = (high - address + LONGEST - 1) // LONGEST
-                yield what.name.lower(), Place(address, address + 1, count, self.states[state], given)
+                yield what.name.lower(), Disagreement(address, address + 1, count, self.states[state], given)
 
-    def _verdict(self, state: int, given: Given, residue: int) -> Verdict:
+    def _verdict(self, state: int, given: SectionRule, residue: int) -> Outcome:
         key = state, residue, given
         if key not in self.known:
             row = self.states[state]
             marks = (self.signal and row.signal != given.signal) or (row.signed and row.key_b != given.key_b)
             found = verdict(row, given.rule, self.abi, residue)
-            self.known[key] = Verdict.OTHER if marks and found is Verdict.SAME else found
+            self.known[key] = Outcome.OTHER if marks and found is Outcome.SAME else found
         return self.known[key]
 
 
-def _findings(elf: ElfFile, rule: str, says: str, places: list[Place], abi: Abi) -> Iterator[Finding]:
+def _findings(elf: ElfFile, rule: str, says: str, places: list[Disagreement], abi: Abi) -> Iterator[Finding]:
     shown = places[:SHOWN]
     names = place_names(elf, [place.start for place in shown])
     for place in shown:
@@ -170,11 +170,11 @@ def _bytes(count: int) -> str:
     return f"{count:,} byte{'s' * (count != 1)}"
 
 
-def _given(given: Given, abi: Abi) -> str:
+def _given(given: SectionRule, abi: Abi) -> str:
     return equation(given.rule, abi) + _marks(given.signal, given.rule.ra_signed and given.key_b)
 
 
-def _row(state: State, abi: Abi) -> str:
+def _row(state: CfiRow, abi: Abi) -> str:
     places = (_place(state.cfa, abi.sp, abi), _place(state.ra, state.ra_column, abi), _place(state.fp, abi.fp, abi))
     text = f"(cfa, ra, fp) = ({', '.join(places)})" + " signed" * state.signed + _marks(state.signal, state.signed and state.key_b)
     return text + f", sp = {_place(state.sp, abi.sp, abi)}" * (state.sp.kind != "")
@@ -184,7 +184,7 @@ def _marks(signal: bool, key_b: bool) -> str:
     return ", a signal frame" * signal + ", with key B" * key_b
 
 
-def _place(said: Said, own: int, abi: Abi) -> str:
+def _place(said: RegisterRow, own: int, abi: Abi) -> str:
     number = f"{said.number:+d}".replace("+", "+ ").replace("-", "- ")
     match said.kind:
         case "CFA":

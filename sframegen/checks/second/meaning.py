@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from elftools.dwarf.dwarf_expr import DWARFExprOp
 
-    from sframegen.checks.second.pyelftools_cfi import Said, State
+    from sframegen.checks.second.pyelftools_cfi import CfiRow, RegisterRow
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
 
@@ -31,7 +31,7 @@ MAX_PLAIN = 1 << 24  # bytes: an offset that surely has words
 NOWHERE = -1  # the value of a register that is lost
 
 
-class Verdict(IntEnum):
+class Outcome(IntEnum):
     """The outcome of comparing a rule with a row."""
 
     SAME = 0
@@ -75,26 +75,26 @@ def _random(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def verdict(state: State, rule: Rule, abi: Abi, residue: int) -> Verdict:
+def verdict(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Outcome:
     """`residue`: the PC modulo 16."""
     pc_register = abi.ra if abi.register_names[abi.ra :] == ("rip",) else None
     try:
         for number in WORLDS:
             world = World(number, _random(f"{number} pc") & ~15 | residue, pc_register)
             if _of_row(state, abi, world) != _of_rule(rule, abi, world):
-                return Verdict.OTHER
+                return Outcome.OTHER
     except UnjudgedError:
-        return Verdict.UNJUDGED
-    return Verdict.SAME
+        return Outcome.UNJUDGED
+    return Outcome.SAME
 
 
-def depends_on_pc(state: State, abi: Abi) -> bool:
+def depends_on_pc(state: CfiRow, abi: Abi) -> bool:
     """True if an expression may read the PC."""
     register = f"DW_OP_breg{abi.ra}"
     return any(said.code and _names(said.code, abi.byte_order, register) for said in (state.cfa, state.ra, state.fp, state.sp))
 
 
-def is_plain(state: State, abi: Abi) -> bool:
+def is_plain(state: CfiRow, abi: Abi) -> bool:
     """True if SFrame surely has words for a row: CFA = register + n, RA and FP stored at CFA + n, not saved, or in a register.
 
     Of others, and of those whose CFA is not scaled as the ABI's are, the first reader knows more.
@@ -133,7 +133,7 @@ def _of_rule(rule: Rule, abi: Abi, world: World) -> Values:
     return Values(cfa, value(rule.ra, abi.ra, cfa), value(rule.fp, abi.fp, cfa), (cfa + abi.sp_offset) & WORD, rule.ra_signed)
 
 
-def _of_row(state: State, abi: Abi, world: World) -> Values:
+def _of_row(state: CfiRow, abi: Abi, world: World) -> Values:
     if state.ra_column != abi.ra:
         return Values(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
     if state.ra.kind == RegisterRule.UNDEFINED:
@@ -150,7 +150,7 @@ def _of_row(state: State, abi: Abi, world: World) -> Values:
     )
 
 
-def _value(said: Said, own: int, cfa: int, world: World, abi: Abi) -> int:
+def _value(said: RegisterRow, own: int, cfa: int, world: World, abi: Abi) -> int:
     if max(abs(said.number), abs(said.offset)) >> 31:
         raise UnjudgedError
     match said.kind:

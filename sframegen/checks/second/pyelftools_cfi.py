@@ -42,7 +42,7 @@ READS_A_BYTE, READS = 4, 128
 ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
 
 
-class Said(NamedTuple):
+class RegisterRow(NamedTuple):
     """A row's rule for one register or the CFA; `kind` is pyelftools' name, "" for nothing, CFA for register + offset."""
 
     kind: str
@@ -51,20 +51,20 @@ class Said(NamedTuple):
     code: bytes = b""
 
 
-class State(NamedTuple):
+class CfiRow(NamedTuple):
     """The rules of one row that matter to a stack trace."""
 
     ra_column: int
-    cfa: Said
-    ra: Said
-    fp: Said
-    sp: Said
+    cfa: RegisterRow
+    ra: RegisterRow
+    fp: RegisterRow
+    sp: RegisterRow
     signed: bool
     signal: bool
     key_b: bool
 
 
-class Functions:
+class FdeColumns:
     """FDEs by columns, in the order read; rows of FDE i are first_row[i] .. first_row[i + 1] - 1. `state` -1: unknown."""
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class Functions:
         self.first_row = array("I", [0])
         self.row_start = array("Q")  # addresses
         self.row_state = array("i")
-        self.states: dict[State, int] = {}
+        self.states: dict[CfiRow, int] = {}
         self.unread: Counter[str] = Counter()  # functions by reason
 
-    def add(self, section: int, start: int, end: int, rows: list[tuple[int, State | None]]) -> None:
+    def add(self, section: int, start: int, end: int, rows: list[tuple[int, CfiRow | None]]) -> None:
         """Add a function without rows: only its code is known. A row of None is not known."""
         self.section.append(section)
         self.start.append(start)
@@ -114,7 +114,7 @@ class _Cie(NamedTuple):
     instructions: list[CallFrameInstruction]
 
 
-def read(section: CfiSection, number: int, abi: Abi, functions: Functions) -> Iterator[int]:
+def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> Iterator[int]:
     """Adds the FDEs of a file's section of that number; yields how many of its bytes have been read."""
     little = section.byte_order == "little"
     stream = _Metered(section.data)
@@ -189,7 +189,7 @@ class _Reader:
 
     def read_fde(
         self, offset: int, end: int, cie_offset: int, unread: Counter[str]
-    ) -> tuple[int, int, list[tuple[int, State | None]]]:
+    ) -> tuple[int, int, list[tuple[int, CfiRow | None]]]:
         """(start, end, rows). UnreadError if not even the code is known."""
         if cie_offset < 0:
             raise UnreadError(WIDE)
@@ -207,7 +207,7 @@ class _Reader:
         finally:
             self.info._entry_cache.pop(offset, None)  # noqa: SLF001 - all of them are more than the memory has room for
         end_address = min(start + max(size, 0), MASK)
-        rows: list[tuple[int, State | None]] = []
+        rows: list[tuple[int, CfiRow | None]] = []
         try:
             rows = self._rows(fde, cie, start, end - offset)
         except UnreadError as error:
@@ -229,7 +229,7 @@ class _Reader:
             raise UnreadError(COSTLY)
         self.steps -= steps
 
-    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, State | None]]:
+    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
         fde.instructions = _judged(fde.instructions)
         self._afford(_steps([*cie.instructions, *fde.instructions]), size)
         table = fde.get_decoded().table
@@ -237,7 +237,7 @@ class _Reader:
         if len(table) != len(signed):
             raise UnreadError(LAST_ROW)
         first = table[0]["pc"]
-        rows: list[tuple[int, State | None]] = []
+        rows: list[tuple[int, CfiRow | None]] = []
         for line, sign in zip(table, signed, strict=True):
             at = start + line["pc"] - first
             if at > MASK:
@@ -247,13 +247,13 @@ class _Reader:
             rows.append((at, self._state(line, cie, signed=sign)))
         return rows
 
-    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> State | None:
+    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
         """None where pyelftools has lost a part of it."""
         cfa = line["cfa"]
         if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
             return None
         ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
-        return State(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
+        return CfiRow(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
 
 
 def _by_expression(instructions: list[CallFrameInstruction]) -> bool:
@@ -294,16 +294,16 @@ def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInst
     return [*found, signed]
 
 
-def _said(rule: object) -> Said:
+def _said(rule: object) -> RegisterRow:
     if rule is None:
-        return Said("")
+        return RegisterRow("")
     if isinstance(rule, CFARule):
         if rule.expr is not None:
-            return Said(RegisterRule.VAL_EXPRESSION, code=bytes(rule.expr))
+            return RegisterRow(RegisterRule.VAL_EXPRESSION, code=bytes(rule.expr))
         assert rule.reg is not None
         assert rule.offset is not None
-        return Said("CFA", rule.reg, rule.offset)
+        return RegisterRow("CFA", rule.reg, rule.offset)
     assert isinstance(rule, RegisterRule)
     if isinstance(rule.arg, list):
-        return Said(rule.type, code=bytes(rule.arg))
-    return Said(rule.type, rule.arg or 0)
+        return RegisterRow(rule.type, code=bytes(rule.arg))
+    return RegisterRow(rule.type, rule.arg or 0)

@@ -11,7 +11,7 @@ from sframegen.format.model import OUTERMOST, FdeType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sframegen.checks.second.pyelftools_cfi import Functions
+    from sframegen.checks.second.pyelftools_cfi import FdeColumns
     from sframegen.format.model import FunctionTable, Rule
 
 NOTHING, UNJUDGED = -1, -2  # in place of the number of a rule
@@ -19,7 +19,7 @@ MASK = 0xFFFFFFFFFFFFFFFF
 LONGEST = 64  # bytes: the longest PLT entries; others divide it
 
 
-class Spans:
+class RowSpans:
     """From places[i] to places[i + 1], said[i] holds; from the last on nothing."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Spans:
                 yield start, end, said
 
 
-class Given(NamedTuple):
+class SectionRule(NamedTuple):
     """A section's rule for some code, and the marks of its function."""
 
     rule: Rule
@@ -66,13 +66,13 @@ class Given(NamedTuple):
 class SectionSpans:
     """`given`: the rules that `spans` numbers; repeated blocks have a number below UNJUDGED - their function."""
 
-    def __init__(self, spans: Spans, given: list[Given], table: FunctionTable) -> None:
+    def __init__(self, spans: RowSpans, given: list[SectionRule], table: FunctionTable) -> None:
         self.spans = spans
         self.given = given
         self.table = table
-        self._period: tuple[int, list[Given]] = (-1, [])  # of the latest function
+        self._period: tuple[int, list[SectionRule]] = (-1, [])  # of the latest function
 
-    def at(self, said: int, address: int) -> Given | None:
+    def at(self, said: int, address: int) -> SectionRule | None:
         """Return the rule at an address with `said`; None if it is repeated with a period that no PLT has."""
         if said >= 0:
             return self.given[said]
@@ -82,9 +82,9 @@ class SectionSpans:
             return None
         if self._period[0] != function:
             rows = self.table.rows(function)
-            given = [Given(rows[0][1], kind.signal, kind.key_b)] * kind.rep_size
+            given = [SectionRule(rows[0][1], kind.signal, kind.key_b)] * kind.rep_size
             for offset, rule in rows:
-                given[offset:] = [Given(rule, kind.signal, kind.key_b)] * len(given[offset:])
+                given[offset:] = [SectionRule(rule, kind.signal, kind.key_b)] * len(given[offset:])
             self._period = function, given
         return self._period[1][(address - self.table.start[function]) % kind.rep_size]
 
@@ -94,8 +94,8 @@ def section_spans(table: FunctionTable) -> SectionSpans:
     order: Sequence[int] = range(len(table))
     if any(table.start[number] > table.start[number + 1] for number in range(len(table) - 1)):
         order = sorted(order, key=table.start.__getitem__)
-    spans = Spans()
-    known: dict[Given, int] = {}
+    spans = RowSpans()
+    known: dict[SectionRule, int] = {}
     numbers: dict[tuple[int, int], int] = {}
     for place, function in enumerate(order):
         start, kind = table.start[function], table.kinds[table.kind[function]]
@@ -104,22 +104,22 @@ def section_spans(table: FunctionTable) -> SectionSpans:
         first, last = table.first_row[function], table.first_row[function + 1]
         if first == last:
             if kind.fde_type is FdeType.DEFAULT:
-                spans.add(start, end, known.setdefault(Given(OUTERMOST, kind.signal, kind.key_b), len(known)))
+                spans.add(start, end, known.setdefault(SectionRule(OUTERMOST, kind.signal, kind.key_b), len(known)))
         elif kind.mask and kind.rep_size:
             spans.add(start, end, UNJUDGED - 1 - function)
         else:
             for row in range(first, last):
                 key = table.row_rule[row], table.kind[function]
                 if key not in numbers:
-                    numbers[key] = known.setdefault(Given(table.rules[key[0]], kind.signal, kind.key_b), len(known))
+                    numbers[key] = known.setdefault(SectionRule(table.rules[key[0]], kind.signal, kind.key_b), len(known))
                 following = start + table.row_start[row + 1] if row + 1 < last else end
                 spans.add(min(start + table.row_start[row], end), min(following, end), numbers[key])
     return SectionSpans(spans, list(known), table)
 
 
-def function_spans(functions: Functions, executable: Sequence[tuple[int, int]]) -> Spans:
+def function_spans(functions: FdeColumns, executable: Sequence[tuple[int, int]]) -> RowSpans:
     """Spans of the functions in executable code. Code that several describe is judged only if all agree."""
-    spans = Spans()
+    spans = RowSpans()
     starts = [low for low, _ in executable]
     order = sorted(range(len(functions.start)), key=functions.start.__getitem__)
     at = 0
@@ -136,7 +136,7 @@ def function_spans(functions: Functions, executable: Sequence[tuple[int, int]]) 
     return spans
 
 
-def _add(spans: Spans, functions: Functions, group: list[int], end: int) -> None:
+def _add(spans: RowSpans, functions: FdeColumns, group: list[int], end: int) -> None:
     """Functions that overlap. Earlier sections take precedence."""
     best = min(functions.section[one] for one in group)
     start = functions.start[group[0]]
@@ -153,7 +153,7 @@ def _add(spans: Spans, functions: Functions, group: list[int], end: int) -> None
         spans.add(min(functions.row_start[row], end), min(following, end), UNJUDGED if state < 0 else state)
 
 
-def _said(functions: Functions, one: int) -> tuple[int, int, bytes, bytes]:
+def _said(functions: FdeColumns, one: int) -> tuple[int, int, bytes, bytes]:
     rows = slice(functions.first_row[one], functions.first_row[one + 1])
     starts, states = functions.row_start[rows].tobytes(), functions.row_state[rows].tobytes()
     return functions.start[one], functions.end[one], starts, states

@@ -13,7 +13,7 @@ from sframegen.format.fre_bytes cimport (
 from sframegen.format.section_bytes cimport SectionBytes
 
 @cython.final
-cdef class Walk(SectionBytes):
+cdef class SectionWalk(SectionBytes):
     cdef long long kept
     cdef readonly long long[::1] counts, offsets
     cdef readonly unsigned long long[::1] addresses

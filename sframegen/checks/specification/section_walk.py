@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-class Walk(SectionBytes):
+class SectionWalk(SectionBytes):
     """Reads each FRE once, whoever shares it: time is linear in the section's size.
 
     A broken rule is noted by its number in rule_list.WALKED: `counts`, and of the first `kept` the offset in the section and the
@@ -175,11 +175,7 @@ class Walk(SectionBytes):
         for i in range(len(keys)):
             key = keys[i]
             function = key - ((key >> 32) << 32)
-            self.start = start[function]
-            self.size = size[function]
-            self.entry = self.index_at + function * self.fields.index_size
-            self.block = self.fres_at + (key >> 32)
-            self.rows_at = self.block + self.fields.attribute_size
+            self.take_entry(function, start[function], size[function], self.fres_at + (key >> 32))
             self.read_attribute()
             if self.count == 0 and self.fields.attribute_size == 0:
                 continue

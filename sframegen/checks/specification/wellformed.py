@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cfi.columns import zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
-from sframegen.checks.specification.section_walk import Walk
+from sframegen.checks.specification.section_walk import SectionWalk
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
@@ -188,7 +188,7 @@ def _judge_bounds(section: SframeSection, facts: Facts) -> None:
 
 
 def _walk(section: SframeSection, facts: Facts) -> None:
-    walk = Walk(section, len(WALKED), KEPT, min(MAX_RULES, len(section.data)))
+    walk = SectionWalk(section, len(WALKED), KEPT, min(MAX_RULES, len(section.data)))
     functions = walk.functions
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
     found = walk.index(start, sizes, keys, int(section.layout.outermost_without_rows))  # Cython 3.1 takes no bool for an int

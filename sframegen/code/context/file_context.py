@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
-from sframegen.code.context.plt import LONGEST, slot_of
+from sframegen.code.context.plt import LONGEST, plt_slot_of
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.symbols import functions_of
@@ -118,7 +118,7 @@ class FileContext:
     def _stub(self, target: int) -> Callee:
         for size in (LONGEST, 16, 8):
             try:
-                slot = slot_of(self.decode(target, target + size))
+                slot = plt_slot_of(self.decode(target, target + size))
             except FormatError:
                 continue
             if slot is not None:

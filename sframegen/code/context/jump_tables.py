@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.effects import Point
-    from sframegen.code.isa.instruction_set import Table
+    from sframegen.code.isa.instruction_set import JumpTable
     from sframegen.elf.file import ElfFile
 
 STEPS = 16  # for each instruction of a piece: hostile tables must not cost the square of its size
@@ -76,7 +76,7 @@ class Tables:
         targets = list(takewhile(begins, self._entries(table)))
         return sorted(set(targets)) if len(targets) > 1 else ()
 
-    def _entries(self, table: Table, count: int = 0) -> Iterator[int]:
+    def _entries(self, table: JumpTable, count: int = 0) -> Iterator[int]:
         """Return the targets of `count` entries, none if read-only memory has fewer; without a count, of all possible entries."""
         data = self.read(table.address, table.width * (count or MAX_ENTRIES)) or b""
         there = len(data) // table.width
@@ -113,7 +113,7 @@ class Tables:
 
     # -- the length of a table
 
-    def _bound(self, table: Table) -> int:
+    def _bound(self, table: JumpTable) -> int:
         """Return the number of entries, from the comparison before the load from the table; 0 if none is found."""
         index, more = self.form.whole(table.counter), None
         for _, (_, _, mnemonic, operands) in self.before(table.before):

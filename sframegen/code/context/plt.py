@@ -24,7 +24,7 @@ LONGEST = 32  # bytes of an entry up to its jump
 NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 
 
-class Run(NamedTuple):
+class StubRun(NamedTuple):
     """`number` stubs of one form that follow one another."""
 
     start: int
@@ -36,7 +36,7 @@ class Plt(NamedTuple):
     """The PLT of a linked file: ascending runs without overlaps; none for unknown code."""
 
     abi: Abi
-    runs: list[Run]
+    runs: list[StubRun]
 
     def entries(self) -> set[int]:
         """Return the addresses of all stubs."""
@@ -66,14 +66,14 @@ class Plt(NamedTuple):
 
 def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     """Find the PLT in one pass over the sections; of sections that overlap only the first counts."""
-    runs: list[Run] = []
+    runs: list[StubRun] = []
     for run in sorted(_found(elf, abi), key=lambda run: run.start):
         if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
             runs.append(run)
     return Plt(abi, runs)
 
 
-def slot_of(piece: Piece) -> int | None:
+def plt_slot_of(piece: Piece) -> int | None:
     """Return the address of the pointer that an entry jumps through. `piece`: its first bytes."""
     jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:
@@ -84,11 +84,11 @@ def slot_of(piece: Piece) -> int | None:
     return find(map(piece.instruction, range(len(piece))), jump.address)
 
 
-def _end(run: Run) -> int:
+def _end(run: StubRun) -> int:
     return run.start + run.number * run.stub.size
 
 
-def _found(elf: ElfFile, abi: Abi) -> Iterator[Run]:
+def _found(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
     for name in NAMES:
         section = elf.section(name)
         if section is None or section.header.sh_type != SHT_PROGBITS or not section.header.sh_flags & SHF_EXECINSTR:
@@ -105,7 +105,7 @@ def _found(elf: ElfFile, abi: Abi) -> Iterator[Run]:
             if found is None:
                 break
             stub, end = found
-            yield Run(address + at, (end - at) // stub.size, stub)
+            yield StubRun(address + at, (end - at) // stub.size, stub)
             at = end
 
 
@@ -121,7 +121,7 @@ def _match(stub: Stub, code: memoryview, at: int) -> int:
     return end if used else at
 
 
-def _inside(runs: list[Run], within: list[Range] | None) -> Iterator[Run]:
+def _inside(runs: list[StubRun], within: list[Range] | None) -> Iterator[StubRun]:
     """Return the parts of the runs that are in the ranges, as whole stubs."""
     if within is None:
         yield from runs
@@ -137,12 +137,12 @@ def _inside(runs: list[Run], within: list[Range] | None) -> Iterator[Run]:
             first = max(0, -(-(low - start) // stub.size))
             last = min(number, (high - start) // stub.size)
             if first < last:
-                yield Run(start + first * stub.size, last - first, stub)
+                yield StubRun(start + first * stub.size, last - first, stub)
 
 
-def _alike(runs: Iterator[Run]) -> Iterator[list[Run]]:
+def _alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
     """Group adjacent entries of different forms that have the same single row."""
-    group: list[Run] = []
+    group: list[StubRun] = []
     for run in runs:
         if group and not _joins(group[-1], run):
             yield group
@@ -152,7 +152,7 @@ def _alike(runs: Iterator[Run]) -> Iterator[list[Run]]:
         yield group
 
 
-def _joins(one: Run, other: Run) -> bool:
+def _joins(one: StubRun, other: StubRun) -> bool:
     stubs = one.stub, other.stub
     alike = one.stub.rows == other.stub.rows and len(one.stub.rows) == 1
     return alike and _end(one) == other.start and one.stub is not other.stub and all(stub.repeats for stub in stubs)

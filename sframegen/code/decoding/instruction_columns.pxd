@@ -1,13 +1,13 @@
 cimport cython
 
-from sframegen.code.decoding.x86_forms cimport Forms, Said
+from sframegen.code.decoding.x86_forms cimport InstructionForms, Meaning
 
 @cython.final
-cdef class Reader:
+cdef class InstructionReader:
     cdef object teacher
     cdef object disassemble
-    cdef Forms forms
-    cdef Said said
+    cdef InstructionForms forms
+    cdef Meaning said
     cdef const unsigned char[::1] data
     cdef Py_ssize_t record_size
     cdef Py_ssize_t id_low_at

@@ -11,11 +11,11 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
-from sframegen.code.decoding.x86_forms import Said
+from sframegen.code.decoding.x86_forms import Meaning
 
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.code.decoding.x86_forms import Forms
+    from sframegen.code.decoding.x86_forms import InstructionForms
     from sframegen.code.isa.disassembly import Disassembler
 
 COMPILED: bool = cython.compiled
@@ -42,14 +42,20 @@ class Teacher(Protocol):
         """All in one number, and the target or the slot, which are the address's, not the text's."""
 
 
-class Reader:
+class InstructionReader:
     """Columns for one ABI. The meaning of an instruction is kept by its text; capstone's number for it only finds its mnemonic.
 
     After `read`: `consumed`, how many bytes the instructions have. instruction_columns.pxd has the types.
     """
 
     def __init__(
-        self, teacher: Teacher, disassembler: Disassembler, records: int, needles: tuple[str, ...], prefix: int, forms: Forms | None
+        self,
+        teacher: Teacher,
+        disassembler: Disassembler,
+        records: int,
+        needles: tuple[str, ...],
+        prefix: int,
+        forms: InstructionForms | None,
     ) -> None:
         """`records`: the largest number that is read at a time.
 
@@ -63,7 +69,7 @@ class Reader:
         self.teacher = teacher
         self.disassemble = disassembler.records
         self.forms = forms
-        self.said = Said()
+        self.said = Meaning()
         self.data = b""
         self.record_size = record.size
         self.id_low_at = record.id_low_at
@@ -130,7 +136,7 @@ class Reader:
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t = 0
-        forms: Forms | None = self.forms
+        forms: InstructionForms | None = self.forms
         if forms is not None:
             forms.begin(code)
         while here < limit:
@@ -201,7 +207,7 @@ class Reader:
         slot: cython.Py_ssize_t = self.slot_of[place]
         taken: cython.ulonglong = 0
         asked: cython.int
-        said: Said = self.said
+        said: Meaning = self.said
         if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
             slot = self.slot(raw, name)
             self.slot_of[place] = slot

@@ -5,15 +5,15 @@ from __future__ import annotations
 from threading import local
 from typing import TYPE_CHECKING
 
-from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, SLOT, Reader
-from sframegen.code.decoding.x86_forms import COMPILED, Forms
+from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, SLOT, InstructionReader
+from sframegen.code.decoding.x86_forms import COMPILED, InstructionForms
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Register
 from sframegen.code.isa.frame_state import NOTHING, after, after_call, is_entry, join
 
 if TYPE_CHECKING:
     from sframegen.code.isa.effects import Effects
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
 MAX_NUMBERS = 1 << 14  # effects and states that all functions share: some hundred bytes each
@@ -70,12 +70,12 @@ class Frames:
         self.isa = isa
         self.disassembler = disassembler(*isa.capstone)
         meanings = Meanings(isa)
-        forms = Forms() if COMPILED and isa.capstone[0] == "CS_ARCH_X86" else None  # interpreted, capstone is faster
-        self.reader = Reader(meanings, self.disassembler, CHUNK, isa.needles, isa.prefix, forms)
+        forms = InstructionForms() if COMPILED and isa.capstone[0] == "CS_ARCH_X86" else None  # interpreted, capstone is faster
+        self.reader = InstructionReader(meanings, self.disassembler, CHUNK, isa.needles, isa.prefix, forms)
         self.effects = meanings.effects
         self.effects_number = meanings.number
-        self.states: list[State] = []
-        self._states: dict[State, int] = {}
+        self.states: list[FrameState] = []
+        self._states: dict[FrameState, int] = {}
         self.lost_sp = self.effects_number(LOST_SP)
         self.nothing = self.state_number(NOTHING)
         # Steps from state to state that were computed; forgotten when there are too many.
@@ -92,7 +92,7 @@ class Frames:
         """Return True if no more code of a piece may be read."""
         return len(self.effects) > MAX_EFFECTS
 
-    def state_number(self, state: State) -> int:
+    def state_number(self, state: FrameState) -> int:
         number = self._states.setdefault(state, len(self.states))
         if number == len(self.states):
             self.states.append(state)

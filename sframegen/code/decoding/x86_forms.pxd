@@ -1,13 +1,13 @@
 cimport cython
 
 @cython.final
-cdef class Said:
+cdef class Meaning:
     cdef public unsigned long long what, value, distance
     cdef public bint took
     cdef public int take
 
 @cython.final
-cdef class Forms:
+cdef class InstructionForms:
     cdef const unsigned char[::1] data
     cdef const unsigned char[::1] one_byte
     cdef const unsigned char[::1] after_0f
@@ -26,7 +26,7 @@ cdef class Forms:
 
     cpdef int begin(self, const unsigned char[::1] data) except -1
     cpdef int find(self, Py_ssize_t pos, Py_ssize_t end) except -1
-    cpdef int keep(self, Py_ssize_t pos, Py_ssize_t end, Py_ssize_t size, Said said) except -1
+    cpdef int keep(self, Py_ssize_t pos, Py_ssize_t end, Py_ssize_t size, Meaning said) except -1
     cdef int put_form(self, Py_ssize_t pos, int kind, unsigned long long what) except -1
     cdef int put_bytes(self, Py_ssize_t pos, unsigned long long what) except -1
     cdef int put(self, int kind, unsigned long long what) except -1

@@ -90,7 +90,7 @@ ALIKE = _marked(
 ALIKE_AFTER_0F = _marked(0, (ALL, "10-17 28-2f 40-6f 70 74-76 7e-7f a3-a5 ab-ad af b3 b6-b8 bb-bf c2-c6 d0-fe"), (BUT_REG, "90-9f"))
 
 
-class Said:
+class Meaning:
     """What was said of an instruction, as the numbers of Reader.
 
     `take`: how such an instruction may take an address or a constant, as in Take, and
@@ -103,7 +103,7 @@ class Said:
         self.take = 0
 
 
-class Forms:
+class InstructionForms:
     """What was said, by forms. x86_forms.pxd has the types.
 
     After `find`: `size` in bytes, `what`, and the `number` of some kinds.
@@ -158,7 +158,7 @@ class Forms:
             self.number = self.constant(pos + self.size)
         return kind
 
-    def keep(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t, said: Said) -> cython.int:
+    def keep(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t, said: Meaning) -> cython.int:
         """Keep what was said of the instruction of `size` bytes at `pos`."""
         if not self.parse(pos, end) or self.size != size:
             return 0

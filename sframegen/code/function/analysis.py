@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import Blocks, Points
+from sframegen.code.function.blocks import BasicBlocks, Points
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.model import Rule, Where
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.function.findings import Findings
     from sframegen.code.isa.effects import Point
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
@@ -35,12 +35,12 @@ MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: t
 START = attrgetter("start")
 
 
-class Row(NamedTuple):
+class StateRow(NamedTuple):
     """[start, end) has the state."""
 
     start: int
     end: int
-    state: State
+    state: FrameState
 
 
 class Surroundings(NamedTuple):
@@ -54,13 +54,13 @@ class Surroundings(NamedTuple):
     known_slots: dict[int, bool] | None = None  #: and by slot
 
 
-class Walker:
-    """Walks one function after the other, with answers to the questions of `Blocks`. Points are numbered through all pieces."""
+class FunctionWalker:
+    """Walks one function after the other; answers the questions of `BasicBlocks`. Points are numbered through all pieces."""
 
     def __init__(self, isa: Isa, surroundings: Surroundings) -> None:
         self.isa = isa
         self.surroundings = surroundings
-        self.blocks = Blocks()
+        self.blocks = BasicBlocks()
         self.known_targets = {} if surroundings.known_targets is None else surroundings.known_targets
         self.known_slots = {} if surroundings.known_slots is None else surroundings.known_slots
         self.pieces: Sequence[Piece] = ()
@@ -69,7 +69,7 @@ class Walker:
         self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
 
-    def walk(self, pieces: Sequence[Piece], entries: Mapping[int, State]) -> bool:
+    def walk(self, pieces: Sequence[Piece], entries: Mapping[int, FrameState]) -> bool:
         """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
 
         Return True if there were steps enough. Each block is walked again only when its state has lost one of its seven fields: the
@@ -168,11 +168,11 @@ def _points(pieces: Sequence[Piece], frames: Frames) -> Points:
     return Points(marks, at, ends, effects, flows, addresses)
 
 
-def rules(rows: Iterable[Row], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
+def rules(rows: Iterable[StateRow], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
     """Yield (start, end, rule) of the ascending rows that determine a rule; neighbours with equal rules are joined."""
     last: tuple[int, int, Rule] | None = None
     for start, end, state in rows:
-        rule = rule_of(state, abi.sp, abi.fp, abi.fixed_ra_offset)
+        rule = rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset)
         if rule is None:
             continue
         if last is None:
@@ -190,7 +190,7 @@ def rules(rows: Iterable[Row], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
 
 
 @lru_cache(1 << 12)
-def rule_of(state: State, sp: int, fp: int, fixed_ra: int) -> Rule | None:
+def rule_of_state(state: FrameState, sp: int, fp: int, fixed_ra: int) -> Rule | None:
     """Return the state as a rule, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
     has_record = state.fp is not None and state.fp != CALLERS and state.fp == state.fp_at
     if has_record and state.fp is not None:
@@ -208,7 +208,7 @@ def rule_of(state: State, sp: int, fp: int, fixed_ra: int) -> Rule | None:
     return Rule(cfa, ra, fp_place, state.signed)
 
 
-def _kept(state: State, at: int | None, register: int | None) -> Where | bool | None:
+def _kept(state: FrameState, at: int | None, register: int | None) -> Where | bool | None:
     """Return the place of the caller's value on the stack; None: it is in its register; False: unknown."""
     if at is not None and (state.sp is None or at >= state.sp):
         return Where(None, at, deref=True)

@@ -3,7 +3,7 @@ cimport cython
 from cfi.search cimport bisect_left, bisect_right
 
 @cython.final
-cdef class Blocks:
+cdef class BasicBlocks:
     cdef object asked
     cdef object frames
     cdef dict moved, met, called, facts, known_targets, known_slots

@@ -58,7 +58,7 @@ class Points(NamedTuple):
     addresses: Column
 
 
-class Blocks:
+class BasicBlocks:
     """The blocks of one function after the other. Its pieces lie side by side: places are offsets into that.
 
     After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); what is

@@ -1,10 +1,10 @@
 cimport cython
 
 from cfi.search cimport bisect_right
-from sframegen.code.function.blocks cimport Blocks
+from sframegen.code.function.blocks cimport BasicBlocks
 
 @cython.final
-cdef class Numbers:
+cdef class GrowingColumn:
     cdef unsigned long long[::1] values
     cdef Py_ssize_t count
 
@@ -22,16 +22,16 @@ cdef class Findings:
     cdef dict numbers, callees
     cdef const unsigned long long[::1] words
     cdef list states
-    cdef readonly Numbers marks, at_calls, overrun
-    cdef readonly Numbers end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
-    cdef readonly Numbers piece_start, piece_end, entry, row_start, row_word
-    cdef readonly Numbers exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
+    cdef readonly GrowingColumn marks, at_calls, overrun
+    cdef readonly GrowingColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
+    cdef readonly GrowingColumn piece_start, piece_end, entry, row_start, row_word
+    cdef readonly GrowingColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
 
     cdef int end_function(self, unsigned long long marks, entries) except -1
-    cdef unsigned long long add_points(self, Blocks blocks) except? 77
-    cdef int note_call(self, Blocks blocks, Py_ssize_t point) except -1
+    cdef unsigned long long add_points(self, BasicBlocks blocks) except? 77
+    cdef int note_call(self, BasicBlocks blocks, Py_ssize_t point) except -1
     cdef int add_calls(self) except -1
-    cdef int add_rows(self, Blocks blocks) except -1
+    cdef int add_rows(self, BasicBlocks blocks) except -1
     cdef Py_ssize_t number(self, Py_ssize_t state) except -1
     cdef int add_taken(self, list takes) except -1
     cdef int is_code(self, unsigned long long address) except -1

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cfi.columns import Column
-    from sframegen.code.function.blocks import Blocks
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.function.blocks import BasicBlocks
+    from sframegen.code.isa.frame_state import FrameState
 
 COMPILED: bool = cython.compiled
 
@@ -38,13 +38,13 @@ ENDS = 2  #: such a call ends the code
 BY_NAME = 4  #: the callee is the number of a name, not an address
 
 
-class Columns(NamedTuple):
+class FindingColumns(NamedTuple):
     """Results of functions. All columns are array("Q").
 
     Those that begin with `end_` have one place more than there are functions: function n has [end_x[n], end_x[n + 1]) of x.
     """
 
-    states: list[State]
+    states: list[FrameState]
     marks: array[int]  #: of each function, as above
     at_calls: array[int]  #: bits: SP minus the CFA at calls, modulo 16
     overrun: array[int]  #: the function start, or 0
@@ -81,7 +81,7 @@ class Outside(Protocol):
         """An address, or a name, or nothing."""
 
 
-class Numbers:
+class GrowingColumn:
     """A column of numbers that grows."""
 
     def __init__(self, *values: int) -> None:
@@ -117,18 +117,18 @@ class Findings:
         self.numbers: dict[int, int] = {}  # of its states, in `states`
         self.callees: dict[int | str, int] = {}  # of the function, with the kinds of their calls
         self.words: Column = array("Q")  # that may be addresses of code
-        self.states: list[State] = []
-        self.marks, self.at_calls, self.overrun = (Numbers() for _ in range(3))
+        self.states: list[FrameState] = []
+        self.marks, self.at_calls, self.overrun = (GrowingColumn() for _ in range(3))
         self.end_piece, self.end_entry, self.end_row, self.end_exit, self.end_call, self.end_taken, self.end_table = (
-            Numbers(0) for _ in range(7)
+            GrowingColumn(0) for _ in range(7)
         )
-        self.piece_start, self.piece_end, self.entry, self.row_start, self.row_word = (Numbers() for _ in range(5))
-        self.exit_source, self.exit_target, self.exit_as_entered, self.callee, self.call_kind = (Numbers() for _ in range(5))
-        self.taken, self.table = (Numbers() for _ in range(2))
+        self.piece_start, self.piece_end, self.entry, self.row_start, self.row_word = (GrowingColumn() for _ in range(5))
+        self.exit_source, self.exit_target, self.exit_as_entered, self.callee, self.call_kind = (GrowingColumn() for _ in range(5))
+        self.taken, self.table = (GrowingColumn() for _ in range(2))
 
-    def columns(self) -> Columns:
+    def columns(self) -> FindingColumns:
         """All results."""
-        return Columns(self.states, *[getattr(self, name).column() for name in Columns._fields[1:]])
+        return FindingColumns(self.states, *[getattr(self, name).column() for name in FindingColumns._fields[1:]])
 
     def add_unread(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
         """Add a function that is not analysed."""
@@ -139,7 +139,7 @@ class Findings:
         self.end_function(1, entries)  # COMES_BACK
 
     def add(
-        self, blocks: Blocks, complete: bool, doubted: bool, entries: Iterable[int], takes: list[Column], places: Iterable[int]
+        self, blocks: BasicBlocks, complete: bool, doubted: bool, entries: Iterable[int], takes: list[Column], places: Iterable[int]
     ) -> None:
         """Add the function that was walked. `complete`: the walk had steps enough; `doubted`: it may return from where it was not.
 
@@ -194,7 +194,7 @@ class Findings:
         self.end_table.append(self.table.count)
         return 0
 
-    def add_points(self, blocks: Blocks) -> cython.ulonglong:
+    def add_points(self, blocks: BasicBlocks) -> cython.ulonglong:
         """Add what calls, returns and jumps show."""
         marks: cython.ulonglong = 8  # KEEPS_FRAME
         at_calls: cython.ulonglong = 0
@@ -245,7 +245,7 @@ class Findings:
                 self.call_kind.append(kind & ~1 if callee in self.outside.never_return else kind)  # GOES_ON
         return 0
 
-    def note_call(self, blocks: Blocks, point: cython.Py_ssize_t) -> cython.int:
+    def note_call(self, blocks: BasicBlocks, point: cython.Py_ssize_t) -> cython.int:
         """Note the callee, if it is known, and the kind of the call."""
         address: int = blocks.addresses[point]
         callee: int | str | None = None
@@ -259,7 +259,7 @@ class Findings:
             self.callees[callee] = self.callees.get(callee, 0) | (2 if blocks.notes[point] & 8 else 1)  # IS_LAST
         return 0
 
-    def add_rows(self, blocks: Blocks) -> cython.int:
+    def add_rows(self, blocks: BasicBlocks) -> cython.int:
         """Add the rows, with addresses. Padding between two rows that nothing reaches belongs to the first."""
         row: cython.Py_ssize_t
         piece: cython.Py_ssize_t = 0

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, TypeAlias
 
 from sframegen.code.context.assumptions import unguard
-from sframegen.code.function.analysis import Surroundings, Walker
+from sframegen.code.function.analysis import FunctionWalker, Surroundings
 from sframegen.code.function.findings import Findings
 from sframegen.elf.ranges import Range, size_of
 
@@ -58,7 +58,7 @@ class Units:
         self.continues = context.assumptions.continues if context.assumptions else None
         self.jumps = TableJumps(context)
         known = (context.answers, context.answers_by_slot) if self.continues is None else (None, None)
-        self.walker = Walker(context.isa, Surroundings(context.returns, self.jumps.targets, self.continues, *known))
+        self.walker = FunctionWalker(context.isa, Surroundings(context.returns, self.jumps.targets, self.continues, *known))
         starts, ends = (array("Q", [one[side] for one in context.code]) for side in (0, 1))
         self.findings = Findings(context, starts, ends)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
 
@@ -23,7 +23,7 @@ def clones(piece: Piece, isa: Isa) -> bool:
     )
 
 
-def copies(instructions: Iterable[tuple[Instruction, State | None]], what: str, isa: Isa) -> int:
+def copies(instructions: Iterable[tuple[Instruction, FrameState | None]], what: str, isa: Isa) -> int:
     """Count the copies that a function makes of what its caller has in FP or in the return address's register.
 
     0: the value is nowhere but in its register. 1: it is only where the analysis follows it. More: it may be elsewhere, or may come

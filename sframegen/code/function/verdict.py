@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.code.isa.frame_state import CALLERS
 
 if TYPE_CHECKING:
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.format.model import Rule, Where
 
 RIGHT, UNDECIDED = "right", "undecided"
@@ -17,7 +17,7 @@ UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # the part that is contradicted if t
 
 
 @lru_cache(1 << 12)
-def verdict(rule: Rule, key_b: bool, state: State, sp: int, fp: int) -> str:
+def verdict(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str:
     """Return RIGHT, UNDECIDED, or the contradicted part: CFA, RA, FP, signature, RA?, FP?.
 
     A rule is undecided if it names other registers or an outermost frame, or if the state lacks a value. `sp`, `fp`: DWARF numbers.

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
-from sframegen.code.isa.frame_state import State
-from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTables, SystemCall, Table
+from sframegen.code.isa.frame_state import FrameState
+from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, SystemCall
 from sframegen.code.isa.plt_stubs import Stubs, stub
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _whole(register: str) -> str:
     return WHOLE.get(register, register)
 
 
-def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
+def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
     """`ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
     base, entry, extension, shift = None, "", "", 0
     for place, (_, _, mnemonic, others) in code.before(number):
@@ -228,7 +228,7 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
                 start = address if start is None and base == match[2] else start
                 if address is None or start is None:
                     return None
-                return Table(address, width, signed or extension.startswith("sx"), start, shift, match[3], place)
+                return JumpTable(address, width, signed or extension.startswith("sx"), start, shift, match[3], place)
     return None
 
 
@@ -301,7 +301,7 @@ def slot(instructions: Iterable[Instruction], jump: int) -> int | None:
 ISA = Isa(
     capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
     point=point,
-    entry=State(sp=0),
+    entry=FrameState(sp=0),
     longest=4,
     pads=pads,
     matters=matters,

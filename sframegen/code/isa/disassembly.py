@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, operands), as capstone gives them
 
 
-class Record(NamedTuple):
+class CapstoneRecord(NamedTuple):
     """Capstone's record of an instruction: its size, and where the low bytes of id and length are, the bytes and the texts."""
 
     size: int
@@ -39,7 +39,7 @@ class Disassembler:
         low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]
         second = low[0] + (1 if sys.byteorder == "little" else -1)
         texts = (places[name].offset for name in ("bytes", "mnemonic", "op_str"))
-        self.record = Record(ctypes.sizeof(record), low[0], second, low[1], *texts)
+        self.record = CapstoneRecord(ctypes.sizeof(record), low[0], second, low[1], *texts)
         self._record_bytes = ctypes.sizeof(record)
         self._pointer: Any = ctypes.POINTER(record)
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction

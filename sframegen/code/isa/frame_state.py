@@ -17,7 +17,7 @@ MAX_OFFSET = 1 << 31  # bytes: what SFrame can say, and no real frame is larger
 WORD = 8
 
 
-class State(NamedTuple):
+class FrameState(NamedTuple):
     """The frame. `fp` and `ra`: the registers; `fp_at`, `ra_at`: where on the stack the caller's values are kept."""
 
     sp: int | None
@@ -29,22 +29,22 @@ class State(NamedTuple):
     key_b: bool | None = False
 
 
-NOTHING = State(None, None, None, None, None, None, None)
+NOTHING = FrameState(None, None, None, None, None, None, None)
 
 
-def join(one: State, other: State) -> State:
+def join(one: FrameState, other: FrameState) -> FrameState:
     """Return what is true on both paths."""
-    return one if one == other else State._make([a if a == b else None for a, b in zip(one, other, strict=True)])
+    return one if one == other else FrameState._make([a if a == b else None for a, b in zip(one, other, strict=True)])
 
 
-def after(state: State, effects: Effects) -> State:
+def after(state: FrameState, effects: Effects) -> FrameState:
     """Return the state after an instruction's effects, in their order."""
     for effect in effects:
         state = _after(state, effect)
     return state
 
 
-def after_call(state: State) -> State:
+def after_call(state: FrameState) -> FrameState:
     """Return the state after a call: a callee keeps SP, FP and the stack above SP."""
     sp, fp_at, ra_at = state.sp, state.fp_at, state.ra_at
     if sp is None:
@@ -54,20 +54,20 @@ def after_call(state: State) -> State:
     return state._replace(ra_at=None) if ra_at is not None and ra_at < sp else state
 
 
-def is_entry(state: State, entry: State) -> bool:
+def is_entry(state: FrameState, entry: FrameState) -> bool:
     """Return True if the frame is the one that a function is entered with."""
     known = (state.sp, state.fp) == (entry.sp, CALLERS)
     return known and (entry.ra is None or state.ra == CALLERS) and entry.ra_at in (None, state.ra_at)
 
 
-def _address(state: State, base: Register, offset: int) -> int | None:
+def _address(state: FrameState, base: Register, offset: int) -> int | None:
     value = state[base]
     if value is None or value == CALLERS or not -MAX_OFFSET < value + offset < MAX_OFFSET:
         return None
     return value + offset
 
 
-def _after(state: State, effect: Effect) -> State:
+def _after(state: FrameState, effect: Effect) -> FrameState:
     match effect:
         case Add(Register.SP, source, offset):
             return state._replace(sp=_address(state, source, offset))
@@ -94,7 +94,7 @@ def _after(state: State, effect: Effect) -> State:
     return state
 
 
-def _stored(state: State, what: Register, at: int | None, size: int) -> State:
+def _stored(state: FrameState, what: Register, at: int | None, size: int) -> FrameState:
     if at is None:
         return state
     fp_at, ra_at = state.fp_at, state.ra_at

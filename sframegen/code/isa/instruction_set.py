@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.effects import Effects, Point, Take
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
 
 
 class SystemCall(NamedTuple):
@@ -37,7 +37,7 @@ class Copying(NamedTuple):
     loads: tuple[str, ...] = ()  #: prefixes of instructions that write all registers outside of brackets
 
 
-class Table(NamedTuple):
+class JumpTable(NamedTuple):
     """A jump table: entries of `width` bytes at `address`, each `base + (entry << shift)`."""
 
     address: int
@@ -62,7 +62,7 @@ class CodeBefore(Protocol):
 class JumpTables(NamedTuple):
     """How compilers jump through tables."""
 
-    find: Callable[[CodeBefore, int, str], Table | None]  #: the table of the jump at a place, from its operands
+    find: Callable[[CodeBefore, int, str], JumpTable | None]  #: the table of the jump at a place, from its operands
     ends: frozenset[str]  #: instructions that the next one does not follow
     limits: Mapping[str, int]  #: branches that follow the comparison of an index with n -> entries beyond n
     compares: frozenset[str]
@@ -75,7 +75,7 @@ class Isa(NamedTuple):
 
     capstone: tuple[str, str]  #: the names of capstone's constants for architecture and mode
     point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
-    entry: State
+    entry: FrameState
     longest: int  #: bytes of an instruction
     pads: Callable[[str, str], bool]  #: (mnemonic, operands): true if it fills the space between functions
     matters: Callable[[str], bool]  #: (mnemonic): true if each such instruction is looked at

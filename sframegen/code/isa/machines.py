@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 
-class Machine(NamedTuple):
+class CodeMachine(NamedTuple):
     """What is known of the code of one ABI."""
 
     plt: Stubs
@@ -34,14 +34,14 @@ MACHINES = {
 }
 
 
-def machine_of(abi: Abi) -> Machine:
+def machine_of(abi: Abi) -> CodeMachine:
     return _machine(*MACHINES[abi.name])
 
 
 @cache
-def _machine(name: str, read: bool) -> Machine:
+def _machine(name: str, read: bool) -> CodeMachine:
     module = import_module(f"sframegen.code.isa.{name}")
-    return Machine(module.PLT, module.RELATIVE, module.IRELATIVE, module.ISA if read else None)
+    return CodeMachine(module.PLT, module.RELATIVE, module.IRELATIVE, module.ISA if read else None)
 
 
 def isa_of(abi: Abi) -> Isa:

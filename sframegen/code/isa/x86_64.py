@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Store, Take
-from sframegen.code.isa.frame_state import State
-from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTables, SystemCall, Table
+from sframegen.code.isa.frame_state import FrameState
+from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, SystemCall
 from sframegen.code.isa.plt_stubs import Stubs, stub
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _whole(register: str) -> str:
     return WHOLE.get(register) or register.rpartition(" ptr ")[2]
 
 
-def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
+def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
     """`jmp [table + index*8]`, or `movsxd r, [table + index*4]; add r, base; jmp r`, which may add the two in either order."""
     if "[" in operands:
         return _in_memory(number, operands)
@@ -241,16 +241,16 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> Table | None:
             base = _loaded_address(code, added, other)
             if address is None or base is None:
                 return None
-            return Table(address, 4, True, base, 0, match[2], place)
+            return JumpTable(address, 4, True, base, 0, match[2], place)
         elif mnemonic == "mov" and _whole(parts[0]) == sum_of[0] and UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
             base = _loaded_address(code, added, sum_of[1])
-            return Table(base, 4, True, base, 0, "", place) if base is not None else None
+            return JumpTable(base, 4, True, base, 0, "", place) if base is not None else None
     return None
 
 
-def _in_memory(number: int, operands: str) -> Table | None:
+def _in_memory(number: int, operands: str) -> JumpTable | None:
     match = TABLE.match(operands)
-    return Table(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
+    return JumpTable(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
 
 
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
@@ -302,7 +302,7 @@ PLT = Stubs(
 ISA = Isa(
     capstone=("CS_ARCH_X86", "CS_MODE_64"),
     point=point,
-    entry=State(sp=-8, ra=None, ra_at=-8),
+    entry=FrameState(sp=-8, ra=None, ra_at=-8),
     longest=15,
     pads=pads,
     matters=matters,

@@ -1,7 +1,7 @@
 cimport cython
 
 from cfi.search cimport bisect_left
-from sframegen.code.whole_file.shown cimport Places, Shown
+from sframegen.code.whole_file.shown cimport Places, Evidence
 
 @cython.final
 cdef class Joined:
@@ -13,7 +13,7 @@ cdef class Joined:
     cdef Py_ssize_t root(self, Py_ssize_t number) except -1
     cdef int together(self, unsigned long long one, unsigned long long other) except -1
     cdef list unit(self, Py_ssize_t number)
-    cdef bint is_range(self, Shown shown, Py_ssize_t piece, Py_ssize_t number) except -1
-    cdef bint has_entries(self, Shown shown, Py_ssize_t function, Py_ssize_t number, unit) except -1
-    cdef Py_ssize_t entries_match(self, Shown shown, Py_ssize_t place, Py_ssize_t end, Py_ssize_t number) except -2
+    cdef bint is_range(self, Evidence shown, Py_ssize_t piece, Py_ssize_t number) except -1
+    cdef bint has_entries(self, Evidence shown, Py_ssize_t function, Py_ssize_t number, unit) except -1
+    cdef Py_ssize_t entries_match(self, Evidence shown, Py_ssize_t place, Py_ssize_t end, Py_ssize_t number) except -2
     cdef Py_ssize_t first_entry(self, unsigned long long address) except -1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cfi.columns import Column
-    from sframegen.code.whole_file.shown import Places, Shown
+    from sframegen.code.whole_file.shown import Evidence, Places
     from sframegen.elf.ranges import Range
 
     Work = tuple[
@@ -49,7 +49,7 @@ class Joined:
             self.parent[self.root(second)] = self.root(first)
         return 0
 
-    def join(self, shown: Shown, continues: Callable[[int, int], bool] | None) -> None:
+    def join(self, shown: Evidence, continues: Callable[[int, int], bool] | None) -> None:
         """Join what jumps show, and what was together before."""
         number: cython.Py_ssize_t
         place: cython.Py_ssize_t
@@ -73,7 +73,7 @@ class Joined:
         """The numbers of all ranges of the function whose root that is."""
         return sorted([number, *self.members[number]]) if number in self.members else [number]
 
-    def dissolved(self, shown: Shown) -> list[int]:
+    def dissolved(self, shown: Evidence) -> list[int]:
         """Return the functions whose ranges are not those of one function any more."""
         number: cython.Py_ssize_t
         root: cython.Py_ssize_t
@@ -95,10 +95,10 @@ class Joined:
                     found.append(number)
         return found
 
-    def is_range(self, shown: Shown, piece: cython.Py_ssize_t, number: cython.Py_ssize_t) -> cython.bint:
+    def is_range(self, shown: Evidence, piece: cython.Py_ssize_t, number: cython.Py_ssize_t) -> cython.bint:
         return self.ranges.starts[number] == shown.piece_start[piece] and self.ranges.ends[number] == shown.piece_end[piece]
 
-    def stale(self, shown: Shown, functions: dict[int, int], never_return: set[int]) -> list[Work]:
+    def stale(self, shown: Evidence, functions: dict[int, int], never_return: set[int]) -> list[Work]:
         """Return ranges and entries of the functions that were not analysed with what is known now. `functions`: by starts."""
         number: cython.Py_ssize_t
         function: cython.Py_ssize_t
@@ -114,7 +114,7 @@ class Joined:
         return found
 
     def has_entries(
-        self, shown: Shown, function: cython.Py_ssize_t, number: cython.Py_ssize_t, unit: Sequence[int] | None
+        self, shown: Evidence, function: cython.Py_ssize_t, number: cython.Py_ssize_t, unit: Sequence[int] | None
     ) -> cython.bint:
         """True if the function was entered where it is now: the unit, or else the one range with the number."""
         place: cython.Py_ssize_t = shown.end_entry[function]
@@ -132,7 +132,7 @@ class Joined:
         return place == end
 
     def entries_match(
-        self, shown: Shown, place: cython.Py_ssize_t, end: cython.Py_ssize_t, number: cython.Py_ssize_t
+        self, shown: Evidence, place: cython.Py_ssize_t, end: cython.Py_ssize_t, number: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
         """The place after the entries that are those of a range; -1 if they are not."""
         at: cython.Py_ssize_t = self.first_entry(self.ranges.starts[number])

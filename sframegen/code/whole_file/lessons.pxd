@@ -1,6 +1,6 @@
 cimport cython
 
-from sframegen.code.whole_file.shown cimport Places, Shown
+from sframegen.code.whole_file.shown cimport Places, Evidence
 
 @cython.final
 cdef class Learned:

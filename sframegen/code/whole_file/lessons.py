@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi.columns import Bytes
-    from sframegen.code.whole_file.shown import Callees, Places, Shown
+    from sframegen.code.whole_file.shown import Callees, Evidence, Places
 
 COMPILED: bool = cython.compiled
 
@@ -27,7 +27,7 @@ class Learned:
         self.called = called
         self.done = bytearray()
 
-    def learn(self, shown: Shown, ranges: Places) -> set[int]:
+    def learn(self, shown: Evidence, ranges: Places) -> set[int]:
         """Add what calls and pointers in code show. Return where trusted functions leave to with an entry's frame.
 
         Callees of functions that become credible count too, to any depth: the order makes no difference.
@@ -64,7 +64,7 @@ class Learned:
         return left_to(shown, credible, ranges)
 
 
-def left_to(shown: Shown, credible: Iterable[int], ranges: Places | None) -> set[int]:
+def left_to(shown: Evidence, credible: Iterable[int], ranges: Places | None) -> set[int]:
     """Return where these functions leave to, always with an entry's frame. `ranges`: only the starts of these."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -77,12 +77,12 @@ def left_to(shown: Shown, credible: Iterable[int], ranges: Places | None) -> set
     return always - not_always
 
 
-def credible_of(shown: Shown) -> list[int]:
+def credible_of(shown: Evidence) -> list[int]:
     """Return the functions whose results are trusted about others."""
     return [number for number in range(shown.count) if shown.live[number] and shown.is_credible(number)]
 
 
-def often_called(shown: Shown, often: set[int], least: int) -> set[int]:
+def often_called(shown: Evidence, often: set[int], least: int) -> set[int]:
     """Return callees that may show most about others: called twice, or last, or left to, or called from those in `often`.
 
     To `often` come those that are called from `least` functions, and what these call.
@@ -110,7 +110,7 @@ def often_called(shown: Shown, often: set[int], least: int) -> set[int]:
     return found
 
 
-def never_returning(shown: Shown, outside: Callees) -> set[int]:
+def never_returning(shown: Evidence, outside: Callees) -> set[int]:
     """Return the starts of functions that return on no path."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -145,12 +145,12 @@ def never_returning(shown: Shown, outside: Callees) -> set[int]:
     return {start for start, found in owner.items() if not returning[found] and start not in outside.named}
 
 
-def calls_into(shown: Shown, numbers: Iterable[int], callees: set[int]) -> list[int]:
+def calls_into(shown: Evidence, numbers: Iterable[int], callees: set[int]) -> list[int]:
     """Return those of the functions whose code goes on after calls of these callees."""
     return [number for number in numbers if shown.goes_on_after(number, callees)]
 
 
-def newly_cut(shown: Shown, cut: dict[int, int]) -> list[int]:
+def newly_cut(shown: Evidence, cut: dict[int, int]) -> list[int]:
     """Add functions by their starts to `cut` if nothing was cut there. Return those of them that overrun another's start."""
     number: cython.Py_ssize_t
     overruns: list[int] = []
@@ -162,7 +162,7 @@ def newly_cut(shown: Shown, cut: dict[int, int]) -> list[int]:
     return overruns
 
 
-def within(shown: Shown, parts: Places, wanted: Bytes) -> list[int]:
+def within(shown: Evidence, parts: Places, wanted: Bytes) -> list[int]:
     """Return the functions with code in a part of which `wanted` has 1."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t

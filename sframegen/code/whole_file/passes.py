@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sframegen.code.context.assumptions import Assumptions
-    from sframegen.code.function.findings import Columns
+    from sframegen.code.function.findings import FindingColumns
     from sframegen.code.function.function import Entries, Unit
-    from sframegen.code.isa.frame_state import State
-    from sframegen.code.whole_file.shown import Shown
+    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.whole_file.shown import Evidence
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Progress
 
@@ -63,7 +63,7 @@ class Survey:
     start: array[int] = field(default_factory=lambda: array("Q"))
     end: array[int] = field(default_factory=lambda: array("Q"))
     state: array[int] = field(default_factory=lambda: array("I"))
-    states: list[State] = field(default_factory=list)
+    states: list[FrameState] = field(default_factory=list)
     never_return: set[int] = field(default_factory=set)
     certain: set[int] = field(
         default_factory=set
@@ -109,14 +109,14 @@ def survey_silent(
 # -- the work of a process
 
 
-def _alone(context: FileContext, ranges: list[Range]) -> Columns:
+def _alone(context: FileContext, ranges: list[Range]) -> FindingColumns:
     units = Units(context)
     for one in ranges:
         units.analyse((one,), (one[0],))
     return units.findings.columns()
 
 
-def _swept(context: FileContext, parts: list[Range]) -> Columns:
+def _swept(context: FileContext, parts: list[Range]) -> FindingColumns:
     units = Units(context)
     for start, end in parts:
         for piece, at in sweep(context, start, end):
@@ -126,7 +126,7 @@ def _swept(context: FileContext, parts: list[Range]) -> Columns:
     return units.findings.columns()
 
 
-def _together(context: FileContext, units: list[tuple[Unit, Entries]]) -> Columns:
+def _together(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
     these = Units(context)
     for unit in units:
         these.analyse(*unit)
@@ -160,7 +160,7 @@ class _Passes:
         self.part_places = Places(array("Q"), array("Q"))
         self.ranges = Places(array("Q"), array("Q"))
 
-    def run(self, look: Callable[[FileContext, list[Range]], Columns], parts: Sequence[Range]) -> Survey:
+    def run(self, look: Callable[[FileContext, list[Range]], FindingColumns], parts: Sequence[Range]) -> Survey:
         self.parts = parts
         self.part_places = _places(parts)
         self._sample(look)
@@ -173,10 +173,10 @@ class _Passes:
             self._settle()
         return self._result()
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> Evidence:
         return self.results.shown(self.entries, proving=self.proving)
 
-    def _cut(self, look: Callable[[FileContext, list[Range]], Columns], parts: Sequence[Range]) -> None:
+    def _cut(self, look: Callable[[FileContext, list[Range]], FindingColumns], parts: Sequence[Range]) -> None:
         """Cut parts of the code into ranges."""
         self._look(look, parts, _size)
         shown = self._shown()
@@ -191,7 +191,7 @@ class _Passes:
             self.pointers = pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
         self.learned.pointed_at = set(starts).intersection(self.pointers or ())
 
-    def _cut_again(self, look: Callable[[FileContext, list[Range]], Columns]) -> None:
+    def _cut_again(self, look: Callable[[FileContext, list[Range]], FindingColumns]) -> None:
         """Cut parts again whose code goes on after calls that turn out not to return, until there are none."""
 
         def wrong() -> set[int]:
@@ -233,7 +233,7 @@ class _Passes:
             functions = self.results.functions
             self.results.forget([functions[pieces[0][0]] for pieces, _ in stale])
 
-    def _sample(self, look: Callable[[FileContext, list[Range]], Columns]) -> None:
+    def _sample(self, look: Callable[[FileContext, list[Range]], FindingColumns]) -> None:
         """Analyse a few functions, and those that they call often, or last: this finds many functions that never return.
 
         Parts that call these are analysed again, because they may never return either. Programs in Go call a few of them from
@@ -267,7 +267,7 @@ class _Passes:
             wanted[number] = 1
         self.results.forget(within(self._shown(), self.part_places, wanted))
 
-    def _look(self, work: Callable[[FileContext, list[T]], Columns], items: Iterable[T], size: Callable[[T], int]) -> None:
+    def _look(self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]) -> None:
         for found in self.crew.share(partial(work, self.context), items, size):
             self.results.extend(found)
 

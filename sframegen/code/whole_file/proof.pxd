@@ -1,6 +1,6 @@
 cimport cython
 
-from sframegen.code.whole_file.shown cimport Places, Shown
+from sframegen.code.whole_file.shown cimport Places, Evidence
 
 @cython.final
 cdef class Proof:
@@ -9,4 +9,4 @@ cdef class Proof:
     cdef const unsigned char[::1] as_entered
 
     cdef Py_ssize_t owner_of(self, unsigned long long address) except -2
-    cdef int holds(self, Shown shown, Py_ssize_t number) except -1
+    cdef int holds(self, Evidence shown, Py_ssize_t number) except -1

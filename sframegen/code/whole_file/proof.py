@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cfi.columns import Bytes, Column
-    from sframegen.code.whole_file.shown import Callees, Places, Shown
+    from sframegen.code.whole_file.shown import Callees, Evidence, Places
 
 COMPILED: bool = cython.compiled
 
@@ -38,7 +38,7 @@ class Proof:
         number: cython.Py_ssize_t = self.ranges.number(address)
         return -1 if number < 0 else self.owner[number]
 
-    def holds(self, shown: Shown, number: cython.Py_ssize_t) -> cython.int:
+    def holds(self, shown: Evidence, number: cython.Py_ssize_t) -> cython.int:
         """True if each way out of the function has the frame of an entry."""
         marks: cython.ulonglong = shown.marks[number]
         calls: cython.ulonglong = shown.at_calls[number]
@@ -50,7 +50,7 @@ class Proof:
             )  # RETURNS, JUMPS
         return calls & ~1 == 0 and marks & 2 != 0  # RETURNS
 
-    def proven(self, shown: Shown, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
+    def proven(self, shown: Evidence, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
         """Return those of the functions that are proven; one that leaves to another that is not proven is not proven either.
 
         `called`: where calls lead; `holds`: true of addresses in analysed code.
@@ -97,7 +97,7 @@ class Proof:
         return held
 
 
-def owners(shown: Shown, ranges: Places) -> array[int]:
+def owners(shown: Evidence, ranges: Places) -> array[int]:
     """Return the function of each range, -1 where none is."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -112,7 +112,7 @@ def owners(shown: Shown, ranges: Places) -> array[int]:
     return found
 
 
-def certain(shown: Shown, chosen: Iterable[int], outside: Callees) -> set[int]:
+def certain(shown: Evidence, chosen: Iterable[int], outside: Callees) -> set[int]:
     """Return the starts of the ranges of functions that are called, or return or jump to such with an entry's frame."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -145,7 +145,7 @@ def certain(shown: Shown, chosen: Iterable[int], outside: Callees) -> set[int]:
     end="unsigned long long[::1]",
     state="unsigned int[::1]",
 )
-def rows_of(shown: Shown, ranges: Places, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
+def rows_of(shown: Evidence, ranges: Places, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
     """Return begin, end and number of the state of all rows of the chosen functions, ascending. `owner`: see owners()."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t

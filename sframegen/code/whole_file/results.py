@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.code.function.findings import Columns
-from sframegen.code.whole_file.shown import Shown
+from sframegen.code.function.findings import FindingColumns
+from sframegen.code.whole_file.shown import Evidence
 
 try:
     import cython
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi.columns import Column
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
 
 COMPILED: bool = cython.compiled
 
@@ -28,18 +28,18 @@ class Results:
     """Columns of all functions that were analysed. `live`: 1 for each of which no other result took the place."""
 
     def __init__(self) -> None:
-        self.states: list[State] = []
-        self.columns = Columns(self.states, *(array("Q", [0] * name.startswith(END)) for name in Columns._fields[1:]))
+        self.states: list[FrameState] = []
+        self.columns = FindingColumns(self.states, *(array("Q", [0] * name.startswith(END)) for name in FindingColumns._fields[1:]))
         self.live = bytearray()
         self.functions: dict[int, int] = {}  # live ones, by their starts
-        self._numbers: dict[State, int] = {}
+        self._numbers: dict[FrameState, int] = {}
 
-    def extend(self, found: Columns) -> None:
+    def extend(self, found: FindingColumns) -> None:
         """Add results. They take the place of those that begin at the same addresses."""
         first = len(self.live)
         own = array("Q", [self._numbers.setdefault(state, len(self._numbers)) for state in found.states])
         self.states.extend(list(self._numbers)[len(self.states) :])
-        for name, mine, theirs in zip(Columns._fields[1:], self.columns[1:], found[1:], strict=True):
+        for name, mine, theirs in zip(FindingColumns._fields[1:], self.columns[1:], found[1:], strict=True):
             if name.startswith(END):
                 mine.extend(shifted(theirs, mine[len(mine) - 1]))  # compiled, no index is negative
             else:
@@ -58,9 +58,9 @@ class Results:
             self.live[number] = 0
             del self.functions[self.columns.piece_start[self.columns.end_piece[number]]]
 
-    def shown(self, entries: set[int], *, proving: bool) -> Shown:
+    def shown(self, entries: set[int], *, proving: bool) -> Evidence:
         """Return the columns for loops. They must not grow while it is in use."""
-        return Shown(self.columns, self.live, entries, proving)
+        return Evidence(self.columns, self.live, entries, proving)
 
 
 @cython.locals(into="unsigned long long[::1]")

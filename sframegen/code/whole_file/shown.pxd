@@ -3,7 +3,7 @@ cimport cython
 from cfi.search cimport bisect_left, bisect_right
 
 @cython.final
-cdef class Shown:
+cdef class Evidence:
     cdef const unsigned char[::1] live
     cdef set entries
     cdef readonly bint proving

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from cfi.columns import Bytes, Column
-    from sframegen.code.function.findings import Columns
+    from sframegen.code.function.findings import FindingColumns
 
 COMPILED: bool = cython.compiled
 
@@ -39,13 +39,13 @@ class Callees(Protocol):
         """True if the name alone shows that it never returns."""
 
 
-class Shown:
+class Evidence:
     """The columns. `live`: 1 for each function that counts; `entries`: where functions are known to begin.
 
     `proving`: other functions trust only what their own code or an entry shows to be functions. lessons.pxd has the types.
     """
 
-    def __init__(self, columns: Columns, live: Bytes, entries: set[int], proving: bool) -> None:
+    def __init__(self, columns: FindingColumns, live: Bytes, entries: set[int], proving: bool) -> None:
         self.live = live
         self.entries = entries
         self.proving = proving

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.context.program_entry import entry_range
-from sframegen.code.function.analysis import Row, rule_of, rules
+from sframegen.code.function.analysis import StateRow, rule_of_state, rules
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sframegen.code.context.plt import Plt
-    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.frame_state import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_SIZE = 1 << 30  # bytes of a function
 
 
-class Function(NamedTuple):
+class SynthesizedFunction(NamedTuple):
     """Rows (offset from `start`, rule) of one range of code."""
 
     start: int
@@ -63,7 +63,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
     search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress)
     silent = _from_begins(coverage.silent(elf), search.begins, sorted(edges))
-    added: list[Function] = []
+    added: list[SynthesizedFunction] = []
     ranges: list[list[Range]] = []
     for find in FINDERS:
         found = list(find(search, silent))
@@ -84,7 +84,7 @@ def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
     isa = machine_of(abi).isa
     if isa is None:
         return begins
-    at_entry = rule_of(isa.entry, abi.sp, abi.fp, abi.fixed_ra_offset)
+    at_entry = rule_of_state(isa.entry, abi.sp, abi.fp, abi.fixed_ra_offset)
 
     def is_one(address: int) -> bool:
         number = bisect_right(table.start, address) - 1
@@ -111,20 +111,20 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
     return found
 
 
-def _plt(search: Search, silent: list[Range]) -> Iterator[Function]:
+def _plt(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
     table = search.plt.functions(silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
-        yield Function(start, size, table.kinds[kind], table.rows(number))
+        yield SynthesizedFunction(start, size, table.kinds[kind], table.rows(number))
 
 
-def _entry(search: Search, silent: list[Range]) -> Iterator[Function]:
+def _entry(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
     found = entry_range(search.elf, search.abi, silent)
     if found is not None:
         start, end = found
-        yield Function(start, end - start, Kind(), [(0, OUTERMOST)])
+        yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
 
 
-def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
+def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
     """Return a function for each stretch of proven rows; the FDE type that its rules need is found later."""
     abi = search.abi
     isa = machine_of(abi).isa
@@ -135,7 +135,7 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
     at_entry = isa.entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
-    rows = rules((Row(start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
+    rows = rules((StateRow(start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
     signed = [
         [start for start, number in zip(found.start, found.state, strict=True) if found.states[number][-2:] == (True, key_b)]
         for key_b in (False, True)
@@ -145,7 +145,7 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[Function]:
         with_a, with_b = (bisect_left(places, start) < bisect_left(places, end) for places in signed)
         if not (with_a and with_b):  # an FDE has one key
             kind = Kind(key_b=with_b)
-            yield Function(start, end - start, kind, [(begin - start, rule) for begin, _, rule in stretch])
+            yield SynthesizedFunction(start, end - start, kind, [(begin - start, rule) for begin, _, rule in stretch])
 
 
 def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:
@@ -160,16 +160,16 @@ def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int
         yield stretch
 
 
-def _in_frame(state: State, at_entry: int | None) -> bool:
+def _in_frame(state: FrameState, at_entry: int | None) -> bool:
     """Return True if the return address, where calls put it, is not below SP."""
     return state.sp is None or at_entry is None or state.sp <= at_entry
 
 
 # In the order of SYNTHESIZED.
-FINDERS: tuple[Callable[[Search, list[Range]], Iterable[Function]], ...] = (_plt, _entry, _functions)
+FINDERS: tuple[Callable[[Search, list[Range]], Iterable[SynthesizedFunction]], ...] = (_plt, _entry, _functions)
 
 
-def _sayable(function: Function, words: RuleWords) -> Function | None:
+def _sayable(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:
     """Return the function with an FDE type that can express all its rules; None if there is none."""
     for fde_type in FDE_TYPES:
         if all(words.of(rule)[fde_type] for _, rule in function.rows):
@@ -177,7 +177,7 @@ def _sayable(function: Function, words: RuleWords) -> Function | None:
     return None
 
 
-def _with(table: FunctionTable, added: list[Function]) -> FunctionTable:
+def _with(table: FunctionTable, added: list[SynthesizedFunction]) -> FunctionTable:
     """Return both, ordered by address."""
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}

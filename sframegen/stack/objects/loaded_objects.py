@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
@@ -67,7 +67,7 @@ class LoadedObject:
         except FormatError:
             return b""
 
-    def look_up(self, pc: int) -> Found | None:
+    def look_up(self, pc: int) -> Match | None:
         """Return the row at a PC. Raises FormatError if the section is damaged."""
         if self.damage:
             raise FormatError(self.damage)

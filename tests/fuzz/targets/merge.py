@@ -8,7 +8,7 @@ from cfi.errors import SframegenError
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
-from sframegen.format.locate import pieces
+from sframegen.format.locate import joined_sections
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
@@ -21,7 +21,7 @@ CODE = [(0x1000, 0x1B00), (0x1C00, 0x7000)]
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         merger = Merger()
-        for piece in pieces(memoryview(data), ADDRESS):
+        for piece in joined_sections(memoryview(data), ADDRESS):
             merger.add(piece)
         if merger.abi is None:
             return

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.format.layouts import FormatVersion
-    from sframegen.format.search import Found
+    from sframegen.format.search import Match
 
 NAMES = ("libc.so.6", "libcrypto.so.3", "libstdc++.so.6")
 FILES = [Path("/usr/bin/bash"), *(next(Path("/usr/lib").glob(f"*-linux-gnu/{name}")) for name in NAMES)]
@@ -45,7 +45,7 @@ def pcs_of(elf: ElfFile) -> list[int]:
     return [numbers.randrange(max(0, start - 64), end + 64) for start, end in numbers.choices(ranges, k=PCS)]
 
 
-def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Found | None]) -> None:
+def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Match | None]) -> None:
     made = make_table(elf)
     assert (made.origin, made.why) == (origin, "")
     assert made.table is not None
