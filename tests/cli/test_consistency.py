@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import shutil
@@ -14,7 +15,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import sframegen
 from sframegen.cli.commands import COMMANDS, cli
+from sframegen.cli.shared.adding_options import ROWS
 from sframegen.cli.shared.command import Command
 from tests import ROOT
 
@@ -86,6 +89,14 @@ def test_an_option_has_the_same_short_name_everywhere() -> None:
                     longs.setdefault(one, set()).add(name)
     assert {name: found for name, found in shorts.items() if len(found) > 1} == {}
     assert {name: found for name, found in longs.items() if len(found) > 1} == {}
+
+
+def test_options_of_add_section_are_its_keywords() -> None:
+    keywords = inspect.signature(sframegen.add_section).parameters
+    for row in ROWS:
+        for command in row.commands:
+            assert row.keyword in keywords
+            assert row.keyword in {option.name for option in options_of(f"sframegen {command}")}
 
 
 @ALL

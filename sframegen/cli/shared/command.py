@@ -27,7 +27,7 @@ class Value(NamedTuple):
 
 
 class Part(click.Option):
-    """An option whose value is a part of another one."""
+    """An option that makes up a `Value`, with others."""
 
     def __init__(self, *arguments: Any, value: Value, **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
