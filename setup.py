@@ -46,7 +46,8 @@ class BuildWithKernelProgram(build_py):  # type: ignore[misc]  # setuptools has 
         folder = "sframegen/profile/bpf"
         self.mkpath(f"{self.build_lib}/{folder}")
         compile_objects = runpy.run_path(f"{folder}/object_files.py")["compile_objects"]
-        why = compile_objects(Path(folder), Path(self.build_lib, folder))
+        targets = runpy.run_path("sframegen/profile/machines.py")["BPF_TARGETS"]
+        why = compile_objects(Path(folder), Path(self.build_lib, folder), targets)
         if why:
             self.warn(f"the kernel program of sframegen profile is not built: {why}")
 

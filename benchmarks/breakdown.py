@@ -28,9 +28,9 @@ from sframegen.conversion import convert
 from sframegen.elf.ranges import disjoint
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
+from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import DATAWORD_WIDTHS, HEADER_SIZE, V3
 from sframegen.format.locate import sframe_of
-from sframegen.format.words import words_size
 from sframegen.tables.optimize import LEVELS, Borders, may_follow
 
 if TYPE_CHECKING:

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
-from sframegen.profile.packed_frames import COMPLETE, unpacked
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.program.build import build_kind
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.profile.collected import Collected
-    from sframegen.profile.packed_frames import End
+    from sframegen.stack.walking.ends import End
 
 FREQUENCY = 499
 SOURCE = """
@@ -134,7 +135,7 @@ def same(mine: list[int], theirs: list[int], collected: Collected) -> bool:
 
 def places(packed: int, collected: Collected) -> set[int]:
     """What perf may print for a frame: the link-time address, or the offset in the file."""
-    frame = unpacked(packed)
+    frame = unpacked_frame(packed)
     elf = collected.files[frame.file].elf if frame.file else None
     loads = elf.executable_loads() if elf else []
     return {frame.address} | {frame.address - load.p_vaddr + load.p_offset for load in loads}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.profile.events.event_records import CommRecord, MmapRecord, TaskRecord
-from sframegen.profile.following.files import Span
+from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.processes import Processes
 
@@ -31,8 +31,8 @@ TRUE = "/bin/true"
 
 
 class _NoFiles:
-    def spans_of(self, record: MmapRecord, _time: int) -> list[Span]:
-        return [Span(record.start, record.end, 0, 1)]
+    def spans_of(self, record: MmapRecord, _time: int) -> list[CodeSpan]:
+        return [CodeSpan(record.start, record.end, 0, 1)]
 
 
 def main() -> None:

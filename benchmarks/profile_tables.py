@@ -17,7 +17,7 @@ from benchmarks.places import CORPUS, corpus_file
 from cfi.errors import FormatError
 from sframegen import add_section
 from sframegen.elf.file import open_elf
-from sframegen.profile.tables.make_table import Made, Origin, make_table
+from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 
@@ -73,7 +73,7 @@ def one_file(file: Path, scratch: Path) -> None:
     print(f"  {file.name}: {size / 1e6:.2f} MB, {table.rows:,} rows, {size / table.rows:.2f} bytes a row, {table.rules:,} rules")
 
 
-def quickest(make: Callable[[], Made]) -> tuple[float, Made]:
+def quickest(make: Callable[[], MadeTable]) -> tuple[float, MadeTable]:
     """(seconds of CPU, the result)."""
     best = float("inf")
     for _ in range(RUNS):

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
     from sframegen.stack.snapshot.mappings import Mapping as Row
     from sframegen.stack.snapshot.mappings import Mappings
-    from sframegen.stack.snapshot.memory import Reader
+    from sframegen.stack.snapshot.memory import MemoryReader
 
 HERE = Path(__file__).parent
 THREADS = 64
@@ -62,8 +62,8 @@ class Held:
     abi: Abi
     executable: str
     mappings: Mappings
-    memory: Reader
-    known: dict[int, Registers]
+    memory: MemoryReader
+    known: dict[int, ThreadRegisters]
 
     def threads(self) -> Sequence[int]:
         return list(self.known)
@@ -74,7 +74,7 @@ class Held:
     def idle(self, _: int) -> None:
         return None
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         return self.known[tid]
 
     def file_of(self, _: Row) -> ElfFile | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 LARGE_PAGE = 1 << 21
 LINE = 64  # bytes that a processor's cache holds together
-_left: list[memoryview] = []  # zeros at the ends of large pages, which no column has: as many as threads asked at a time
+_left: list[memoryview] = []  # unused zeros at the ends of large pages: one for each thread that asked at the same time
 
 
 def zeros(code: str, count: int) -> array[int]:
@@ -30,7 +30,7 @@ def zeros(code: str, count: int) -> array[int]:
 
 
 def room(codes: str, count: int) -> list[memoryview]:
-    """Columns of `count` zeros, one for each of `codes`: they cannot grow, and a slice of one is no copy.
+    """Columns of `count` zeros, one for each of `codes`: they cannot grow, and a slice is not a copy.
 
     Raises MemoryError.
     """
@@ -48,12 +48,12 @@ def room(codes: str, count: int) -> list[memoryview]:
 def _in_large_pages(size: int) -> memoryview:
     """`size` zeros, in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
 
-    What is left of one page goes to the next caller. What is left of several does not: it would hold on to all of them.
+    The rest of one page goes to the next caller, but not that of several pages: it would keep all of them allocated.
     """
     if size >= LARGE_PAGE:
         return _mapped(size)[:size]
     try:
-        left = _left.pop()  # others find none meanwhile: a process that is forked with a lock held would wait for it forever
+        left = _left.pop()  # no lock: a process that is forked while one is held would wait for it forever
     except IndexError:
         left = memoryview(b"")
     if len(left) < size:

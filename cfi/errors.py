@@ -1,4 +1,4 @@
-"""The root of all errors that say what is wrong with a file, or with what was to be done to it."""
+"""The base of all errors about a file, or about the change to it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class SframegenError(Exception):
 
 
 class FormatError(SframegenError):
-    """Bad input: a file that cannot be read, or that is not of a kind that the function takes."""
+    """Bad input: a file that cannot be read, or is of the wrong kind."""
 
 
 class VerificationError(SframegenError):
-    """The new file is not what was planned, a fault of sframegen; the old one is still there."""
+    """The new file differs from the plan, a fault of sframegen; the old one is still there."""
 
 
 @contextmanager

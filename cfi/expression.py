@@ -28,7 +28,7 @@ class _Unknown(Exception):  # noqa: N818 - not an error: the expression means so
     """The expression does not reduce to a Term."""
 
 
-@lru_cache(1024)  # linkers write one and the same for every PLT, and each of its values has to be tried
+@lru_cache(1024)  # linkers write the same one for every PLT, and each of its values has to be tried
 def evaluate(
     expression: bytes,
     byte_order: Literal["little", "big"],
@@ -37,7 +37,7 @@ def evaluate(
     *,
     on_cfa: bool = False,
 ) -> Term | None:
-    """What the expression computes; None where it is no Term, or longer than MAX_SIZE.
+    """What the expression computes; None if it is not a Term, or longer than MAX_SIZE.
 
     `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `on_cfa`: a register's expression, on whose stack the CFA is.
     """

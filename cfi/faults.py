@@ -1,4 +1,4 @@
-"""What can be wrong with a CFI section, by the number with which the compiled loops say so; they tell the offset too.
+"""Faults of a CFI section, by the numbers that the compiled loops return; these also return the offset.
 
 What a fault costs depends on whether it is known which code the damaged entry describes, and where the next entry begins:
 
@@ -36,5 +36,5 @@ MACHINE = (
     "DW_CFA_set_loc moves backwards",
     f"more than {MAX_STATES} different rows",
 )
-TOO_MANY_STATES = 8  # of MACHINE: the one fault of a running FDE that is not its own
+TOO_MANY_STATES = 8  # of MACHINE: the only fault of a running FDE that is in another entry
 MAX_REPORTED = 20  # FDEs with faults that are kept with place and reason; of more, only the number

@@ -1,6 +1,6 @@
 """Executes call frame instructions: FDEs in, row columns out. Compiled.
 
-A row's rules are interned: equal rules have one number, so that everything after this looks at each distinct rule once.
+A row's rules are interned: equal rules have one number, and later steps look at each distinct rule once.
 The state of one row is 16 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP; the RA-signing state; offset
 and size of the CFA's expression. Register and offset of the CFA outlast an expression: DW_CFA_def_cfa_register comes back to them.
 """
@@ -108,7 +108,7 @@ class Cursor:
         shift: cython.int = 0
         byte: cython.longlong = 0x80
         one: cython.longlong = 1
-        zeros: cython.bint = True  # so far after bit 55: nothing but padding with zeros, or with ones
+        zeros: cython.bint = True  # from bit 56 on: only padding with zeros, or with ones
         ones: cython.bint = True
         while byte & 0x80:
             if self.pos >= self.end:
@@ -396,7 +396,7 @@ class Machine(Cursor):
                 pos += 1
                 if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
                     target = here + (byte & 0x3F) * factor
-                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that nobody asks for
+                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that are not followed
                     if byte < 0xC0 and pos < stop and data[pos] < 0x80:
                         pos += 1
                     elif byte < 0xC0:

@@ -50,7 +50,7 @@ def read(sections: Iterable[CfiSection], registers: Registers) -> FdeTable:
         _read_section(section, registers, table, base, numbers)
         table.section_ends.append(len(table))
         base += len(section.data)
-    register_rule = cache(partial(_register_rule, blocks))  # a long expression, of which there may be many rules, is copied once
+    register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
     others = cache(partial(_others, register_rule))
     table.rules = [_rule(state, register_rule, others) for state in numbers]
     return table
@@ -134,7 +134,7 @@ def _both(column: Column, more: Column) -> Column:
 
 
 def _leave_out(fault: FdeFault, size: int, row: int, table: FdeTable, numbers: dict[bytes, int]) -> int:
-    """Gives an FDE of `size` bytes one row, which says that nothing is known; returns the number of the next row."""
+    """Gives an FDE of `size` bytes one row without any known rule; returns the number of the next row."""
     table.faulty += 1
     if len(table.faults) < faults.MAX_REPORTED:
         table.faults.append(fault)

@@ -1,1 +1,2 @@
+from cfi.search cimport bisect_left
 from cfi.columns cimport Entries

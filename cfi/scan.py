@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_left
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column, Entries
 
@@ -34,7 +36,7 @@ def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: c
 def entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
-    """Fills the tables as far as they have room. `fde_count` as in CfiSection.
+    """Fills the tables up to their size. `fde_count` as in CfiSection.
 
     `found`: number and offset of a fault, number of CIEs, number of FDEs.
     """
@@ -109,22 +111,11 @@ def entries(
 def owners(fdes: Entries, cies: Entries, cie: Column) -> int:
     """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, or -1."""
     fde: cython.Py_ssize_t
-    low: cython.Py_ssize_t
-    high: cython.Py_ssize_t
-    middle: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
     for fde in range(len(fdes.cie)):
         if last >= len(cies.start) or cies.start[last] != fdes.cie[fde]:
-            low = 0
-            high = len(cies.start)
-            while low < high:
-                middle = (low + high) // 2
-                if cies.start[middle] < fdes.cie[fde]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low == len(cies.start) or cies.start[low] != fdes.cie[fde]:
+            last = bisect_left(cies.start, fdes.cie[fde], 0, len(cies.start))
+            if last == len(cies.start) or cies.start[last] != fdes.cie[fde]:
                 return fde
-            last = low
         cie[fde] = last
     return -1

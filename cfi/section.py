@@ -1,4 +1,4 @@
-"""What the reader is given: a section's bytes, where they are loaded, and all that differs between .eh_frame and .debug_frame."""
+"""The reader's input: a section's bytes, where they are loaded, and all that differs between .eh_frame and .debug_frame."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.profilers.run_time import run_time_measured
 from benchmarks.profilers.running import Failed, Recording, progress
 from benchmarks.profilers.samplers import BPFTRACE, OURS, Request
 from benchmarks.profilers.targets import PROGRAMS, TARGETS, running
 from corpus.stacks.workloads import must
-from sframegen.profile.bpf.libbpf import enable_run_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,19 +45,10 @@ class PerSample(NamedTuple):
     runs: int
 
 
-@contextmanager
-def _measured() -> Iterator[None]:
-    statistics = enable_run_time()
-    try:
-        yield
-    finally:
-        os.close(statistics)
-
-
 def depths(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSample]:
     """With a target on each CPU, so that all but a few runs of the kernel program are for samples of them."""
     ways = {"no frame pointers": (OURS, ()), "frame pointers": (BPFTRACE, WITH_POINTERS)}
-    with _measured():
+    with run_time_measured():
         for number, (what, (sampler, flags)) in enumerate(ways.items()):
             program = folder / f"depth-{number}"
             must(*COMPILER, *flags, PROGRAMS / "depth.c", "-o", program)
@@ -71,7 +62,7 @@ def depths(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSam
 def large(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSample]:
     """Compilers, one on each CPU."""
     clang = next(target for target in TARGETS if target.name == "clang")
-    with _measured(), ExitStack() as stack:
+    with run_time_measured(), ExitStack() as stack:
         try:
             pids = tuple(stack.enter_context(clang.start(_made(folder / f"clang-{cpu}"))) for cpu in _cpus())
         except OSError as error:

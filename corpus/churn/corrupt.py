@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.profilers.run_time import run_time_measured
 from corpus.churn.profiled import Profiled, only_of, profile, trouble_in_kernel
 from corpus.churn.truth import OURS, Verdict, judge
-from sframegen.profile.bpf.libbpf import enable_run_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +31,8 @@ class CorruptRow(NamedTuple):
 
 def corrupt(folder: Path, seconds: float) -> list[CorruptRow]:
     """Profile each kind of process beside restless ones."""
-    measured = enable_run_time()
-    try:
+    with run_time_measured():
         return [_row(kind, folder, seconds) for kind in KINDS]
-    finally:
-        os.close(measured)
 
 
 def _row(kind: str, folder: Path, seconds: float) -> CorruptRow:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.profile.packed_frames import IN_WORDS, UNFINISHED
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+UNFINISHED = (End.NO_PROCESS, End.NO_MAPPING, End.NO_TABLE)  # walked to the end later, from a copy of the stack
 
 WORK = ("outer", "middle", "inner")
 PLUGINS = range(1, 5)
@@ -77,7 +79,7 @@ class Verdict(NamedTuple):
     def share_lost(self) -> float:
         """Samples without a stack, and those whose walk ended because mappings or tables were not known, of all."""
         lost = sum(self.lost.values())
-        unknown = sum(self.incomplete.get(IN_WORDS[end], 0) for end in UNFINISHED)
+        unknown = sum(self.incomplete.get(end.words, 0) for end in UNFINISHED)
         return (lost + unknown) / max(1, self.samples + lost)
 
 

@@ -130,10 +130,10 @@ class Tried:
         found = list(differences(threads, theirs))
         for line in found:
             print(f"corpus/cores: {row.program}, {row.kind}, {row.way}: {line}", file=sys.stderr)
-        row.ends.update(thread.end.value for thread in threads)
+        row.ends.update(thread.end.words for thread in threads)
         for thread, _ in unfinished(threads, theirs):
             last = tracer.objects.at(thread.frames[-1].code)
-            row.early[f"{thread.end.value}, in {Path(last.name).name if last else 'no object'} ({how_of(thread)})"] += 1
+            row.early[f"{thread.end.words}, in {Path(last.name).name if last else 'no object'} ({how_of(thread)})"] += 1
         self.row = row._replace(
             cores=row.cores + 1,
             threads=row.threads + len(threads),

@@ -51,7 +51,7 @@ def load() -> dict[str, Any]:
     try:
         functions = library().functions
         info, size = ctypes.create_string_buffer(INFO_BYTES), ctypes.c_uint32(INFO_BYTES)
-        functions.bpf_obj_get_info_by_fd(functions.bpf_prog_get_fd_by_id(walker.program_id), info, ctypes.byref(size))
+        functions.bpf_obj_get_info_by_fd(walker.program_fd, info, ctypes.byref(size))
         verified = struct.unpack_from("=I", info.raw, VERIFIED_AT)[0]
         return {"verified": verified, "tracepoint": has_tracepoint(AREA_TRACEPOINT)}
     finally:

@@ -16,7 +16,7 @@ from corpus.kernels.guest_root import Archive
 from corpus.kernels.in_guest import PREFIX, SHORT, compared
 from corpus.kernels.report import Outcome, markdown
 from corpus.kernels.virtual_machine import result_in
-from sframegen.profile.packed_frames import IN_WORDS, End
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_copy_that_was_too_short_has_the_inner_frames_or_is_wrong() -> None:
     found = compared(profile_of(4, 0, 1, end=SHORT), 1, STOPPED)
     assert found["short"] == 0
     assert found["differs"]
-    assert IN_WORDS[End.COPY_TOO_SHORT] == SHORT
+    assert End.COPY_TOO_SHORT.words == SHORT
 
 
 def test_the_line_of_results_is_found() -> None:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import Held, KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import HeldSample, KernelWalker, Sampling
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.packed_frames import NO_FILE, End, unpacked
+from sframegen.profile.packed_frames import NO_FILE, unpacked_frame
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
@@ -19,8 +19,9 @@ from sframegen.stack.live.process import host_abi
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sframegen.profile.following.files import Span
-    from sframegen.profile.tables.make_table import Made
+    from sframegen.profile.following.files import CodeSpan
+    from sframegen.profile.tables.make_table import MadeTable
+    from sframegen.stack.walking.ends import End
 
 FREQUENCY = 997
 PATIENCE = 30.0  # seconds without a sample
@@ -49,8 +50,8 @@ class Sampled(NamedTuple):
     tid: int
     walked: Walked
     finished: bool
-    registers: Held
-    known: tuple[Span, ...]
+    registers: HeldSample
+    known: tuple[CodeSpan, ...]
 
 
 class Copy(NamedTuple):
@@ -67,8 +68,8 @@ class HeldSamples:
         self._follower = Follower([])
         self._walker = KernelWalker(set(), Sampling(frequency=FREQUENCY, threads=True, hold=True))
         self._copies = CopyWalker(host_abi(), lambda number: self._follower.files.by_number[number].elf)
-        self.made: dict[int, Made] = {}  # by number of the file
-        self._published: dict[int, tuple[Span, ...]] = {}
+        self.made: dict[int, MadeTable] = {}  # by number of the file
+        self._published: dict[int, tuple[CodeSpan, ...]] = {}
         self._first = True
 
     def __enter__(self) -> Self:
@@ -113,14 +114,14 @@ class HeldSamples:
         self._publish()
         self._walker.release()
 
-    def spans(self, pid: int) -> tuple[Span, ...]:
+    def spans(self, pid: int) -> tuple[CodeSpan, ...]:
         return self._follower.spans(pid) or ()
 
     def addresses(self, pid: int, frames: tuple[int, ...]) -> list[list[int]]:
         """Run-time addresses of packed frames: more than one where the process has mapped the same part of a file again."""
         spans = self.spans(pid)
         found = []
-        for frame in map(unpacked, frames):
+        for frame in map(unpacked_frame, frames):
             here = [(span, frame.address + span.bias & ALL_BITS) for span in spans if span.file == frame.file != NO_FILE]
             found.append([address for span, address in here if span.start <= address < span.end] or [frame.address])
         return found

@@ -16,8 +16,8 @@ from corpus.profiles.workloads import WORKLOADS
 from corpus.stacks.code import Code
 from corpus.stacks.compare import Stack
 from corpus.stacks.debugger import Gdb
-from sframegen.profile.packed_frames import End
-from sframegen.profile.packed_frames import Frame as Packed
+from sframegen.profile.packed_frames import FileFrame as Packed
+from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import Frame
 from tests.support.kernel_events import needs_bpf
 

@@ -21,7 +21,7 @@ from sframegen.stack.tracer import Tracer
 if TYPE_CHECKING:
     from corpus.profiles.held_samples import HeldSamples, Sampled
     from corpus.profiles.workloads import Workload
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
     from sframegen.stack.walking.frames import Thread
 
 TRIES = 20  # without a sample
@@ -100,7 +100,7 @@ class Trial:
         new_code = bool(more) and not any(span.start <= address < span.end for span in sample.known for address in more[0])
         verdict.judge_copy(again, sample.walked, new_code=new_code)
 
-    def _traced(self, sample: Sampled) -> tuple[Thread, Registers, Copy]:
+    def _traced(self, sample: Sampled) -> tuple[Thread, ThreadRegisters, Copy]:
         """The thread as sframegen stack sees it, its registers, and its stack from its red zone on."""
         with Process(sample.pid) as process:
             threads = self._tracer.trace_process(process, sample.tid)

@@ -8,8 +8,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from corpus.stacks.compare import Stack, compare
-from sframegen.profile.packed_frames import COMPLETE, GUESSED, IN_WORDS, End
-from sframegen.stack.walking.frames import End as TracedEnd
+from sframegen.profile.packed_frames import GUESSED
+from sframegen.stack.walking.ends import COMPLETE, End
 from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from corpus.stacks.compare import Compared
     from sframegen.stack.walking.frames import Frame, Thread
 
-BOTTOM = {TracedEnd.OUTERMOST, TracedEnd.NO_RETURN}
 LIMITS = {End.TOO_DEEP, End.COPY_TOO_SHORT}  # of the walk, not of what is known of the code
 
 
@@ -60,12 +59,12 @@ def as_stack(walked: Walked, addresses: Sequence[Sequence[int]], traced: Sequenc
         after = frame is None or not frame.exact
         pcs.append(frame.pc if frame and frame.pc - after in places else places[0] + after)
     led_to = frozenset(at - 1 for at, packed in enumerate(walked.frames) if packed & GUESSED)
-    return Stack([(pc, None) for pc in pcs], IN_WORDS[walked.end], walked.end in COMPLETE, led_to)
+    return Stack([(pc, None) for pc in pcs], walked.end.words, walked.end in COMPLETE, led_to)
 
 
 def traced_stack(thread: Thread) -> Stack:
     guessed = frozenset(number for number, frame in enumerate(thread.frames) if frame.how is How.FRAME_POINTER)
-    return Stack([(frame.pc, None) for frame in thread.frames], thread.end.value, thread.end in BOTTOM, guessed)
+    return Stack([(frame.pc, None) for frame in thread.frames], thread.end.words, thread.end in COMPLETE, guessed)
 
 
 class Verdict:
@@ -86,7 +85,7 @@ class Verdict:
         if walked.end in COMPLETE:
             row.complete += 1
         else:
-            row.ends[IN_WORDS[walked.end]] += 1
+            row.ends[walked.end.words] += 1
 
     def judge_gdb(self, ours: Stack, end: End, theirs: Stack, code: Code) -> None:
         found = self._judge(ours, end, theirs, code, "gdb")
@@ -133,5 +132,5 @@ class Verdict:
 
     def _excused(self, found: Compared, ours: Stack, end: End, theirs: Stack) -> Compared:
         if found.differs and end in LIMITS and found.equal == len(ours.frames) < len(theirs.frames):
-            return found._replace(reason=f"we end: {IN_WORDS[end]}", differs=False)
+            return found._replace(reason=f"we end: {end.words}", differs=False)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from .code import Code
@@ -48,7 +48,7 @@ def compare(ours: Stack, gdb: Stack, code: Code) -> Compared:
     if len(ours.frames) < len(gdb.frames):
         address = _code(ours, at - 1)
         why = code.without_cfi(address) or code.unsaid(address)
-        if not why and at > 1 and ours.end == End.UNKNOWN_REGISTER.value:
+        if not why and at > 1 and ours.end == End.UNKNOWN_REGISTER.words:
             why = code.needs_register(address)
         if not why and at - 1 in ours.guessed:
             why = f"nothing describes {code.place(address)}"

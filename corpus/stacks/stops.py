@@ -12,7 +12,8 @@ from sframegen.elf.file import open_elf
 from sframegen.stack.live.process import Process
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import COMPLETE
+from sframegen.stack.walking.frames import How
 
 from .code import Code
 from .compare import Stack, compare
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .copies import Copies
     from .workloads import Workload
 
-BOTTOM = {End.OUTERMOST, End.NO_RETURN}
 RETURNS = (b"\xc3", b"\xf3\xc3", b"\xf2\xc3")
 ET_DYN = 3
 TRIES = 20  # at stops of a process that ends at once
@@ -106,7 +106,7 @@ class Stopper:
         for thread in threads:
             frames = [(frame.pc, frame.cfa) for frame in thread.frames]
             guessed = frozenset(number for number, frame in enumerate(thread.frames) if frame.how is How.FRAME_POINTER)
-            ours[thread.tid] = Stack(frames, thread.end.value, thread.end in BOTTOM, guessed)
+            ours[thread.tid] = Stack(frames, thread.end.words, thread.end in COMPLETE, guessed)
             self.row.how.update(frame.how.value if frame.how else "not known" for frame in thread.frames)
             self.row.places.update(self._places(process, code, thread.frames[0].pc, [frame.signal for frame in thread.frames]))
         try:

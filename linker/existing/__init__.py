@@ -1,1 +1,1 @@
-"""A linked file that has an SFrame section -> the same with another one in its place, without it, or as it was before."""
+"""A linked file that has an SFrame section -> the file with another section, without one, or the original."""

@@ -1,4 +1,4 @@
-"""Adds a section to a linked file: to the file before it had one, or in the place of the one that it has."""
+"""Adds a section to a linked file: to its original, or in the place of its section."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ class Stored(NamedTuple):
         contents = encoder.encode(ADDRESS)
         data = compress(contents, ALIGN, byte_order) if compression else None
         return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
+
+    @property
+    def compressed_bytes(self) -> int:
+        """0 if it is not compressed."""
+        return len(self.data) if self.flags & SHF_COMPRESSED else 0
 
     def is_in(self, elf: ElfFile) -> bool:
         """True if the file has it already, with whatever version of zstd it was compressed."""
@@ -95,7 +100,7 @@ def plan_section(
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
-    """Raises SframegenError where it does not fit, or would not be the one section that all headers speak of."""
+    """Raises SframegenError if it does not fit, or would not be the only section that the headers name."""
     place = find_place(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
     if len(place.segments) != 1 or kinds != [SHT_GNU_SFRAME] * bool(elf.sections):

@@ -130,7 +130,7 @@ def loaded_end(elf: ElfFile) -> int:
 
 
 def code(elf: ElfFile) -> list[Extent]:
-    """Return executable sections and PT_LOADs that do not begin with the headers; of writable ones only what is no metadata."""
+    """Return executable sections and PT_LOADs that do not begin with the headers; of writable ones only what is not metadata."""
     ranges = [
         (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR
     ]

@@ -58,7 +58,7 @@ def unchanged(elf: ElfFile) -> Removal:
 
 
 def plan_removal(elf: ElfFile) -> Removal:
-    """Bytes that are no SFrame section, or belong to others as well, stay: only the headers that name them go."""
+    """Bytes that are not an SFrame section, or also belong to others, stay; only the headers that name them are removed."""
     segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
@@ -77,7 +77,7 @@ def plan_removal(elf: ElfFile) -> Removal:
         if is_empty(elf, segments[number], kept, cleared, values):
             segments[number] = UNUSED_SEGMENT
     record = undo_record.parse(elf.data)
-    if record is not None and record.start >= image_end(elf):  # of no use any more, and it would look like a payload
+    if record is not None and record.start >= image_end(elf):  # no longer valid, and it would look like a payload
         cleared.append(Extent(record.start, len(elf.data)))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [

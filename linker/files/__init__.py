@@ -1,1 +1,1 @@
-"""An open file and new content -> the file replaced, wholly or not at all."""
+"""An open file and new content -> the file replaced, completely or not at all."""

@@ -1,4 +1,4 @@
-"""Copies the first part of a large file in a thread, while what changes in the copy is worked out."""
+"""Copies the first part of a large file in a thread, while the changes to the copy are computed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CopyAhead:
                 self._failure = error
 
     def copy(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """Make `out` a copy, as `copy_file` does; if it is the one that was begun, wait for it and copy the rest."""
+        """Make `out` a copy, as `copy_file` does; if it is the one already in progress, wait for it and copy the rest."""
         parts = parts or [FilePart(0, 0, len(elf.data))]
         first, *rest = parts
         if out is not self.file:

@@ -50,7 +50,7 @@ def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unnee
 
 
 def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded: Callable[[], bool] = never) -> None:
-    """Copy parts like `copy_file`, without the look whether the file has changed."""
+    """Copy parts like `copy_file`, without checking that the file is unchanged."""
     source = elf.descriptor
     if source is None or elf.status is None:
         for start, to, size in parts:

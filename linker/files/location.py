@@ -74,7 +74,7 @@ class Location(HeldOpen):
         return now is not None and os.path.samestat(now, status)
 
     def open(self) -> int:
-        """A descriptor of the regular file of that name. Raises FormatError for what is none, or OSError."""
+        """A descriptor of the regular file of that name. Raises FormatError if it is not one, or OSError."""
         try:
             return open_regular(self.name, self.path, os.O_NOFOLLOW, directory=self.directory)
         except OSError as error:
@@ -83,7 +83,7 @@ class Location(HeldOpen):
             raise
 
     def enter(self) -> int:
-        """A descriptor (O_PATH) of the directory of that name; a link is none. Raises OSError."""
+        """A descriptor (O_PATH) of the directory of that name; a link does not count. Raises OSError."""
         with errors_naming(self.path):
             return _enter(self.directory, self.name)
 
@@ -110,7 +110,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
 
 
 def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
-    """The same, kept open by `held`; a location that is given is the caller's."""
+    """The same, kept open by `held`; a given Location stays the caller's."""
     return path if isinstance(path, Location) else held.enter_context(locate(path))
 
 
@@ -135,7 +135,7 @@ def _enter(directory: int, name: str) -> int:
 def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _enter) -> Location:
     """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
 
-    Each directory is opened in the one before it, so that the entry is below `root` whatever is renamed meanwhile. A path longer
+    Each directory is opened in the one before it: the entry is below `root` whatever is renamed meanwhile. A path longer
     than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
     directory (O_PATH) in another one, without following a link.
     """

@@ -34,5 +34,5 @@ class RefusedError(SframegenError):
 
     def __init__(self, reason: Refusal, message: str, place: str = "", offset: int | None = None, file: str = "") -> None:
         super().__init__(message, place, offset, file)
-        self.args = (reason, message)  # which make it again in another process
+        self.args = (reason, message)  # which create it again in another process
         self.reason = reason

@@ -160,7 +160,7 @@ def temporary_name(directory: int) -> Iterator[str]:
 
 @contextmanager
 def opened_directory(location: Location) -> Iterator[int]:
-    """The directory of a location, opened so that it can be flushed; the location's own descriptor can only look up names."""
+    """The directory of a location, opened to be flushed; the location's own descriptor can only look up names."""
     with step("its directory cannot be read", location):
         descriptor = location.open_directory()
     try:
@@ -187,6 +187,6 @@ def sync(directory: int, location: Location) -> None:
 
 
 def is_unchanged(source: Source) -> bool:
-    """True if the open file has not changed since it was opened. Users cannot set its time of change (ctime)."""
+    """True if the open file is unchanged since it was opened. Users cannot set its time of change (ctime)."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)

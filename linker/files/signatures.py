@@ -1,4 +1,4 @@
-"""Signatures and checksums of a whole file, which do not hold for a changed one: inside it, in its attributes, beside it."""
+"""Signatures and checksums of a whole file, which a change invalidates: inside it, in its attributes, beside it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ STDOUT = 1
 
 
 class Written(NamedTuple):
-    """Where the result went, "" if nowhere, and what could not be kept."""
+    """The path of the result, "" if none was written, and rights and attributes that it lacks."""
 
     output: str = ""
     warnings: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def is_stdout(output: StrPath | None) -> bool:
 
 def _to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
     """Print the result once it is complete and verified."""
-    from shutil import copyfileobj  # noqa: PLC0415 - here and below: what they import takes longer than a small file
+    from shutil import copyfileobj  # noqa: PLC0415 - here and below: importing them takes longer than a small file
     from tempfile import TemporaryFile  # noqa: PLC0415
 
     with TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""The layout of programs with fixed addresses: new pages before the first segment hold the headers, so that nothing has to move.
+"""The layout of programs with fixed addresses: new pages before the first segment hold the headers, and nothing has to move.
 
 The first segment begins earlier, in the file and in memory, with the larger program header table, the interpreter's name and the
 notes. Their old bytes stay where they are, as the old headers do: code that reads them (`__ehdr_start`) finds what it did. Every

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 WORD = 1 << 64
-PAGE = 0x1000  # bytes: what a segment may grow by in its last page
+PAGE = 0x1000  # bytes: by how much a segment may grow in its last page
 
 
 class Gap(NamedTuple):

@@ -30,7 +30,7 @@ VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # acc
 
 
 def kernel_of(version: str) -> Kernel:
-    """Raises ValueError if it is no version, TypeError if it is no string."""
+    """Raises ValueError if it is not a version, TypeError if it is not a string."""
     if not isinstance(version, str):
         raise TypeError(f"min_kernel is {version!r}: give a string such as '5.18'")
     found = VERSION.fullmatch(version)

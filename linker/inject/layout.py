@@ -54,7 +54,7 @@ class LayoutDraft(NamedTuple):
 
 
 class NoRoomError(RefusedError):
-    """The new program headers have no place; `why` not."""
+    """The new program headers do not fit; `why` says why."""
 
     why: str
 

@@ -147,7 +147,7 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
-    """True for notes of known owners; bytes that are no notes, as objcopy may leave them under a PT_NOTE, stay."""
+    """True for notes of known owners; bytes that are not notes, which objcopy may leave under a PT_NOTE, stay."""
     try:
         return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
     except FormatError:

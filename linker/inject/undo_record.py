@@ -9,7 +9,7 @@
     u64 size of this record
     8 bytes of magic
 
-Offsets are those in the original. No header names it, so that strip and similar tools drop it: they write another file, which
+Offsets are those in the original. No header names it, and strip and similar tools drop it: they write another file, which
 cannot be restored. The same holds for a file whose moved metadata was edited in its new place.
 """
 

@@ -1,4 +1,4 @@
-"""The unloaded layout: a section that no segment has, after the file's end. No program header changes, and nothing moves.
+"""The unloaded layout: a section that is not mapped, after the file's end. No program header changes, and nothing moves.
 
 Its address is 0, as of all sections that are not loaded; distances in it are from places in a section at that address.
 """

@@ -1,4 +1,4 @@
-"""A written file, as a reader sees it that shares no code with the writer, compared with plan and original."""
+"""Compares a written file with plan and original, using a reader that shares no code with the writer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader)
 
 
 def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
-    """A segment has the section; what is loaded is what it was, where it was."""
+    """A segment has the section; all other loaded bytes are unchanged, at the same addresses."""
     if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
         yield "the ELF header changed"
     yield from check_mapping(plan, written)

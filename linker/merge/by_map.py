@@ -78,7 +78,7 @@ class LinkerMap:
                 places.setdefault(placement.section, []).append((address, placement.size))
 
     def add(self, given: InputObject, path: str, member: str, merger: Merger) -> FunctionCounts | None:
-        """Adds what an object's SFrame sections say, at the addresses of its code. None: the link was without this object.
+        """Adds the functions of an object's SFrame sections, at the addresses of its code. None: the link was without this object.
 
         Raises FormatError where a section is bad, or the linked file has other code there.
         """
@@ -100,11 +100,11 @@ class LinkerMap:
         return FunctionCounts(functions, dropped - unknown, unknown)
 
     def others(self) -> list[str]:
-        """Files of the link, with code, of which `add` was not given anything."""
+        """Files of the link, with code, that were never given to `add`."""
         return [_name(file, member) for file, member in self._places if (file, member) not in self._taken]
 
     def undescribed(self, starts: Sequence[int]) -> Iterator[Undescribed]:
-        """Code of the link in which none of the functions is that begin at `starts`, ascending."""
+        """Code of the link without any of the functions that begin at `starts`, ascending."""
         headers = [section.header for section in self.linked.sections if is_code(section)]
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
         for (file, member), places in self._places.items():

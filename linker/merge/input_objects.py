@@ -107,7 +107,7 @@ class OtherObject:
 
 
 class ObjectReader:
-    """Opens objects for one ABI. Raises FormatError for what is no ELF file."""
+    """Opens objects for one ABI. Raises FormatError if it is not an ELF file."""
 
     def __init__(self, abi: Abi) -> None:
         self._abi = abi

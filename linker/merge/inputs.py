@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     Version: TypeAlias = tuple[int, int, int, int, int]
 
-SMALL = 1 << 16  # bytes of an object that is quicker read than mapped
+SMALL = 1 << 16  # bytes: a smaller object is read faster than it is mapped
 FIRST = 1 << 11  # objects that are opened early: enough for what a linker takes, and little memory
-FIRST_MAPPED = 1 << 7  # of these are larger: each keeps a descriptor, of which a process often has 1,024
+FIRST_MAPPED = 1 << 7  # of these are larger: each keeps a descriptor open, and the usual limit is 1,024
 
 
 class Inputs:
@@ -38,7 +38,7 @@ class Inputs:
         self._first: dict[str, tuple[UsualObject, Version]] = {}  # opened early
 
     def open_first(self) -> None:
-        """Open the first objects, up to one that is not of the usual form: what is wrong with that is said in its turn."""
+        """Open the first objects, up to one that is not of the usual form: its faults are reported in its turn."""
         with suppress(FormatError, OSError):
             reader = None
             mapped = 0
@@ -77,7 +77,7 @@ def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def _version(status: os.stat_result) -> Version:
-    """What changes when a file is written, or another takes its place: the linker may have read that."""
+    """Changes when a file is written or replaced: the linker may have read the new content."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -33,7 +33,7 @@ GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
 GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in the place of a file's name
 PATTERN = "("  # a script's, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
-# Most lines say nothing of a place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
+# Most lines have no place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
 GNU_EMPTY = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
 GNU_INPUTS = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
@@ -59,7 +59,7 @@ class _Map:
         self.stream = stream
         self.file = file
         self.number = 0
-        self._block = ""  # the next lines from `_at` on, and what there is of the one after them
+        self._block = ""  # the next lines from `_at` on, and the beginning of the one after them
         self._at = 0
 
     def __iter__(self) -> Self:
@@ -78,13 +78,13 @@ class _Map:
             raise StopIteration
         self.number += 1
         if not 0 <= end < self._at + MAX_LINE:
-            raise self.error("too long" if len(self._block) - self._at >= MAX_LINE else "cut off, or this is no map")
+            raise self.error("too long" if len(self._block) - self._at >= MAX_LINE else "cut off, or this is not a map")
         line = self._block[self._at : end]
         self._at = end + 1
         return line
 
     def skip(self, lines: re.Pattern[str]) -> None:
-        """Skip the lines here that the pattern matches, as far as they are read."""
+        """Skip the lines here that the pattern matches, among those already read."""
         found = lines.match(self._block, self._at)
         if found:
             self.number += self._block.count("\n", self._at, found.end())

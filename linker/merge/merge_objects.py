@@ -1,4 +1,4 @@
-"""The section of a linked file out of the sections of its objects: gathered one by one, put where the linker put their code."""
+"""The section of a linked file from the sections of its objects, at the addresses that the linker gave their code."""
 
 from __future__ import annotations
 

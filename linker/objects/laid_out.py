@@ -211,7 +211,7 @@ def _floats(section: Section) -> bool:
 
 
 def _addresses(elf: ElfFile) -> list[int]:
-    """Return the address of each section. SFrame sections come last, so that exchanging them moves no other."""
+    """Return the address of each section. SFrame sections come last: exchanging them moves no other."""
     addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):

@@ -1,6 +1,6 @@
 """The SFrame sections of objects -> findings: as for linked files, in the object as if it were linked alone.
 
-Only linkers read an object's sections, so that the demands of other consumers are not checked here.
+Only linkers read an object's sections: the demands of other consumers are not checked here.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _named(elf: ElfFile, numbers: dict[int, int]) -> set[int]:
 
 
 def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
-    """Return the differences apart from the removed SFrame sections. Sections are compared by their places in the file."""
+    """Return the differences, except for the removed SFrame sections. Sections are compared by their places in the file."""
     gone = old_sections(elf)
     kept = [section for section in elf.sections if section.number not in gone]
     if any(map(is_sframe, written.sections)) or len(kept) != len(written.sections):

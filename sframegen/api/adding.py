@@ -2,61 +2,49 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace as changed_to
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError, naming
-from linker.existing.add_or_replace import Stored, base_of, change_for, is_written, plan_section
+from cfi.errors import FormatError
+from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
 from linker.existing.find_section import extents
 from linker.files.refusals import ANOTHER, Refusal, RefusedError
-from linker.files.target import Target
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
-from linker.inject.kernel_versions import KernelChange, safe_on
 from linker.inject.plan import risk_of
-from linker.objects.given_file import Objects, given
-from sframegen.api.added import Package, Summary, detached_already, nothing_to_add, summary_of, total
-from sframegen.api.common import (
-    check_linked,
-    from_cfi,
-    is_package,
-    not_taken,
-    planned,
-    signed,
-    verify_plan,
-    with_written,
-)
-from sframegen.api.options import check_compression, check_jobs, check_paths, check_reader, layout_of, level_of
-from sframegen.conversion.sources import find_sources
+from sframegen.api.added import Package, Summary, detached_already, nothing_to_add, total
+from sframegen.api.by_kind import Kinds, change_kind, read_kind
+from sframegen.api.common import check_linked, not_taken, planned, signed, verify_plan, with_written
+from sframegen.api.from_cfi import made_of
+from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.detached.companion import is_detached
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of
 from sframegen.format.locate import read_sframe, unloaded_of
-from sframegen.packages.kinds import is_layout
 from sframegen.tables.compare import agree
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
+    from linker.existing.overwrite import Exchange
     from linker.files.read_back import Reader
+    from linker.files.target import Target
+    from linker.inject.plan import InjectionPlan
+    from linker.objects.given_file import Objects
     from sframegen.api.packaged import PassedPackage
+    from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Extent
+    from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import LevelName
-
-MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
-KERNEL_MODULE = (
-    "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
-    "of processes only"
-)
 
 
 def add_section(
@@ -100,7 +88,7 @@ def add_section(
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
-    - `unloaded`: add a section that no segment has, for readers of files; no program header changes.
+    - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
@@ -113,118 +101,113 @@ def add_section(
     TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
     name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    check_compression(compress, unloaded=unloaded or detached is not None)
-    check_reader(verify)
-    check_jobs(jobs)
-    check_paths("hard_links", hard_links)
-    layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
-    each = partial(
-        add_section,
-        verify=verify,
-        dry_run=dry_run,
-        debug_file=debug_file,
-        version=version,
-        optimize=optimize,
-        replace=replace,
-        per_function=per_function,
-        force=force,
-        synthesize=synthesize,
-        min_kernel=min_kernel,
-        unloaded=unloaded,
-        compress=compress,
-        detached=detached,
-        jobs=jobs,
-        progress=progress,
-    )
+    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize, per_function=per_function)
+    writing = Writing(
+        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links,
+        force=force, replace=replace, min_kernel=min_kernel, unloaded=unloaded, detached=detached, compress=compress,
+    )  # fmt: skip
+    options = Adding(making, writing, Running(jobs, progress))
     if detached is not None:
-        if unloaded or output is not None:
-            raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
-        if is_layout(path) or is_package(os.fspath(path)):
-            from sframegen.api.packaged import read_package  # noqa: PLC0415 - here and below: only for packages
+        from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
-            return _of_package(os.fspath(path), read_package(path, each))
-        from sframegen.api.detaching import add_detached  # noqa: PLC0415
+        return read_kind(path, Kinds(partial(add_detached, options=options), refuse_objects, _of_package))
+    linked, objects = (partial(add, options=options) for add in (_add_to_linked, _add_to_objects))
+    return change_kind(path, writing, Kinds(linked, objects, _of_package))
 
-        return add_detached(
-            path,
-            detached,
-            layout=layout,
-            level=level,
-            debug_file=debug_file,
-            synthesize=synthesize,
-            compress=compress,
-            verify=verify,
-            dry_run=dry_run,
-            per_function=per_function,
-            jobs=jobs,
-            progress=progress,
-        )
-    if is_layout(path):
-        from sframegen.api.packaged import change_layout  # noqa: PLC0415
 
-        return _of_package(os.fspath(path), change_layout(path, each, output=output, dry_run=dry_run, force=force))
-    forced = frozenset([KernelChange.SEGMENT_IN_A_LOADER] if force else ()) - safe
-    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    with naming(str(target.path)), target:
-        if is_package(str(target.path), target.data):
-            from sframegen.api.packaged import change_package  # noqa: PLC0415
+def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
+    from sframegen.api.adding_objects import add_to_objects  # noqa: PLC0415 - not for linked files
 
-            return _of_package(str(target.path), change_package(target, each, force=force))
-        elf = given(target.data, str(target.path), target.source)
-        if isinstance(elf, Objects):
-            if synthesize:
-                raise FormatError("only linked files can have synthesized rows")
-            if unloaded:
-                raise FormatError("only linked files can have a section that is not loaded")
-            if any(one.section(MODULE_SECTION) for one in elf.members.values()):
-                module = Summary(str(target.path), note=KERNEL_MODULE)
-                return module if target.in_place else with_written(module, target.write(elf.copy, lambda *_: None))
-            from sframegen.api.adding_objects import add_to_objects  # noqa: PLC0415 - not for linked files
+    return add_to_objects(objects, target, options)
 
-            return add_to_objects(elf, target, layout, level, replace=replace, per_function=per_function, force=force)
-        check_linked(elf)
-        if is_detached(elf):
-            return with_written(detached_already(str(target.path)), target.copy(elf))
-        base = base_of(elf)
-        present = extents(elf)
-        if (replace or not present) and not synthesize:  # which forks processes
-            target.begin_copy(elf, kept_in_place(base.elf))
-        sources = find_sources(base.elf, None if debug_file is None else Path(debug_file))
-        converted = from_cfi(base.elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
-        summary = summary_of(str(target.path), base.elf, sources, converted, per_function=per_function)
-        if not len(converted.table):
-            return with_written(nothing_to_add(summary), target.copy(elf))
-        if present and base.given is elf and not replace:
-            if (unloaded_of(elf) is not None) != unloaded or not _says(elf, converted.coverage, layout):
-                raise _other_section(elf, unloaded=unloaded)
-            section = unloaded_of(elf)
-            size = sum(extent.size for extent in present)
-            if section is not None:
-                packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
-                summary, size = changed_to(summary, unloaded=True, compressed_bytes=packed), elf.contents_size(section)
-            return with_written(_unchanged(summary, size), target.copy(elf))
 
-        warnings = summary.warnings + (() if unloaded else not_taken(base.elf, layout))
-        encoder = converted.encoder(base.elf, level)
-        stored = Stored.of(encoder, compress, elf.byte_order) if unloaded else None
-        plan = plan_section(base, encoder, safe | forced, stored)
-        if forced and not unloaded and (risk := risk_of(role_of(base.elf, read_dynamic(base.elf)))):
-            warnings += (risk,)
-        summary = changed_to(summary, section_bytes=encoder.size_bytes, rows=len(encoder.table.row_start), warnings=warnings)
-        if stored is not None:
-            summary = changed_to(summary, unloaded=True, compressed_bytes=len(stored.data) if stored.flags else 0)
-        if dry_run and not present:
-            return changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
-        change = change_for(plan, base, encoder, stored)
-        if present and (is_written(elf, base, change) if stored is None else stored.is_in(elf)):
-            return with_written(_unchanged(summary, encoder.size_bytes), target.copy(elf))
-        if present and not replace:
-            raise _other_section(elf, unloaded=unloaded)
-        summary = changed_to(summary, plan=planned(plan), warnings=warnings + signed([elf], target, force=force))
-        written = target.write(
-            partial(write_all, elf, change, record=base.record, copy=target.copy_to), partial(verify_plan, plan, base)
-        )
-        return with_written(summary, written)
+class _Had(NamedTuple):
+    """A linked file before the change."""
+
+    elf: ElfFile
+    base: Base
+    sections: list[Extent]  # file ranges of SFrame sections
+
+    @property
+    def is_anothers(self) -> bool:
+        """True if it has a section that no record of ours can take back."""
+        return bool(self.sections) and self.base.given is self.elf
+
+
+class _New(NamedTuple):
+    """The section that it gets."""
+
+    encoder: Encoder
+    stored: Stored | None  # None: it is loaded
+    plan: InjectionPlan | Exchange
+
+
+def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
+    """What it has, what it gets, and the file with that."""
+    check_linked(elf)
+    if is_detached(elf):
+        return with_written(detached_already(str(target.path)), target.copy(elf))
+    had = _Had(elf, base_of(elf), extents(elf))
+    if (options.writing.replace or not had.sections) and not options.making.synthesize:  # which forks processes
+        target.begin_copy(elf, kept_in_place(had.base.elf))
+    summary, converted = made_of(had.base.elf, str(target.path), options.making, options.running)
+    if not len(converted.table):
+        return with_written(nothing_to_add(summary), target.copy(elf))
+    if had.is_anothers and not options.writing.replace:
+        return with_written(_with_its_own(had, summary, converted, options), target.copy(elf))
+    new = _new(had, converted, options)
+    return _written(had, new, _with_new(had, new, summary, options), target, options.writing)
+
+
+def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Adding) -> Summary:
+    """For a file that has the section already, from another tool. Raises RefusedError where it says something else."""
+    section = unloaded_of(had.elf)
+    if (section is not None) != options.writing.unloaded or not _says(had.elf, converted.coverage, options.making.layout):
+        raise _other_section(had.elf, unloaded=options.writing.unloaded)
+    size = sum(extent.size for extent in had.sections)
+    if section is None:
+        return _unchanged(summary, size)
+    packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
+    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), had.elf.contents_size(section))
+
+
+def _new(had: _Had, converted: Converted, options: Adding) -> _New:
+    writing = options.writing
+    encoder = converted.encoder(had.base.elf, options.making.level)
+    stored = Stored.of(encoder, writing.compress, had.elf.byte_order) if writing.unloaded else None
+    return _New(encoder, stored, plan_section(had.base, encoder, writing.safe | writing.forced, stored))
+
+
+def _with_new(had: _Had, new: _New, summary: Summary, options: Adding) -> Summary:
+    """With the figures of the section, and warnings about it."""
+    summary = changed_to(summary, section_bytes=new.encoder.size_bytes, rows=len(new.encoder.table.row_start))
+    if new.stored is not None:
+        return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
+    warnings = summary.warnings + not_taken(had.base.elf, options.making.layout)
+    if options.writing.forced and (risk := risk_of(role_of(had.base.elf, read_dynamic(had.base.elf)))):
+        warnings += (risk,)
+    return changed_to(summary, warnings=warnings)
+
+
+def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+    """Write the file, unless it has the section already. Raises RefusedError where it has another one."""
+    elf, base = had.elf, had.base
+    if writing.dry_run and not had.sections:  # the bytes of the section do not matter
+        return _planned(elf, new, summary, target, writing)
+    change = change_for(new.plan, base, new.encoder, new.stored)
+    if had.sections:
+        if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
+            return with_written(_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
+        if not writing.replace:
+            raise _other_section(elf, unloaded=writing.unloaded)
+    summary = _planned(elf, new, summary, target, writing)
+    write = partial(write_all, elf, change, record=base.record, copy=target.copy_to)
+    return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
+
+
+def _planned(elf: ElfFile, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+    warnings = summary.warnings + signed([elf], target, force=writing.force)
+    return changed_to(summary, plan=planned(new.plan), warnings=warnings)
 
 
 def _of_package(file: str, done: PassedPackage[Summary]) -> Summary:

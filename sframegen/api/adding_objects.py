@@ -6,9 +6,10 @@ from dataclasses import replace as changed_to
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
-from sframegen.api.added import summary_of, total
+from sframegen.api.added import Summary, summary_of, total
 from sframegen.api.common import refuse, signed, with_written
 
 if TYPE_CHECKING:
@@ -17,24 +18,35 @@ if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.objects.given_file import Objects
-    from sframegen.api.added import Summary
-    from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
+    from sframegen.api.options import Adding
 
 
-def add_to_objects(
-    objects: Objects, target: Target, layout: Layout, level: Level, *, replace: bool, per_function: bool, force: bool
-) -> Summary:
-    prepared = {at: prepare(elf, layout, level, replace=replace) for at, elf in objects.members.items()}
+MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
+KERNEL_MODULE = (
+    "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
+    "of processes only"
+)
+
+
+def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
+    making, writing = options.making, options.writing
+    if making.synthesize:
+        raise FormatError("only linked files can have synthesized rows")
+    if writing.unloaded:
+        raise FormatError("only linked files can have a section that is not loaded")
+    if any(one.section(MODULE_SECTION) for one in objects.members.values()):
+        module = Summary(str(target.path), note=KERNEL_MODULE)
+        return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
+    prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=per_function)
+        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
         size = sum(len(piece.section) for piece in filled.pieces)
         parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
         if filled.pieces:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
-    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=force))
+    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError, naming
+from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
 from linker.files.refusals import Refusal, RefusedError
-from linker.files.target import Target
 from linker.inject.apply import Change, write_all
-from linker.objects.given_file import Objects, given, open_given
+from linker.objects.given_file import open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
-from sframegen.api.common import findings_of, is_package, planned, refuse, with_written
+from sframegen.api.by_kind import Kinds, change_kind
+from sframegen.api.common import findings_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
-from sframegen.api.options import check_paths, check_reader, layout_of
+from sframegen.api.options import Making, Writing
 from sframegen.api.planned import Plan, plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
@@ -31,21 +30,23 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
-from sframegen.packages.kinds import is_layout
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from linker.existing.overwrite import Exchange
     from linker.files.read_back import Reader
+    from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
+    from linker.objects.given_file import Objects
     from sframegen.api.packaged import PassedPackage
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.format.layouts import FormatVersion
+    from sframegen.format.layouts import FormatVersion, Layout
 
 
 def convert(
@@ -78,53 +79,53 @@ def convert(
     `hard_links` is a single path. The target is then unchanged, except after an OSError that says that a name in `hard_links`
     keeps the old file, or that the target is replaced.
     """
-    layout = layout_of(version)
-    check_reader(verify)
-    check_paths("hard_links", hard_links)
-    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    with naming(str(target.path)), target:
-        elf = target.elf()
-        if is_detached(elf):
-            raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
-        pieces = read_pieces(elf)
-        abi = pieces[0].abi
-        merger = Merger()
-        for piece in pieces:
-            merger.add(piece)
-        merged, dead = merger.merged(elf.executable_ranges())
-        before = min(piece.header.version for piece in pieces)
-        change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
-        is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
-        if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
-            return with_written(change, target.copy(elf))
+    layout = Making(version).layout
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
+    return change_kind(path, writing, Kinds(partial(_convert, layout=layout)))
 
-        table, left_out = lower(merged, abi, layout)
-        if not len(table):
-            message = f"nothing in its SFrame section can be said in version {layout.version}"
-            raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
-        encoder = Encoder(table, abi, layout, share=abi.shares_rows)
-        encoder.flags |= layout.flags & merger.flags
-        step = _step(elf, encoder)
-        change = replace(
-            change,
-            functions=len(table),
-            rows=len(table.row_start),
-            section_bytes_before=step.size_before,
-            section_bytes=encoder.size_bytes,
-            left_out={reason.value: count for reason, count in left_out.items()},
-            plan=planned(step.plan),
-        )
 
-        def check(written: Path, reader: Reader) -> None:
-            findings = step.verify(written, reader)
-            address, lost = difference(merged, read_sframe(open_elf(written)).table)
-            if address is not None:
-                findings.append(f"another rule at {address:#x}")
-            elif lost != sum(left_out.values()):
-                findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
-            refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
+def _convert(elf: ElfFile, target: Target, layout: Layout) -> VersionChange:
+    if is_detached(elf):
+        raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
+    pieces = read_pieces(elf)
+    abi = pieces[0].abi
+    merger = Merger()
+    for piece in pieces:
+        merger.add(piece)
+    merged, dead = merger.merged(elf.executable_ranges())
+    before = min(piece.header.version for piece in pieces)
+    change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
+    is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
+    if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
+        return with_written(change, target.copy(elf))
 
-        return with_written(change, target.write(step.write, check))
+    table, left_out = lower(merged, abi, layout)
+    if not len(table):
+        message = f"nothing in its SFrame section can be said in version {layout.version}"
+        raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
+    encoder = Encoder(table, abi, layout, share=abi.shares_rows)
+    encoder.flags |= layout.flags & merger.flags
+    step = _step(elf, encoder)
+    change = replace(
+        change,
+        functions=len(table),
+        rows=len(table.row_start),
+        section_bytes_before=step.size_before,
+        section_bytes=encoder.size_bytes,
+        left_out={reason.value: count for reason, count in left_out.items()},
+        plan=planned(step.plan),
+    )
+
+    def check(written: Path, reader: Reader) -> None:
+        findings = step.verify(written, reader)
+        address, lost = difference(merged, read_sframe(open_elf(written)).table)
+        if address is not None:
+            findings.append(f"another rule at {address:#x}")
+        elif lost != sum(left_out.values()):
+            findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
+        refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
+
+    return with_written(change, target.write(step.write, check))
 
 
 class _Step(NamedTuple):
@@ -195,48 +196,40 @@ def remove(
     file is wrong, OSError, ValueError for an unknown reader, and TypeError if `hard_links` is a single path. The target is then
     unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    check_reader(verify)
-    check_paths("hard_links", hard_links)
-    each = partial(remove, verify=verify, dry_run=dry_run, force=force)
-    if is_layout(path):
-        from sframegen.api.packaged import change_layout  # noqa: PLC0415 - only for packages
+    writing = Writing(
+        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links, force=force
+    )
+    linked, objects = (partial(remove_from, force=force) for remove_from in (_remove_from_linked, _remove_from_objects))
+    return change_kind(path, writing, Kinds(linked, objects, _of_package))
 
-        return _of_package(os.fspath(path), change_layout(path, each, output=output, dry_run=dry_run, force=force))
-    target = Target(path, output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    with naming(str(target.path)), target:
-        if is_package(str(target.path), target.data):
-            from sframegen.api.packaged import change_package  # noqa: PLC0415
 
-            return _of_package(str(target.path), change_package(target, each, force=force))
-        elf = given(target.data, str(target.path), target.source)
-        if isinstance(elf, Objects):
-            return _remove_from_objects(elf, target, force=force)
-        if elf.header.e_type not in (ET_EXEC, ET_DYN):
-            raise elf.error("neither a program nor a library, nor an object")
-        places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
-        removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
-        if not places:
-            note = f"{Companion.DETACHED_SECTION}; to be rid of it, delete the file" if is_detached(elf) else ""
-            return with_written(replace(removal, note=note), target.copy(elf))
+def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
+    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+        raise elf.error("neither a program nor a library, nor an object")
+    places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
+    removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
+    if not places:
+        note = f"{Companion.DETACHED_SECTION}; to be rid of it, delete the file" if is_detached(elf) else ""
+        return with_written(replace(removal, note=note), target.copy(elf))
 
-        original = original_of(elf)
-        if original is not None:
-            has_one, size = bool(extents(original.elf)), len(original.elf.data)
-            removal = replace(removal, restored=True, still_has_one=has_one, size=size)
-            result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
-        elif own_loads(elf) or unloaded_of(elf) is not None or force:
-            result, plan = elf, plan_removal(elf)
-            removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
-        else:
-            message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
-            raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
+    original = original_of(elf)
+    if original is not None:
+        has_one, size = bool(extents(original.elf)), len(original.elf.data)
+        removal = replace(removal, restored=True, still_has_one=has_one, size=size)
+        result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
+    elif own_loads(elf) or unloaded_of(elf) is not None or force:
+        result, plan = elf, plan_removal(elf)
+        removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
+    else:
+        message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
+        raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
 
-        def check(written: Path, reader: Reader) -> None:
-            from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
+    def check(written: Path, reader: Reader) -> None:
+        from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
 
-            refuse(verify_writes(result, *plan, written, reader))
+        refuse(verify_writes(result, *plan, written, reader))
 
-        return with_written(removal, target.write(write, check))
+    return with_written(removal, target.write(write, check))
 
 
 def _of_package(file: str, done: PassedPackage[SectionRemoval]) -> SectionRemoval:

@@ -11,10 +11,7 @@ from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
-from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
-from sframegen.format.abi import abi_of
-from sframegen.packages.kinds import BEGINNING, kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,20 +24,11 @@ if TYPE_CHECKING:
     from sframegen.api.converted import VersionChange
     from sframegen.api.merged import Merged
     from sframegen.api.removed import SectionRemoval
-    from sframegen.conversion.convert import Converted
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.program.workers import Progress
 
 UNLINKED = {ET_CORE: "a core file"}
 R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
-
-
-def is_package(path: str, data: memoryview | None = None) -> bool:
-    """True if the file is a package, such as a wheel. `data`: its bytes, if they are known. Raises FormatError, OSError."""
-    beginning = beginning_of(path, path, BEGINNING) if data is None else bytes(data[:BEGINNING])
-    return not beginning.startswith(b"\x7fELF") and kind_of(path, beginning) is not None
 
 
 def check_linked(elf: ElfFile) -> None:
@@ -48,20 +36,6 @@ def check_linked(elf: ElfFile) -> None:
     kind = elf.header.e_type
     if kind not in (ET_EXEC, ET_DYN):
         raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
-
-
-def from_cfi(
-    elf: ElfFile, sources: Sources, layout: Layout, *, synthesize: bool, jobs: int, progress: Progress | None
-) -> Converted:
-    """What a linked file's section is made of. Raises FormatError."""
-    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - a merge needs none
-
-    converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), layout)
-    if not synthesize:
-        return converted
-    from sframegen.code.whole_file.synthesize import synthesize as synthesized  # noqa: PLC0415 - takes as long as a small conversion
-
-    return synthesized(elf, converted, jobs, progress)
 
 
 def with_written(result: R, written: Written) -> R:

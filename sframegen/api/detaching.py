@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace as changed_to
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from cfi.errors import FormatError, naming
+from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
@@ -16,86 +16,67 @@ from linker.files.read_back import chosen
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
-from linker.objects.given_file import Objects, open_given
-from sframegen.api.added import detached_already, nothing_to_add, summary_of
-from sframegen.api.common import check_linked, from_cfi, refuse
+from sframegen.api.added import detached_already, nothing_to_add
+from sframegen.api.common import check_linked, refuse
+from sframegen.api.from_cfi import made_of
 from sframegen.api.planned import Plan
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.companion import is_detached
 from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import identity_of, path_in_store
 from sframegen.elf.opening import map_descriptor
-from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from linker.files.location import Location
     from linker.files.read_back import Reader
+    from linker.objects.given_file import Objects
     from sframegen.api.added import Summary
+    from sframegen.api.options import Adding
     from sframegen.detached.identity import Identity
-    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import Layout
-    from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import Level
 
 MODE = 0o644
 
 
-def add_detached(
-    path: str | os.PathLike[str],
-    store: str | os.PathLike[str],
-    *,
-    layout: Layout,
-    level: Level,
-    debug_file: str | os.PathLike[str] | None,
-    synthesize: bool,
-    compress: Compression | None,
-    verify: bool | Reader,
-    dry_run: bool,
-    per_function: bool,
-    jobs: int,
-    progress: Progress | None,
-) -> Summary:
+def refuse_objects(_: Objects) -> NoReturn:
+    raise FormatError("only linked files can have a detached section")
+
+
+def add_detached(elf: ElfFile, options: Adding) -> Summary:
     """Write the section of a linked file into a store. A file there that has the same bytes already is left unchanged.
 
-    `store`: its path; a path is looked up again for each file, an `OwnDirectory` is held open.
+    The store is a path, which is looked up again for each file, or an `OwnDirectory`, which is held open.
 
     Raises FormatError, RefusedError for a file without a build-id, VerificationError and OSError.
     """
-    file = os.fspath(path)
-    with naming(file):
-        elf = open_given(file)
-        if isinstance(elf, Objects):
-            raise FormatError("only linked files can have a detached section")
-        check_linked(elf)
-        if is_detached(elf):
-            return detached_already(file)
-        identity = identity_of(elf)
-        if identity is None:
-            message = "no build-id that could name its detached section: ld --build-id makes one"
-            raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
-        sources = find_sources(elf, None if debug_file is None else Path(debug_file))
-        converted = from_cfi(elf, sources, layout, synthesize=synthesize, jobs=jobs, progress=progress)
-        summary = summary_of(file, elf, sources, converted, per_function=per_function)
-        if not len(converted.table):
-            return nothing_to_add(summary)
-        encoder = converted.encoder(elf, level)
-        section = Stored.of(encoder, compress, elf.byte_order)
-        data = detached_file(elf, identity, section.data, section.flags)
-        target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
-        summary = changed_to(
-            summary,
-            detached=target,
-            section_bytes=len(section.contents),
-            compressed_bytes=len(section.data) if section.flags & SHF_COMPRESSED else 0,
-            rows=len(encoder.table.row_start),
-        )
-        reader = chosen(verify, len(data))
-        if reader is not None:
-            refuse(_findings(data, elf, identity, section, reader))
+    store, file = options.writing.detached, elf.name
+    assert store is not None
+    check_linked(elf)
+    if is_detached(elf):
+        return detached_already(file)
+    identity = identity_of(elf)
+    if identity is None:
+        message = "no build-id that could name its detached section: ld --build-id makes one"
+        raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
+    summary, converted = made_of(elf, file, options.making, options.running)
+    if not len(converted.table):
+        return nothing_to_add(summary)
+    encoder = converted.encoder(elf, options.making.level)
+    section = Stored.of(encoder, options.writing.compress, elf.byte_order)
+    data = detached_file(elf, identity, section.data, section.flags)
+    target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
+    summary = changed_to(
+        summary,
+        detached=target,
+        section_bytes=len(section.contents),
+        compressed_bytes=section.compressed_bytes,
+        rows=len(encoder.table.row_start),
+    )
+    reader = chosen(options.writing.verify, len(data))
+    if reader is not None:
+        refuse(_findings(data, elf, identity, section, reader))
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
-    if dry_run:
+    if options.writing.dry_run:
         return planned
     if not _write(store, path_in_store(identity.build_id), data):
         return changed_to(summary, note="has it already")

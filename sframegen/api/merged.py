@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.api.planned import Plan, json_of
 from sframegen.elf.text import count_of, most_first, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from linker.merge.inputs import Inputs
     from linker.merge.merge_objects import Counts
+
+
+class Linked(NamedTuple):
+    """What a merge is made of, besides the linked file."""
+
+    inputs: Inputs
+    map_file: Path
+    file: str  # as messages name the result
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import SframegenError, naming
-from linker.files.target import Target
-from linker.inject.kernel_versions import safe_on
 from linker.merge.inputs import Inputs, read_all
-from sframegen.api.options import check_path, check_paths, check_reader, layout_of, level_of
+from sframegen.api.merged import Linked
+from sframegen.api.options import Making, Writing, check_path, check_paths
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from linker.files.read_back import Reader
-    from linker.inject.kernel_versions import KernelChange
     from sframegen.api.merged import Merged
-    from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.api.options import StrPath
+    from sframegen.format.layouts import FormatVersion
     from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import Level, LevelName
+    from sframegen.tables.optimize import LevelName
 
 
 def merge(
@@ -65,13 +64,12 @@ def merge(
         raise ValueError("no objects to merge")
     if (executable is None) != (map_file is None):
         raise ValueError("executable and map_file go together: the map is that of the executable's link")
-    check_reader(verify)
-    layout, level, safe = layout_of(version), level_of(optimize), safe_on(min_kernel)
+    making = Making(version, optimize)
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
     file = str(executable or output)
     inputs = Inputs(objects, progress)
     if executable is not None and map_file is not None:
-        target = Target(executable, output, verify=verify, dry_run=dry_run)
-        return _merge_into(target, Path(map_file), inputs, layout, level, safe, file)
+        return _merge_into(executable, making, writing, Linked(inputs, Path(map_file), file))
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
 
     from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415
@@ -92,26 +90,18 @@ def merge(
                     better.add_note(line)
                 raise better from failed
             raise
-        target = Target(made.output, output, verify=verify, dry_run=dry_run)
-        merged = _merge_into(target, made.map_file, inputs, layout, level, safe, file)
+        merged = _merge_into(made.output, making, writing, Linked(inputs, made.map_file, file))
         return replace(merged, warnings=(*made.messages, *merged.warnings))
 
 
-def _merge_into(
-    target: Target,
-    map_file: Path,
-    inputs: Inputs,
-    layout: Layout,
-    level: Level,
-    safe: frozenset[KernelChange],
-    file: str,
-) -> Merged:
-    with naming(file), target:
+def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked) -> Merged:
+    target = writing.target(path)
+    with naming(linked.file), target:
         elf = target.elf()
         if elf.header.e_type == ET_REL:
             from sframegen.api.merging_object import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
 
-            return into_object(target, elf, map_file, inputs, layout, level, file)
+            return into_object(elf, target, making, linked)
         from sframegen.api.merging_linked import into_linked  # noqa: PLC0415
 
-        return into_linked(target, elf, map_file, inputs, layout, level, safe, file)
+        return into_linked(elf, target, making, writing, linked)

@@ -13,33 +13,19 @@ from sframegen.api.common import not_taken, planned, signed, verify_plan, with_w
 from sframegen.api.merged import merged_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from linker.files.target import Target
-    from linker.inject.kernel_versions import KernelChange
-    from linker.merge.inputs import Inputs
-    from sframegen.api.merged import Merged
+    from sframegen.api.merged import Linked, Merged
+    from sframegen.api.options import Making, Writing
     from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
 
 
-def into_linked(
-    target: Target,
-    elf: ElfFile,
-    map_file: Path,
-    inputs: Inputs,
-    layout: Layout,
-    level: Level,
-    safe: frozenset[KernelChange],
-    file: str,
-) -> Merged:
+def into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
     counts = Counts()
     warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
     base = base_of(elf)
-    encoder = merge_objects(inputs, in_linked(map_file, base.elf), layout, level, counts)
-    warnings += not_taken(base.elf, layout)
-    plan = plan_section(base, encoder, safe)
+    encoder = merge_objects(linked.inputs, in_linked(linked.map_file, base.elf), making.layout, making.level, counts)
+    warnings += not_taken(base.elf, making.layout)
+    plan = plan_section(base, encoder, writing.safe)
     change = change_for(plan, base, encoder)
     written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
-    return with_written(replace(merged_of(file, counts), plan=planned(plan), warnings=warnings), written)
+    return with_written(replace(merged_of(linked.file, counts), plan=planned(plan), warnings=warnings), written)

@@ -17,26 +17,16 @@ if TYPE_CHECKING:
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
-    from linker.merge.inputs import Inputs
-    from sframegen.api.merged import Merged
+    from sframegen.api.merged import Linked, Merged
+    from sframegen.api.options import Making
     from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
 
 
-def into_object(
-    target: Target,
-    elf: ElfFile,
-    map_file: Path,
-    inputs: Inputs,
-    layout: Layout,
-    level: Level,
-    file: str,
-) -> Merged:
+def into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
     counts = Counts()
-    filled = fill(elf, map_file, inputs, layout, level, counts)
+    filled = fill(elf, linked.map_file, linked.inputs, making.layout, making.level, counts)
 
     def check(written: Path, _reader: Reader) -> None:
         refuse(check_object(filled, open_elf(written)))
 
-    return with_written(merged_of(file, counts), target.write(partial(write_object, filled), check))
+    return with_written(merged_of(linked.file, counts), target.write(partial(write_object, filled), check))

@@ -1,12 +1,19 @@
-"""Parameters of the public functions, as what they stand for. A ValueError names an unknown or an impossible one."""
+"""What the keywords of the public functions stand for: values that are built once, and checked when they are.
+
+A ValueError names an unknown or an impossible one, a TypeError one of another type. What the keywords mean is in the docstrings of
+the functions that take them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from linker.files.read_back import READERS
+from linker.files.target import Target
+from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.elf.compressed import Compression
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import MOST_WORKERS
@@ -15,43 +22,110 @@ from sframegen.tables.optimize import LEVELS
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
 
     StrPath = str | os.PathLike[str]
 
 
-def layout_of(version: FormatVersion) -> Layout:
-    if version not in WRITABLE:
-        raise ValueError(f"SFrame version {version!r} is not written, only {_all(WRITABLE)}")
-    return WRITABLE[version]
+@dataclass(frozen=True)
+class Making:
+    """What section is made, and what the result says of it."""
+
+    version: FormatVersion
+    optimize: LevelName = "fast"
+    debug_file: StrPath | None = None
+    synthesize: bool = False
+    per_function: bool = False
+
+    def __post_init__(self) -> None:
+        if self.version not in WRITABLE:
+            raise ValueError(f"SFrame version {self.version!r} is not written, only {_all(WRITABLE)}")
+        if self.optimize not in LEVELS:
+            raise ValueError(f"unknown level {self.optimize!r}, only {_all(LEVELS)}")
+
+    @property
+    def layout(self) -> Layout:
+        return WRITABLE[self.version]
+
+    @property
+    def level(self) -> Level:
+        return LEVELS[self.optimize]
 
 
-def level_of(name: LevelName) -> Level:
-    if name not in LEVELS:
-        raise ValueError(f"unknown level {name!r}, only {_all(LEVELS)}")
-    return LEVELS[name]
+@dataclass(frozen=True)
+class Writing:
+    """Where the result goes, how it gets there, and which changes are allowed."""
+
+    output: StrPath | None = None  # None: in place
+    verify: bool | Reader = True
+    dry_run: bool = False
+    preserve_timestamps: bool = False
+    hard_links: Sequence[StrPath] = ()
+    force: bool = False
+    replace: bool = False
+    min_kernel: str | None = None
+    unloaded: bool = False
+    detached: StrPath | None = None
+    compress: Compression | None = None
+
+    def __post_init__(self) -> None:
+        if self.compress is not None and self.compress not in get_args(Compression):
+            raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
+        if self.compress is not None and not self.unloaded and self.detached is None:
+            raise ValueError("only a section that is not loaded can be compressed")
+        if not isinstance(self.verify, bool) and self.verify not in READERS:
+            raise ValueError(f"unknown reader {self.verify!r} for verify, only True, False, {_all(READERS)}")
+        check_paths("hard_links", self.hard_links)
+        safe_on(self.min_kernel)
+        if self.detached is not None and (self.unloaded or self.output is not None):
+            raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
+
+    @property
+    def safe(self) -> frozenset[KernelChange]:
+        """Changes that all kernels accept on which the result must run."""
+        return safe_on(self.min_kernel)
+
+    @property
+    def forced(self) -> frozenset[KernelChange]:
+        """Those that they may not accept, and that are made nevertheless."""
+        return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
+
+    def of_part(self, output: StrPath | None) -> Writing:
+        """The same for a file of a package."""
+        return replace(self, output=output, hard_links=(), preserve_timestamps=False)
+
+    def target(self, path: StrPath) -> Target:
+        return Target(
+            path,
+            self.output,
+            verify=self.verify,
+            dry_run=self.dry_run,
+            preserve_timestamps=self.preserve_timestamps,
+            hard_links=self.hard_links,
+        )
 
 
-def check_compression(compression: str | None, *, unloaded: bool) -> None:
-    """Raises ValueError for one that is not known, or not possible."""
-    if compression is not None and compression not in get_args(Compression):
-        raise ValueError(f"unknown compression {compression!r}, only {_all(get_args(Compression))}")
-    if compression is not None and not unloaded:
-        raise ValueError("only a section that is not loaded can be compressed")
+@dataclass(frozen=True)
+class Running:
+    """How many processes work on it, and what they call with how far they are."""
+
+    jobs: int = 1
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jobs, int):
+            raise TypeError(f"jobs is {self.jobs!r}: give a whole number")
+        if not 1 <= self.jobs <= MOST_WORKERS:
+            raise ValueError(f"jobs is {self.jobs}: at least 1, at most {MOST_WORKERS:,}")
 
 
-def check_reader(verify: bool | Reader) -> None:
-    """Raises ValueError for an unknown one."""
-    if not isinstance(verify, bool) and verify not in READERS:
-        raise ValueError(f"unknown reader {verify!r} for verify, only True, False, {_all(READERS)}")
+class Adding(NamedTuple):
+    """All options of `add_section`."""
 
-
-def check_jobs(jobs: int) -> None:
-    """Raises ValueError for no process, or more than a machine can have; TypeError for what is no whole number."""
-    if not isinstance(jobs, int):
-        raise TypeError(f"jobs is {jobs!r}: give a whole number")
-    if not 1 <= jobs <= MOST_WORKERS:
-        raise ValueError(f"jobs is {jobs}: at least 1, at most {MOST_WORKERS:,}")
+    making: Making
+    writing: Writing
+    running: Running
 
 
 def check_paths(name: str, paths: Iterable[StrPath]) -> None:

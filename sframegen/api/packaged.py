@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from linker.files.target import Target
     from sframegen.api.added import Summary
+    from sframegen.api.options import StrPath, Writing
     from sframegen.api.removed import SectionRemoval
     from sframegen.packages.passing import Passed
-
-    StrPath = str | os.PathLike[str]
 
 R = TypeVar("R", "Summary", "SectionRemoval")
 
@@ -111,16 +110,16 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
     return PassedPackage(passed, visits.parts, visits.refused, visits.faults, written, size_before, size)
 
 
-def change_layout(path: StrPath, each: Callable[..., R], *, output: StrPath | None, dry_run: bool, force: bool) -> PassedPackage[R]:
-    """`change_package` for a directory with an OCI layout; `output` None: in place."""
-    visits = Visits(each, is_written=not dry_run)
-    done = pass_layout(path, visits, output, dry_run=dry_run, force=force)
-    if dry_run and done.passed.signed and not force and any(map(_has_changed, visits.parts)):
+def change_layout(path: StrPath, each: Callable[..., R], writing: Writing) -> PassedPackage[R]:
+    """`change_package` for a directory with an OCI layout."""
+    visits = Visits(each, is_written=not writing.dry_run)
+    done = pass_layout(path, visits, writing.output, dry_run=writing.dry_run, force=writing.force)
+    if writing.dry_run and done.passed.signed and not writing.force and any(map(_has_changed, visits.parts)):
         raise RefusedError(Refusal.SIGNED, f"signed: {done.passed.signed}", file=os.fspath(path))
     return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, done.written, done.size_before, done.size)
 
 
-def read_package(path: str | os.PathLike[str], each: Callable[..., R]) -> PassedPackage[R]:
+def read_package(path: StrPath, each: Callable[..., R]) -> PassedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file that it only reads."""
     visits = Visits(each, is_written=False)
     if is_layout(path):

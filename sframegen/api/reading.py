@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
-from linker.objects.given_file import Objects, open_given
 from linker.objects.object_check import check_objects
-from sframegen.api.common import is_package
-from sframegen.api.options import check_jobs, check_paths
+from sframegen.api.by_kind import Kinds, is_package, read_kind
+from sframegen.api.options import Running, check_paths
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
+    from linker.objects.given_file import Objects
     from sframegen.checks.check import Consumer
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
@@ -66,39 +66,45 @@ def check(
       `instructions`, with the bytes of code analysed so far and the current estimate of the total, which may count a byte more than
       once.
 
-    What is wrong with the section is a finding, also that there is none. Raises FormatError if the file cannot be read or is of a
+    Faults of the section are findings, and so is a missing section. Raises FormatError if the file cannot be read or is of a
     kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
     and TypeError if `sections` is a single path.
     """
-    check_jobs(jobs)
+    running = Running(jobs, progress)
     check_paths("sections", sections)
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
-    with naming(str(path)):
-        if is_package(str(path)):
-            raise FormatError("a package: unpack it and check the directory")
-        given = open_given(str(path))
-        if isinstance(given, Objects):
-            if instructions:
-                raise FormatError("instructions are checked in linked files only: jumps and calls of an object lead nowhere yet")
-            if debug_file is not None:
-                raise FormatError("an object has no separate debug file")
-            if second_reader:
-                raise FormatError("the second reader reads the call frame information of linked files only")
-            return check_objects(given)
+    no_objects = {
+        "instructions are checked in linked files only: jumps and calls of an object lead nowhere yet": instructions,
+        "an object has no separate debug file": debug_file is not None,
+        "the second reader reads the call frame information of linked files only": second_reader,
+    }
+
+    def check_linked(elf: ElfFile) -> CheckReport:
         stores = Stores(sections)
         report = check_file(
-            given,
-            detached=_detached(given, stores),
+            elf,
+            detached=_detached(elf, stores),
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,
             second_reader=second_reader,
-            jobs=jobs,
-            progress=progress,
+            jobs=running.jobs,
+            progress=running.progress,
         )
         return replace(report, warnings=(*stores.take_notes(), *report.warnings))
+
+    def check_unlinked(objects: Objects) -> CheckReport:
+        for why_not, is_asked in no_objects.items():
+            if is_asked:
+                raise FormatError(why_not)
+        return check_objects(objects)
+
+    with naming(os.fspath(path)):
+        if is_package(os.fspath(path)):
+            raise FormatError("a package: unpack it and check the directory")
+        return read_kind(path, Kinds(check_linked, check_unlinked))
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

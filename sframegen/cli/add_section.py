@@ -1,49 +1,30 @@
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
+from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import (
-    FORCE_ADD,
-    JSON_LIST,
-    PRESERVE_TIMESTAMPS,
-    QUIET,
-    SYNTHESIZE,
-    VERBOSE_OR_QUIET,
-    debug_file,
-    dry_run,
-    min_coverage,
-    verbose,
-)
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.several import JOBS, changes, for_code
+from sframegen.cli.shared.several import changes, for_code
 from sframegen.cli.shared.write_options import (
-    MIN_KERNEL,
     OUTPUT,
     OUTPUT_DIR,
     OUTPUT_OR_DIR,
+    PRESERVE_TIMESTAMPS,
     READ_BACK_OR_NOT,
-    UNLOADED,
-    compression,
-    format_version,
-    level,
-    verification,
+    VERIFICATION,
+    dry_run,
 )
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from linker.files.read_back import Reader
     from sframegen.api.added import Summary
-    from sframegen.elf.compressed import Compression
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.optimize import LevelName
+    from sframegen.cli.shared.common_options import How
 
 
 @click.command(
@@ -64,61 +45,23 @@ if TYPE_CHECKING:
     ],
 )
 @FILES
-@format_version()
-@OUTPUT
-@OUTPUT_DIR
-@JOBS
-@PRESERVE_TIMESTAMPS
-@dry_run()
-@verification
-@level("fast")
-@click.option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it.")
-@click.option("--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written.")
-@min_coverage("Exit 1 if the section covers less of the code.")
-@debug_file("for code that FILE's .eh_frame does not describe.")
-@SYNTHESIZE
-@MIN_KERNEL
-@UNLOADED
-@click.option(
-    "--detached",
-    type=click.Path(file_okay=False),
-    is_eager=True,  # known when --compress is read
-    metavar="DIR",
-    help="Write the section to a file of its own, DIR/.build-id/ab/cdef....sframe, and leave FILE unchanged.",
+@adding(
+    ADD_SECTION,
+    before={
+        "optimize": (OUTPUT, OUTPUT_DIR, JOBS, PRESERVE_TIMESTAMPS, dry_run(), VERIFICATION),
+        "debug_file": (
+            click.option(
+                "--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written."
+            ),
+            min_coverage("Exit 1 if the section covers less of the code."),
+        ),
+        "per_function": (verbose("Account for all executable bytes, and list what was left out."), QUIET),
+    },
 )
-@compression("--unloaded", "--detached")
-@FORCE_ADD
-@verbose("Account for all executable bytes, and list what was left out.")
-@QUIET
-@click.option("--per-function", is_flag=True, help="With --json: also account for each function.")
 @JSON_LIST
 @click.pass_context
 def command(
-    ctx: click.Context,
-    files: tuple[str, ...],
-    *,
-    version: FormatVersion,
-    optimize: LevelName,
-    replace: bool,
-    output: str | None,
-    output_dir: str | None,
-    jobs: int,
-    preserve_timestamps: bool,
-    dry_run: bool,
-    verify: bool | Reader,
-    strict: bool,
-    min_coverage: float | None,
-    debug_file: str | None,
-    synthesize: bool,
-    min_kernel: str | None,
-    unloaded: bool,
-    compress: Compression | None,
-    detached: str | None,
-    force: bool,
-    verbose: bool,
-    quiet: bool,
-    per_function: bool,
-    as_json: bool,
+    ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, Any], how: How, strict: bool, min_coverage: float | None
 ) -> None:
     """Add an SFrame section to each FILE, made from its call frame information.
 
@@ -140,47 +83,19 @@ def command(
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
-    if per_function and not as_json:
+    if keywords["per_function"] and not how.as_json:
         raise click.UsageError("--per-function needs --json")
     run = Run()
-    add: Callable[..., Summary] = partial(
-        api.add_section,
-        debug_file=debug_file or None,
-        version=version,
-        optimize=optimize,
-        replace=replace,
-        per_function=per_function,
-        force=force,
-        synthesize=synthesize,
-        min_kernel=min_kernel,
-        unloaded=unloaded,
-        compress=compress,
-        detached=detached,
-    )
-    if synthesize:
-        add = for_code(add, files, jobs)
-    changed = changes(
-        run,
-        files,
-        add,
-        output=output,
-        output_dir=output_dir,
-        jobs=jobs,
-        preserve_timestamps=preserve_timestamps,
-        dry_run=dry_run,
-        verify=verify,
-        quiet=quiet,
-        as_json=as_json,
-    )
+    add = for_code(api.add_section, files, how.jobs) if keywords["synthesize"] else api.add_section
     summaries: list[Summary] = []
-    for summary in changed:
+    for summary in changes(run, files, add, keywords, how):
         summaries.append(summary)
-        if not (quiet or as_json):
-            _print(summary, verbose=verbose, plan=dry_run)
+        if how.prints_lines:
+            _print(summary, verbose=how.verbose, plan=keywords["dry_run"])
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
-    if verbose and not as_json and len(summaries) > 1:
+    if how.verbose and not how.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
-    if as_json:
+    if how.as_json:
         run.print_json()
     ctx.exit(run.status)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,9 +10,9 @@ from sframegen import api
 from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
 from sframegen.checks.finding import Severity
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
-from sframegen.cli.shared.several import JOBS, each, for_code
+from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
 from sframegen.detached.stores import directories_of
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.checks.check import Consumer
+    from sframegen.cli.shared.common_options import How
 
 
 @click.command(
@@ -59,15 +60,12 @@ def command(
     files: tuple[str, ...],
     *,
     consumer: Consumer,
-    debug_file: str | None,
+    keywords: dict[str, Any],
     sections: tuple[str, ...],
     instructions: bool,
     second_reader: bool | None,
     strict: bool,
-    jobs: int,
-    verbose: bool,
-    quiet: bool,
-    as_json: bool,
+    how: How,
 ) -> None:
     """Check the SFrame section of each FILE, whichever tool produced it: programs and libraries, objects and archives.
 
@@ -85,25 +83,25 @@ def command(
     work: Callable[..., CheckReport] = partial(
         api.check,
         consumer=consumer,
-        debug_file=debug_file or None,
+        **keywords,
         sections=directories_of(sections),
         instructions=instructions,
         second_reader=second_reader,
     )
     paths = _expanded(run, files)
     if instructions or second_reader:
-        work = for_code(work, paths, jobs)
-    for path, found in each(run, paths, work, jobs, verify=False, lines=not (quiet or as_json)):
+        work = for_code(work, paths, how.jobs)
+    for path, found in each(run, paths, work, how.jobs, verify=False, lines=how.prints_lines):
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
-        if as_json:
+        if how.as_json:
             run.reports.append(report)
             continue
-        for warning in () if quiet else report.warnings:
+        for warning in () if how.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
-        _print(report, verbose=verbose, quiet=quiet)
-    if as_json:
+        _print(report, verbose=how.verbose, quiet=how.quiet)
+    if how.as_json:
         run.print_json()
     ctx.exit(run.status)
 

@@ -151,7 +151,7 @@ def main() -> NoReturn:
 
 
 def _standard_output(error: OSError) -> None:
-    """A closed pipe is no error. What is still buffered has nowhere to go."""
+    """A closed pipe is not an error. Buffered output is dropped."""
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):

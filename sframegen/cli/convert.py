@@ -1,28 +1,28 @@
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, PRESERVE_TIMESTAMPS, QUIET, VERBOSE_OR_QUIET, dry_run, verbose
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.several import JOBS, changes
+from sframegen.cli.shared.several import changes
 from sframegen.cli.shared.write_options import (
     OUTPUT,
     OUTPUT_DIR,
     OUTPUT_OR_DIR,
+    PRESERVE_TIMESTAMPS,
     READ_BACK_OR_NOT,
+    VERIFICATION,
+    dry_run,
     format_version,
-    verification,
 )
 
 if TYPE_CHECKING:
-    from linker.files.read_back import Reader
     from sframegen.api.converted import VersionChange
-    from sframegen.format.layouts import FormatVersion
+    from sframegen.cli.shared.common_options import How
 
 
 @click.command(
@@ -38,26 +38,12 @@ if TYPE_CHECKING:
 @JOBS
 @PRESERVE_TIMESTAMPS
 @dry_run()
-@verification
+@VERIFICATION
 @verbose("List what was left out, and why.")
 @QUIET
 @JSON_LIST
 @click.pass_context
-def command(
-    ctx: click.Context,
-    files: tuple[str, ...],
-    *,
-    version: FormatVersion,
-    output: str | None,
-    output_dir: str | None,
-    jobs: int,
-    preserve_timestamps: bool,
-    dry_run: bool,
-    verify: bool | Reader,
-    verbose: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def command(ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
     """Rewrite the SFrame section of each FILE in another version of the format, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
@@ -66,22 +52,10 @@ def command(
     version is left unchanged; with -o or --output-dir it is copied.
     """
     run = Run()
-    for change in changes(
-        run,
-        files,
-        partial(api.convert, version=version),
-        output=output,
-        output_dir=output_dir,
-        jobs=jobs,
-        preserve_timestamps=preserve_timestamps,
-        dry_run=dry_run,
-        verify=verify,
-        quiet=quiet,
-        as_json=as_json,
-    ):
-        if not (quiet or as_json):
-            _print(change, verbose=verbose, plan=dry_run)
-    if as_json:
+    for change in changes(run, files, api.convert, keywords, how):
+        if how.prints_lines:
+            _print(change, verbose=how.verbose, plan=keywords["dry_run"])
+    if how.as_json:
         run.print_json()
     ctx.exit(run.status)
 

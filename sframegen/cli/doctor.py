@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from sframegen.cli.installation.description import text
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
+
+if TYPE_CHECKING:
+    from sframegen.cli.shared.common_options import How
 
 
 @click.command(
@@ -13,7 +18,7 @@ from sframegen.cli.shared.common_options import JSON_OBJECT
     examples=[Example("Print the parts that do not work", "sframegen doctor --json | jq '.parts[] | select(.works | not)'")],
 )
 @JSON_OBJECT
-def command(*, as_json: bool) -> None:
+def command(*, how: How) -> None:
     """Print what this installation is, and which parts of it work.
 
     Versions, whether the hot loops are compiled, and then a line for each part: libraries, the kernel program of `profile`, tools
@@ -22,4 +27,4 @@ def command(*, as_json: bool) -> None:
 
     The exit status is 0 whatever works. A bug report should have the output.
     """
-    click.echo(text(as_json=as_json))
+    click.echo(text(as_json=how.as_json))

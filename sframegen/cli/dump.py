@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.object_view import ObjectView
+    from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.section_text import NameOf
     from sframegen.format.decode import SframeSection
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--names", is_flag=True, help="Add each function's name, from the file's symbol table.")
 @JSON_LIST
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bool) -> None:
+def command(ctx: click.Context, files: tuple[str, ...], names: bool, how: How) -> None:
     """Print the SFrame section of each FILE, line for line like `readelf --sframe` of GNU binutils 2.47.
 
     Version 1, which binutils 2.47 does not read, is printed in the same format. For objects and archives, all sections are
@@ -53,7 +54,7 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, as_json: bo
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines
     run = Run()
-    pieces = json_list(_documents(run, files)) if as_json else _text(run, files, names)
+    pieces = json_list(_documents(run, files)) if how.as_json else _text(run, files, names)
     sys.stdout.writelines(pieces)
     ctx.exit(run.status)
 

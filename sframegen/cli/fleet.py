@@ -5,18 +5,22 @@ import json
 import re
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
+from sframegen.cli.shared.common_options import jobs, part_of_how
 from sframegen.cli.shared.number_values import COUNT, SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
-from sframegen.cli.shared.several import jobs
-from sframegen.program.libraries import FLEET, imported
+from sframegen.program.libraries import FLEET as EXTRA
+from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sframegen.cli.shared.common_options import How
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
@@ -51,7 +55,7 @@ def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | No
 
 def _needs_extra(use: str) -> None:
     """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
-    libraries = [one for one in FLEET if f"fleet {use}" in one.use]
+    libraries = [one for one in EXTRA if f"fleet {use}" in one.use]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
         from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
 
@@ -118,9 +122,9 @@ def command() -> None:
     show_default=True,
     help="Memory (address space) for one package: 512M, or 4G.",
 )
-@click.option("--force", is_flag=True, help="Also change signed packages and files.")
-@click.option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
+@adding(FLEET)
+@part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
+@part_of_how("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -129,13 +133,11 @@ def run(
     output: str,
     mode: str,
     scheduler: str | None,
-    jobs: int,
     workers: int | None,
     timeout: float,
     memory: int,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    keywords: dict[str, Any],
+    how: How,
 ) -> None:
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
@@ -154,20 +156,20 @@ def run(
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
     findings = Run()
-    options = RunOptions(Mode(mode), force=force, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
-        fleet = FleetRun(sources, output, options, _Watcher(findings, bar if sys.stderr.isatty() else None, quiet=quiet))
+        fleet = FleetRun(sources, output, options, _Watcher(findings, bar if sys.stderr.isatty() else None, quiet=how.quiet))
         try:
             with findings.file(output):
-                totals = fleet.run(Cluster(scheduler, workers or jobs))
+                totals = fleet.run(Cluster(scheduler, workers or how.jobs))
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
             raise
-    if totals is not None and as_json:
+    if totals is not None and how.as_json:
         click.echo(json.dumps(totals.to_json(), indent=2))
-    elif totals is not None and not quiet:
+    elif totals is not None and not how.quiet:
         click.echo(totals.one_line())
     ctx.exit(findings.status)
 

@@ -6,16 +6,17 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from linker.files.location import locate
 from sframegen.cli.linking.link_output import output_of, state_of
+from sframegen.cli.shared.adding_options import LINK, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import SYNTHESIZE
+from sframegen.cli.shared.common_options import words_of
 from sframegen.cli.shared.output import PathName, Run, in_words, note
-from sframegen.cli.shared.write_options import MIN_KERNEL, READ_BACK_OR_NOT, format_version, level, verification
+from sframegen.cli.shared.write_options import READ_BACK_OR_NOT, VERIFICATION
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
@@ -24,10 +25,6 @@ from sframegen.program.turn import REFUSALS, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from linker.files.read_back import Reader
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.optimize import LevelName
 
 NOT_FOUND = 127  # the status of shells for it
 MAX_MESSAGE = 2000  # bytes; fits into a pipe
@@ -47,11 +44,8 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
     ],
 )
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
-@format_version()
-@level("fast")
-@SYNTHESIZE
-@MIN_KERNEL
-@verification
+@adding(LINK)
+@VERIFICATION
 @click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
 @click.option("--install", metavar="DIR", type=PathName(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
 @click.pass_context
@@ -59,11 +53,7 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    version: FormatVersion,
-    optimize: LevelName,
-    synthesize: bool,
-    min_kernel: str | None,
-    verify: bool | Reader,
+    keywords: dict[str, Any],
     fatal: bool,
     install: str | None,
 ) -> None:
@@ -78,9 +68,7 @@ def command(
     that links. With LINKER, only DIR/ld is written, for that linker.
     """
     if install is not None:
-        options = ["--format", str(version), "--optimize", optimize]
-        options += ["--synthesize"] * synthesize + ([] if verify is True else ["--verify", verify or "none"]) + ["--fatal"] * fatal
-        options += [] if min_kernel is None else ["--min-kernel", min_kernel]
+        options = [*words_of(ctx.command.params, keywords), *["--fatal"] * fatal]
         ctx.exit(_install(Path(install), arguments, options))
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
@@ -108,15 +96,7 @@ def command(
         if is_linked(beginning_of(output, output, EHDR_SIZE)):
             from sframegen import api  # noqa: PLC0415 - takes longer than most links
 
-            summary = api.add_section(
-                output,
-                version=version,
-                optimize=optimize,
-                verify=verify,
-                replace=True,
-                synthesize=synthesize,
-                min_kernel=min_kernel,
-            )
+            summary = api.add_section(output, replace=True, **keywords)
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 

@@ -2,21 +2,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, dry_run, verbose
+from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to
-from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, format_version, level, verification
+from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, VERIFICATION, dry_run, format_version, level
 
 if TYPE_CHECKING:
-    from linker.files.read_back import Reader
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.optimize import LevelName
+    from sframegen.cli.shared.common_options import How
 
 
 @click.command(
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 @level("none")
 @MIN_KERNEL
 @dry_run("Print the plan; write nothing.")
-@verification
+@VERIFICATION
 @verbose("List what was left out, and which linked files were not given.")
 @QUIET
 @JSON_OBJECT
@@ -48,14 +46,8 @@ def command(
     output: str,
     map_file: str | None,
     linker: str,
-    version: FormatVersion,
-    optimize: LevelName,
-    min_kernel: str | None,
-    dry_run: bool,
-    verify: bool | Reader,
-    verbose: bool,
-    quiet: bool,
-    as_json: bool,
+    keywords: dict[str, Any],
+    how: How,
 ) -> None:
     """Merge the SFrame sections of objects into one, as GNU ld does.
 
@@ -80,23 +72,19 @@ def command(
                 executable=executable,
                 map_file=map_file,
                 linker=linker,
-                version=version,
-                optimize=optimize,
-                min_kernel=min_kernel,
-                verify=verify,
-                dry_run=dry_run,
+                **keywords,
                 progress=bar if sys.stderr.isatty() else None,
             )
-        for warning in () if quiet else report.warnings:
+        for warning in () if how.quiet else report.warnings:
             note(f"{output}: warning: {warning}")
         run.reports.append(report)
-        if not (quiet or as_json):
+        if how.prints_lines:
             click.echo(report.one_line())
-            for line in report.details() if verbose else ():
+            for line in report.details() if how.verbose else ():
                 click.echo(line)
-            if dry_run and report.plan is not None:
+            if keywords["dry_run"] and report.plan is not None:
                 click.echo(str(report.plan))
-    if as_json:
+    if how.as_json:
         [result] = run.taken()
         click.echo(json.dumps(result))
     ctx.exit(run.status)

@@ -6,13 +6,14 @@ import shutil
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from cfi.errors import SframegenError
-from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
@@ -30,12 +31,13 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
+    from sframegen.cli.shared.common_options import How
     from sframegen.profile.backends import Session
     from sframegen.profile.collected import Collected
     from sframegen.profile.report.formats.file_formats import Format
@@ -60,6 +62,22 @@ def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) ->
     return name
 
 
+class Sampling(NamedTuple):
+    """What is sampled, and how."""
+
+    system: bool
+    perf_data: str | None
+    frequency: int
+    event: str | None
+    kernel: bool
+    idle: bool
+    max_memory: int  # MiB
+    backend: str | None
+
+
+part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
+
+
 @click.command(
     name="profile",
     cls=Command,
@@ -75,12 +93,12 @@ def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) ->
     ],
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--system", is_flag=True, help="Sample all processes.")
-@click.option(
+@part_of_sampling("--system", is_flag=True, help="Sample all processes.")
+@part_of_sampling(
     "--perf-data", metavar="FILE", type=PathName(), is_eager=True, help="Read a file that `perf record --call-graph dwarf` wrote."
 )
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
-@click.option(
+@part_of_sampling(
     "-F",
     "--frequency",
     metavar="N",
@@ -90,7 +108,7 @@ def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) ->
     help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
 @duration("Stop after this number of seconds.")
-@click.option(
+@part_of_sampling(
     "-e",
     "--event",
     metavar="EVENT",
@@ -107,12 +125,12 @@ def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) ->
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
 @tid("Show only this thread. May be given again.", several=True)
-@click.option("--kernel", is_flag=True, help="Include kernel frames.")
+@part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
-@click.option("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
+@part_of_sampling("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
-@click.option("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
-@click.option(
+@part_of_sampling("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
+@part_of_sampling(
     "--backend",
     type=click.Choice(BACKENDS),
     help="Where stacks are walked: in the kernel (BPF), or here, from copies.  [default: in the kernel where that is allowed]",
@@ -124,22 +142,15 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    system: bool,
-    perf_data: str | None,
+    sampling: Sampling,
     as_probe: bool,
-    frequency: int,
     duration: float | None,
-    event: str | None,
     output: tuple[str, ...],
     tid: tuple[int, ...],
-    kernel: bool,
     by: str,
-    idle: bool,
     collapse_runtime: bool,
-    max_memory: int,
-    backend: str | None,
     sections: tuple[str, ...],
-    as_json: bool,
+    how: How,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
@@ -148,49 +159,54 @@ def command(
     that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
-    if bool(arguments) + system + (perf_data is not None) + as_probe != 1:
+    perf_data = sampling.perf_data
+    if bool(arguments) + sampling.system + (perf_data is not None) + as_probe != 1:
         raise click.UsageError("give one of these: process ids, a command to start, --system, --perf-data, --probe")
-    if idle and not system:
+    if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")
     moments = any(_format(path).needs_moments for path in output)
     run = Run()
-    stores = Stores(directories_of(sections))
-    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=as_json)
+    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=how.as_json)
     if as_probe:
         found = probe()
-        click.echo(json.dumps(found.fields()) if as_json else "\n".join(found.lines()))
+        click.echo(json.dumps(found.fields()) if how.as_json else "\n".join(found.lines()))
         ctx.exit(0)
     for path in output:
         with run.file(path):
             check_target(path)
     if run.status:
         ctx.exit(run.status)
+    wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
+    stores = Stores(directories_of(sections))
     status = 0
-    with (
-        zeros_for_missing_pages(),
-        run.file(perf_data or ""),
-        Interrupts(at_once=perf_data is not None) as interrupts,
-        ExitStack() as opened,
-    ):
-        threads = by == "tid" or moments or bool(tid)
+    with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
         if perf_data is not None:
-            wanted = Wanted(threads=threads, kernel=kernel, moments=moments)
             workers, cache = os.cpu_count() or 1, TableCache()
-            recorded = read_perf_data(Path(perf_data), wanted, event=event, workers=workers, cache=cache, stores=stores)
+            recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=workers, cache=cache, stores=stores)
             recorded.keep_threads(frozenset(tid))
             shown(recorded)
-            ctx.exit(run.status)
-        pids = _pids(arguments)
+        else:
+            plan = ProfilePlan(
+                None, event_named(sampling.event or DEFAULT_EVENT), sampling.frequency, frozenset(tid), **wanted._asdict(),
+                idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores,
+            )  # fmt: skip
+            status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts)
+    ctx.exit(status or run.status)
+
+
+def _sampled(
+    arguments: tuple[str, ...], plan: ProfilePlan, backend: str | None, duration: float | None, shown: Shown, interrupts: Interrupts
+) -> int:
+    """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
+    with ExitStack() as opened:
         command = None
-        if arguments and pids is None:
-            command = PausedCommand(arguments)
-            opened.callback(command.kill)
-            pids = frozenset([command.pid])
-        targets = None if system else pids
-        plan = Plan(
-            targets, event_named(event or DEFAULT_EVENT), frequency, frozenset(tid), threads=threads, kernel=kernel,
-            moments=moments, idle=idle, max_memory=max_memory * MIB, stores=stores,
-        )  # fmt: skip
+        if arguments:
+            pids = _pids(arguments)
+            if pids is None:
+                command = PausedCommand(arguments)
+                opened.callback(command.kill)
+                pids = frozenset([command.pid])
+            plan = plan._replace(targets=pids)
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)
         if why_copies:
@@ -201,14 +217,12 @@ def command(
         sample(session, interrupts, command, duration)
         shown(session.finish())
         if command:
-            status = command.finish(interrupts)
-        elif interrupts.number:
-            status = 128 + interrupts.number
-    ctx.exit(status or run.status)
+            return command.finish(interrupts)
+        return 128 + interrupts.number if interrupts.number else 0
 
 
 class Shown(NamedTuple):
-    """What becomes of a profile."""
+    """The outputs of a profile."""
 
     run: Run
     output: tuple[str, ...]

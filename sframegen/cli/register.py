@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import dry_run
 from sframegen.cli.shared.number_values import CALL_NUMBER
 from sframegen.cli.shared.output import Run, note
 from sframegen.elf.file import open_elf
@@ -43,7 +42,7 @@ UNSEEN = "this kernel shows neither BTF nor symbols"
     ],
 )
 @click.argument("objects", metavar="PID|FILE...", nargs=-1)
-@dry_run("Print the calls that a dynamic loader would make.")
+@click.option("--dry-run", is_flag=True, help="Print the calls that a dynamic loader would make.")
 @click.option("--probe", is_flag=True, help="Test whether this machine's kernel has the call.")
 @click.option("--interface", type=click.Choice(list(INTERFACES)), default="sframe", show_default=True, help="The interface to use.")
 @click.option("--number", metavar="N", type=CALL_NUMBER, help="With --probe: the number of the system call, or prctl's option.")
@@ -112,13 +111,13 @@ def _sections(run: Run, name: str) -> Iterator[LoadedSection]:
 def _of_process(run: Run, pid: int) -> Iterator[LoadedSection]:
     """The objects that a process has loaded, in the order of their addresses."""
     from sframegen.stack.live.process import Process  # noqa: PLC0415
-    from sframegen.stack.objects.loaded_image import read_image  # noqa: PLC0415 - for processes only
+    from sframegen.stack.objects.loaded_image import read_loaded_image  # noqa: PLC0415 - for processes only
     from sframegen.stack.snapshot.snapshot import StackError  # noqa: PLC0415
 
     seen = set()
     try:
         with Process(pid) as process, process.stopped() as snapshot:
-            images = [(row.path, read_image(snapshot, row)) for row in snapshot.mappings if row.executable]
+            images = [(row.path, read_loaded_image(snapshot, row)) for row in snapshot.mappings if row.executable]
     except StackError as error:
         run.refuse(str(pid), str(error))
         return

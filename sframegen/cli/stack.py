@@ -16,8 +16,8 @@ from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write_profile
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
-from sframegen.stack.sampling import Command as Started
-from sframegen.stack.sampling import Interrupts, Plan, Sampler
+from sframegen.stack.sampling import Interrupts, SamplePlan, Sampler
+from sframegen.stack.sampling import SampledCommand as Started
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import MAX_FRAMES
@@ -25,6 +25,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.cli.shared.common_options import How
     from sframegen.profile.report.traced import TracedStacks
 
 MAX_NAMED = 3  # objects in the note that --convert may help
@@ -90,7 +91,7 @@ def command(
     raw: bool,
     output: str | None,
     max_frames: int,
-    verbose: bool,
+    how: How,
 ) -> None:
     """Print the stacks of all threads of a process, using only the SFrame sections of the loaded objects.
 
@@ -112,7 +113,7 @@ def command(
         from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
 
         stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
-    printer = Output(run, symbols, form, stacks, output, verbose=verbose, hint=not convert, stores=stores)
+    printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
     if core:
         with run.file(core), findings_of(run):
             printer.add(*of_core(core, exe, sysroot, tracer, tid))
@@ -120,7 +121,7 @@ def command(
         ctx.exit(run.status)
     if not (count or duration or until_exit):
         count = 1
-    plan = Plan(interval, count, duration, tid, idle=not no_idle)
+    plan = SamplePlan(interval, count, duration, tid, idle=not no_idle)
     ctx.exit(sample(arguments, tracer, plan, printer) or run.status)
 
 
@@ -162,7 +163,7 @@ class Output:
         elif self.form == "json":
             click.echo(report.as_json(sample, self.symbols, problems))
         elif sample.threads:
-            click.echo("\n".join(report.text(sample, self.symbols, raw=self.form == "raw")))
+            click.echo("\n".join(report.stack_text(sample, self.symbols, raw=self.form == "raw")))
         if self.verbose and sample.stopped_ms is not None:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
 
@@ -207,7 +208,7 @@ def of_core(path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid
     return report.Sample(core.pid, core.executable, threads, None), list(tracer.problems.values())
 
 
-def sample(arguments: tuple[str, ...], tracer: Tracer, plan: Plan, output: Output) -> int:
+def sample(arguments: tuple[str, ...], tracer: Tracer, plan: SamplePlan, output: Output) -> int:
     """The exit status if it is not the findings': of the command; without one, of the signal that ended the sampling."""
     command = None if is_pid(arguments) else start(arguments)
     with Interrupts(at_once=command is None) as interrupts:

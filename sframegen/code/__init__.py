@@ -1,1 +1,1 @@
-"""What the instructions do to the stack: functions disassembled, and each one's frame followed along its paths."""
+"""The effect of instructions on the stack: functions disassembled, and each one's frame followed along its paths."""

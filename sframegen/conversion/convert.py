@@ -13,7 +13,7 @@ from cfi.section import Registers
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
-from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies, RuleFates, bounds, split
+from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies, RuleFates, Splitter, bounds, split
 from sframegen.conversion.translate import Repeated, Translator
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
@@ -95,7 +95,7 @@ def convert(
 
 
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
-    """All sections of a file; where one that nobody asked for cannot be read, a warning, and those before it.
+    """All sections of a file; if one that was not asked for cannot be read, a warning, and those before it.
 
     FDEs that cannot be read are a warning, too.
     """
@@ -199,13 +199,13 @@ def _split(
         bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
     )
     fates = rules.columns(encoded.flexible(), floating)
-    described = (pieces.columns(), fdes.columns(), fdes.rows(), cies, fates)
+    described = (fdes.columns(), fdes.rows(), cies, fates)
     counts = zeros("q", 4)
-    bounds(*described, counts)
+    bounds(pieces.columns(), *described, counts)
     functions, rows, ranges, _ = counts
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
     unsaid = Unsaid(*room("QIB", ranges))
-    split(*described, table.columns(), unsaid.columns(), counts)
+    split(pieces.columns(), Splitter(*described, table.columns(), unsaid.columns()), counts)
     functions, rows, ranges, whole = counts
     table.shrink(functions, rows)
     return table, Unsaid(*(column[:ranges] for column in unsaid)), whole

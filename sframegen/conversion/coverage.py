@@ -56,7 +56,7 @@ ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are
 
 
 class FunctionFates(NamedTuple):
-    """What became of the code that one FDE describes."""
+    """The fates of the code that one FDE describes."""
 
     start: int  #: address
     size: int  #: bytes
@@ -66,7 +66,7 @@ class FunctionFates(NamedTuple):
 
 @dataclass
 class Coverage:
-    """What became of the code that the CFI describes. Bytes are bytes of code."""
+    """The fates of the code that the CFI describes. Bytes are bytes of code."""
 
     table: FunctionTable
     pieces: Pieces

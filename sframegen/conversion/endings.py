@@ -34,6 +34,25 @@ class FoundCalls:
         self.padded_size = padded_size
 
 
+@cython.cfunc
+@cython.exceptval(-1)
+def ends_with_call(forms: Forms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
+    """True if the last bytes before `end` have a call's form. A relative call leads into the code."""
+    form: cython.Py_ssize_t
+    step: cython.longlong
+    for form in range(len(forms.mask)):
+        if tail & forms.mask[form] != forms.value[form]:
+            continue
+        step = 0
+        if forms.relative[form]:
+            step = tail & 0xFF
+            step = (step - 256 if step >= 128 else step) * 0x1000000
+            step += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
+        if step == 0 or (step > 0 and end + step < areas.end[len(areas.end) - 1]) or (step < 0 and end - areas.start[0] >= -step):
+            return True
+    return False
+
+
 @cython.locals(
     repeats="const unsigned char[::1]",
     places="const unsigned long long[::1]",
@@ -72,10 +91,6 @@ def final_calls(
     i: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
     here: cython.Py_ssize_t
-    form: cython.Py_ssize_t
-    step: cython.longlong
-    is_call: cython.bint
-    tail: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
     for i in range(len(start)):
@@ -93,26 +108,9 @@ def final_calls(
             area += 1
         if area == len(area_end) or areas.start[area] >= low:
             continue
-        tail = areas.before(area, low, min(size[i], 8))
-        is_call = False
-        for form in range(len(forms.mask)):
-            if tail & forms.mask[form] == forms.value[form]:
-                is_call = True
-                if forms.relative[form]:
-                    step = tail & 0xFF
-                    step = (step - 256 if step >= 128 else step) * 0x1000000
-                    step += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
-                    if step > 0:
-                        is_call = low + step < area_end[len(area_end) - 1]
-                    elif step < 0:
-                        is_call = low - areas.start[0] >= -step
-                if is_call:
-                    break
-        if not is_call:
+        if not ends_with_call(forms, areas, low, areas.before(area, low, min(size[i], 8))):
             continue
-        here = area
-        if area_end[area] == low and areas.continues(area + 1):
-            here += 1
+        here = areas.following(area, low)
         high = low
         if areas.fate[here] == code:
             high = area_end[here]

@@ -1,4 +1,4 @@
-"""Rows of CFI -> functions of SFrame: cuts FDEs into the ranges that SFrame can say, and finds what is left out. Compiled."""
+"""Rows of CFI -> functions of SFrame: cuts FDEs into ranges that SFrame can express, and finds the others. Compiled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_right
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column, Fdes, Rows
     from sframegen.conversion.resolve import PieceColumns
@@ -19,7 +21,7 @@ COMPILED: bool = cython.compiled
 
 # What becomes of a CFI rule, its fate; `value` is then the number of an SFrame rule, of a repeated pattern, or of a reason.
 ROW, REPEATED, LEFT_OUT = 0, 1, 2
-KINDS_REPEATED = 8  # kinds: flavour (signal + 2 * key B) * 2 + FDE type; from here on flavours of PC type MASK
+# Kinds: flavour (signal + 2 * key B) * 2 + FDE type; from 8 on flavours of PC type MASK.
 
 
 class Cies:
@@ -110,121 +112,139 @@ def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: Rule
     counts[2] = left
 
 
+class Splitter:
+    """Cuts one piece after the other. `functions` and `unsaid` have room (`bounds`); `made`, `stored`, `left`: what they hold."""
+
+    def __init__(self, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, functions: Functions, unsaid: UnsaidColumns) -> None:
+        self.fdes = fdes
+        self.rows = rows
+        self.cies = cies
+        self.rules = rules
+        self.functions = functions
+        self.unsaid = unsaid
+        self.made = self.stored = self.left = 0
+        self.floating = 0  # the range of floating code that does not end before the piece
+        self.base = self.limit = 0  # the FDE's start, the piece's end
+        self.end = 0  # of the FDE's rows
+
+    @cython.boundscheck(False)
+    def cut(self, fde: cython.Py_ssize_t, low: cython.ulonglong, limit: cython.ulonglong) -> cython.int:
+        """Cuts the piece [low, limit) of an FDE."""
+        rows: Rows = self.rows
+        rules: RuleFates = self.rules
+        flavour: cython.int = self.cies.flavour[self.fdes.cie[fde]]
+        bar: cython.int = self.cies.barred[self.fdes.cie[fde]]
+        row: cython.Py_ssize_t = rows.first_row[fde]
+        rule: cython.Py_ssize_t
+        fate: cython.int
+        begin: cython.ulonglong
+        self.base = self.fdes.start[fde]
+        self.limit = limit
+        self.end = rows.first_row[fde + 1]
+        if low > self.base:  # the last row that begins at or before the piece
+            row = max(row, bisect_right(rows.start, low - self.base, row, self.end) - 1)
+        while row < self.end and low < limit:
+            begin = low
+            rule = rows.rule[row]
+            fate = rules.fate[rule] if bar == 255 else 2  # LEFT_OUT
+            if fate == 0:  # ROW
+                row = self.add_function(row, begin, flavour)
+                low = self.start_of(row)
+                continue
+            row += 1
+            low = self.start_of(row)
+            if fate == 1 and begin % rules.alignment.period == 0 and not self.floats(begin):  # REPEATED
+                self.add_repeated(rules.value[rule], begin, low, flavour)
+                continue
+            self.unsaid.start[self.left] = begin
+            self.unsaid.size[self.left] = low - begin
+            self.unsaid.reason[self.left] = bar if bar != 255 else rules.alignment.unaligned if fate == 1 else rules.value[rule]
+            self.left += 1
+        return 0
+
+    @cython.boundscheck(False)
+    def start_of(self, row: cython.Py_ssize_t) -> cython.ulonglong:
+        """Where a row of the FDE begins, the end of the piece at most."""
+        if row < self.end and self.base + self.rows.start[row] < self.limit:
+            return self.base + self.rows.start[row]
+        return self.limit
+
+    @cython.boundscheck(False)
+    def add_function(self, row: cython.Py_ssize_t, begin: cython.ulonglong, flavour: cython.int) -> cython.Py_ssize_t:
+        """Adds a function of a row that begins at `begin`, and of those after it that can be expressed; returns the next row."""
+        rows: Rows = self.rows
+        rules: RuleFates = self.rules
+        functions: Functions = self.functions
+        stored: cython.Py_ssize_t = self.stored
+        low: cython.ulonglong = begin
+        rule: cython.longlong
+        open_rule: cython.longlong = -1
+        open_type: cython.int = 0
+        while True:
+            rule = rules.value[rows.rule[row]]
+            if open_rule != rule:
+                open_rule = rule
+                open_type |= rules.fde_type[rule]
+                functions.row_start[stored] = low - begin
+                functions.row_rule[stored] = rule
+                stored += 1
+            row += 1
+            low = self.start_of(row)
+            if low == self.limit or rules.fate[rows.rule[row]] or stored - self.stored == 0xFFFF:
+                break
+        functions.start[self.made] = begin
+        functions.size[self.made] = low - begin
+        functions.kind[self.made] = flavour * 2 + open_type
+        functions.first_row[self.made] = self.stored
+        self.made += 1
+        self.stored = stored
+        return row
+
+    @cython.boundscheck(False)
+    def add_repeated(
+        self, pattern: cython.Py_ssize_t, begin: cython.ulonglong, end: cython.ulonglong, flavour: cython.int
+    ) -> cython.int:
+        """Adds a function of PC type MASK."""
+        rules: RuleFates = self.rules
+        row: cython.Py_ssize_t
+        self.functions.start[self.made] = begin
+        self.functions.size[self.made] = end - begin
+        self.functions.kind[self.made] = 8 + flavour
+        self.functions.first_row[self.made] = self.stored
+        self.made += 1
+        for row in range(rules.pattern_at[pattern], rules.pattern_at[pattern + 1]):
+            if rules.pattern_start[row] >= end - begin:  # GNU ld and readelf end where a row begins after the function
+                break
+            self.functions.row_start[self.stored] = rules.pattern_start[row]
+            self.functions.row_rule[self.stored] = rules.pattern_rule[row]
+            self.stored += 1
+        return 0
+
+    def floats(self, address: cython.ulonglong) -> cython.bint:
+        """True if the address modulo the period is not known. From call to call addresses ascend."""
+        floating: Spans = self.rules.alignment.floating
+        while self.floating < len(floating.end) and floating.end[self.floating] <= address:
+            self.floating += 1
+        return self.floating < len(floating.end) and floating.start[self.floating] <= address
+
+
 @cython.boundscheck(False)
 @cython.locals(counts="long long[::1]")
-def split(
-    pieces: PieceColumns,
-    fdes: Fdes,
-    rows: Rows,
-    cies: Cies,
-    rules: RuleFates,
-    functions: Functions,
-    unsaid: UnsaidColumns,
-    counts: Column,
-) -> None:
-    """Fills the functions and the unsaid ranges, which have room (`bounds`).
+def split(pieces: PieceColumns, splitter: Splitter, counts: Column) -> None:
+    """Cuts all pieces.
 
     `counts`: functions, rows, unsaid ranges, pieces that functions cover without a gap. A function is flexible where one of its
     rows needs that.
     """
-    made: cython.Py_ssize_t = 0
-    stored: cython.Py_ssize_t = 0
-    left: cython.Py_ssize_t = 0
-    whole: cython.Py_ssize_t = 0
-    alignment: Alignment = rules.alignment
-    floating: Spans = alignment.floating
-    place: cython.Py_ssize_t = 0
-    floats: cython.bint
-    in_function: cython.longlong  # rows of the open function
-    gap: cython.bint
     piece: cython.Py_ssize_t
-    fde: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    middle: cython.Py_ssize_t
-    rule: cython.Py_ssize_t
-    one: cython.Py_ssize_t
-    bar: cython.int
-    open_type: cython.int
-    open_rule: cython.longlong
-    base: cython.ulonglong
-    begin: cython.ulonglong
-    low: cython.ulonglong
-    limit: cython.ulonglong
+    left: cython.Py_ssize_t
+    counts[3] = 0
     for piece in range(len(pieces.fde)):
-        fde = pieces.fde[piece]
-        base = fdes.start[fde]
-        bar = cies.barred[fdes.cie[fde]]
-        row = rows.first_row[fde]
-        end = rows.first_row[fde + 1]
-        limit = pieces.end[piece]
-        gap = False
-        low = pieces.start[piece]
-        one = end  # the last row that begins at or before the piece
-        while low > base and one - row > 1:
-            middle = (row + one) // 2
-            if base + rows.start[middle] <= low:
-                row = middle
-            else:
-                one = middle
-        while row < end and low < limit:
-            begin = low
-            rule = rows.rule[row]
-            if bar == 255 and rules.fate[rule] == 0:  # ROW: it and those after it make a function
-                functions.first_row[made] = stored
-                in_function = 0
-                open_type = 0
-                open_rule = -1
-                while True:
-                    if open_rule != rules.value[rule]:
-                        open_rule = rules.value[rule]
-                        open_type |= rules.fde_type[open_rule]
-                        functions.row_start[stored] = low - begin
-                        functions.row_rule[stored] = open_rule
-                        stored += 1
-                        in_function += 1
-                    row += 1
-                    low = limit
-                    if row == end or base + rows.start[row] >= limit:
-                        break
-                    low = base + rows.start[row]
-                    rule = rows.rule[row]
-                    if rules.fate[rule] or in_function == 0xFFFF:
-                        break
-                functions.start[made] = begin
-                functions.size[made] = low - begin
-                functions.kind[made] = cies.flavour[fdes.cie[fde]] * 2 + open_type
-                made += 1
-                continue
-            row += 1
-            low = limit
-            if row < end and base + rows.start[row] < limit:
-                low = base + rows.start[row]
-            while place < len(floating.end) and floating.end[place] <= begin:
-                place += 1
-            floats = place < len(floating.end) and floating.start[place] <= begin
-            if bar == 255 and rules.fate[rule] == 1 and begin % alignment.period == 0 and not floats:  # REPEATED
-                functions.start[made] = begin
-                functions.size[made] = low - begin
-                functions.kind[made] = 8 + cies.flavour[fdes.cie[fde]]
-                functions.first_row[made] = stored
-                made += 1
-                for one in range(rules.pattern_at[rules.value[rule]], rules.pattern_at[rules.value[rule] + 1]):
-                    if rules.pattern_start[one] >= low - begin:  # GNU ld and readelf end where a row begins after the function
-                        break
-                    functions.row_start[stored] = rules.pattern_start[one]
-                    functions.row_rule[stored] = rules.pattern_rule[one]
-                    stored += 1
-                continue
-            gap = True
-            unsaid.start[left] = begin
-            unsaid.size[left] = low - begin
-            unsaid.reason[left] = bar if bar != 255 else alignment.unaligned if rules.fate[rule] == 1 else rules.value[rule]
-            left += 1
-        if not gap:
-            whole += 1
-    functions.first_row[made] = stored
-    counts[0] = made
-    counts[1] = stored
-    counts[2] = left
-    counts[3] = whole
+        left = splitter.left
+        splitter.cut(pieces.fde[piece], pieces.start[piece], pieces.end[piece])
+        if splitter.left == left:
+            counts[3] += 1
+    splitter.functions.first_row[splitter.made] = splitter.stored
+    counts[0] = splitter.made
+    counts[1] = splitter.stored
+    counts[2] = splitter.left

@@ -1,4 +1,4 @@
-"""One row of CFI -> what SFrame can say of it, or why it can say nothing. Pure; called once for each distinct row of a file."""
+"""One row of CFI -> its SFrame rule, or the reason why there is none. Pure; called once for each distinct row of a file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Translator:
         return unsaid(row, self.words) or row
 
     def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: int) -> _Saved | Reason:
-        """What a row says apart from its CFA."""
+        """A row without its CFA."""
         ra, fp = self._place(ra_rule), self._place(fp_rule)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
@@ -102,7 +102,7 @@ class Translator:
 
 
 def _where(term: Term | None) -> Where | None:
-    """An evaluated expression as a place; None for what is none."""
+    """An evaluated expression as a place; None if it is not one."""
     if term is None or term.register is None:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)

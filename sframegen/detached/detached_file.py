@@ -1,4 +1,4 @@
-"""A section apart from its file <-> the bytes of a small ELF file: what it is for, and the section.
+"""A section detached from its file <-> the bytes of a small ELF file: what it is for, and the section.
 
 | part | |
 | --- | --- |

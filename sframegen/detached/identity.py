@@ -1,4 +1,4 @@
-"""What a detached section is for: a file's build-id and load layout, which must both be those of the file that uses it."""
+"""The file of a detached section: its build-id and load layout, which must both be those of the file that uses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32; the first byte names a di
 
 
 class LoadExtent(NamedTuple):
-    """What must agree of a PT_LOAD."""
+    """The fields of a PT_LOAD that must agree."""
 
     flags: int
     offset: int

@@ -1,5 +1,7 @@
 cimport cython
 
+from sframegen.elf.padding cimport padding_size
+
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept
 
@@ -19,5 +21,6 @@ cdef class Areas:
 
     cdef Py_ssize_t fetch(self, Py_ssize_t area, unsigned long long address) except -9
     cdef unsigned long long before(self, Py_ssize_t area, unsigned long long address, unsigned long long count) except? 0
-    cdef bint continues(self, Py_ssize_t area) except -1
+    cdef Py_ssize_t following(self, Py_ssize_t area, unsigned long long address) except -1
+    cdef Py_ssize_t place(self, Py_ssize_t area, unsigned long long address) except -9
     cdef unsigned long long padding_end(self, Py_ssize_t area, unsigned long long low, unsigned long long high, bint whole) except? 0

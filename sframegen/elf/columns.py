@@ -11,6 +11,7 @@ except ImportError:
 
 if not cython.compiled:
     from cfi.cython_shadow import prefetch
+    from sframegen.elf.padding import padding_size
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
 
@@ -26,7 +27,9 @@ class Spans:
 
 
 class Areas:
-    """Executable ranges of a file, ascending and without overlaps, and their bytes. Only this class knows where these are.
+    """Executable ranges of a file, ascending and without overlaps, and their bytes.
+
+    Only this class knows where these are: an address has a place in the file only together with its area, which must hold it.
 
     `segment`: the address where the segment of each begins; all of a segment is in one piece of the file, and `offset` is the place
     of the area in it. `fate`: what becomes of bytes that no CFI describes. `padding`: the states that padding leads through
@@ -48,9 +51,15 @@ class Areas:
         """Asks for the byte at an address, to have it when it is read; nothing if the area does not hold it."""
         pos: cython.Py_ssize_t
         if cython.compiled and area < len(self.end) and self.start[area] <= address < self.end[area]:
-            pos = self.offset[area] + (address - self.start[area])
+            pos = self.place(area, address)
             prefetch(cython.address(self.data[pos]))  # type: ignore[attr-defined]
         return 0
+
+    def place(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """The file offset of an address that lies in the area or is its end; -1 if neither."""
+        if address < self.start[area] or address > self.end[area]:
+            return -1
+        return self.offset[area] + (address - self.start[area])
 
     def before(self, area: cython.Py_ssize_t, address: cython.ulonglong, count: cython.ulonglong) -> cython.ulonglong:
         """The last `count` bytes before an address, at most 8, as a big-endian number; fewer where the area's segment begins.
@@ -59,21 +68,20 @@ class Areas:
         """
         value: cython.ulonglong = 0
         pos: cython.Py_ssize_t
-        stop: cython.Py_ssize_t
-        if address < self.start[area] or address > self.end[area]:
+        stop: cython.Py_ssize_t = self.place(area, address)
+        if stop < 0:
             return 0
         if count > address - self.segment[area]:
             count = address - self.segment[area]
-        stop = self.offset[area] + (address - self.start[area])
         for pos in range(stop - count, stop):
             value = (value << 8) | self.data[pos]
         return value
 
-    def continues(self, area: cython.Py_ssize_t) -> cython.bint:
-        """True if an area begins where the one before it ends, in the same segment."""
-        if area == 0 or area >= len(self.start):
-            return False
-        return self.start[area] == self.end[area - 1] and self.segment[area] == self.segment[area - 1]
+    def following(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """The area itself; the next one, if the address is where the one ends and the other begins, in the same segment."""
+        if address != self.end[area] or area + 1 == len(self.start) or self.start[area + 1] != address:
+            return area
+        return area + 1 if self.segment[area + 1] == self.segment[area] else area
 
     def padding_end(
         self, area: cython.Py_ssize_t, low: cython.ulonglong, high: cython.ulonglong, whole: cython.bint
@@ -82,18 +90,7 @@ class Areas:
 
         `whole`: all of the last no-op is before `high`; else it may go on after it.
         """
-        end: cython.ulonglong = low
-        state: cython.Py_ssize_t = 0
-        pos: cython.Py_ssize_t
-        if low < self.start[area] or high > self.end[area]:
+        pos: cython.Py_ssize_t = self.place(area, low)
+        if pos < 0 or high > self.end[area] or high <= low:
             return low
-        pos = self.offset[area] + (low - self.start[area])
-        while low < high:
-            state = self.padding[(state << 8) | self.data[pos]]
-            if state == 0xFFFF:  # FAIL
-                break
-            pos += 1
-            low += 1
-            if state == 0 or (low == high and not whole):
-                end = low
-        return end
+        return low + padding_size(self.padding, self.data, pos, high - low, whole)

@@ -43,7 +43,7 @@ def address_of(elf: ElfFile, text: str) -> int:
     """Return the address that `text` names: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
     In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
-    Raises FormatError for what is none of them, or the name of several functions.
+    Raises FormatError if it is none of them, or the name of several functions.
     """
     match = SYMBOL_OFFSET.fullmatch(text)
     for name, offset in ((text, "0"), match.groups() if match else ("", "0")):

@@ -32,7 +32,7 @@ def notes_of(elf: ElfFile) -> Iterator[Note]:
 
 
 def sound_notes(elf: ElfFile) -> Iterator[Note]:
-    """Yield the same, of each place up to bytes that are no note: objcopy may leave a PT_NOTE over such."""
+    """Yield the same, of each place up to bytes that are not a note: objcopy may leave a PT_NOTE over such bytes."""
     for place in places_of(elf):
         with suppress(FormatError):
             yield from notes_at(elf, *place)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None = None) -> int:
-    """A descriptor to read a regular file; `shown`: its path for messages. Raises FormatError if it is none, or OSError."""
+    """A descriptor to read a regular file; `shown`: its path for messages. Raises FormatError if it is not one, or OSError."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)  # may be a FIFO
     except OSError as error:

@@ -1,13 +1,27 @@
-"""The padding of assemblers and linkers between functions, for each machine: no-ops, traps, zeros. Recognised byte by byte."""
+"""What counts as padding: the no-ops, traps and zeros of assemblers and linkers between functions, for each machine. Compiled.
+
+It is recognised byte by byte: `code_bytes/` has the instructions. Code that reads a file's bytes asks elf.columns.Areas.
+"""
 
 from __future__ import annotations
 
 from array import array
 from functools import cache
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 from sframegen.elf.code_bytes.machines import MACHINES
 
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+
+COMPILED: bool = cython.compiled
 FAIL = 0xFFFF  # no state: the bytes are not padding
+MAX_PADDING = 64  # bytes between two pieces of code that are looked through
 
 
 @cache
@@ -27,3 +41,19 @@ def padding_states(machine: int) -> array[int]:
             state = states[state[byte]]
         state[instruction[-1]] = 0
     return array("H", b"".join(states))
+
+
+def padding_size(
+    states: Column, data: Bytes, pos: cython.Py_ssize_t, most: cython.Py_ssize_t, whole: cython.bint
+) -> cython.Py_ssize_t:
+    """Bytes of padding at data[pos], at most `most`. `whole`: without the beginning of a no-op that goes on after these."""
+    size: cython.Py_ssize_t = 0
+    state: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    for i in range(most):
+        state = states[(state << 8) | data[pos + i]]
+        if state == 0xFFFF:  # FAIL
+            break
+        if state == 0 or (i + 1 == most and not whole):
+            size = i + 1
+    return size

@@ -150,7 +150,7 @@ class ParquetTable:
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - of a field of any type
-    """As Parquet has it: no bytes in text that are none."""
+    """As Parquet has it: without bytes that are not text."""
     if isinstance(value, str):
         return printable(str(value))
     return sorted(value.items()) if isinstance(value, dict) else value

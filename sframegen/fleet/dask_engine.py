@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from sframegen.fleet.sources.items import Item
 
 IN_FLIGHT_PER_THREAD = 4
-MIN_IN_FLIGHT = 32  # so that clusters that grow with their work see some
+MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
 LOST = ("lost", "pending")  # states of a future whose result is being made again
 GONE = "the scheduler is gone; the same command continues the run"
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
+COMPLETE_SECONDS = 5.0
 DASHBOARD = "127.0.0.1:8787"  # for this machine only, if bokeh is installed; another port where this one is taken
 
 
@@ -42,7 +43,7 @@ class OutputError(Exception):
 
 
 class Job(NamedTuple):
-    """What all tasks of a run have in common."""
+    """The parameters that all tasks of a run share."""
 
     options: RunOptions
     output: str
@@ -78,6 +79,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
                     silence_logs=logging.CRITICAL,
                 )
             stack.callback(address.close, timeout=CLOSE_SECONDS)
+            _keep_complete(address, cluster.workers)
         try:
             client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -86,13 +88,24 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield client
 
 
+def _keep_complete(cluster: Any, workers: int) -> None:  # noqa: ANN401 - Dask's
+    """Dask does not start a worker again that dies as soon as it has started: without any, a run would wait for ever."""
+
+    def complete() -> None:
+        if cluster.status.name == "running":
+            cluster.scale(workers)
+            cluster.loop.call_later(COMPLETE_SECONDS, complete)
+
+    cluster.loop.add_callback(complete)
+
+
 def results_of(
     client: Any,  # noqa: ANN401 - Dask's
     job: Job,
     output: OutputDirectory,
     waiting: Iterable[tuple[int, Item]],
 ) -> Iterator[tuple[int, Item, Finished]]:
-    """The number of each item, and what came of it, as it comes. Raises EngineError where the run cannot go on.
+    """The number of each item and its result, in the order in which they end. Raises EngineError where the run cannot go on.
 
     Dask suspects all tasks that a worker had when it died: suspects are tried once more at the end, each alone.
     """

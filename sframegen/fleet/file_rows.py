@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sframegen.fleet.run_options import RunOptions
 
 TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
-NAMES = {"AMD64": "x86-64"}  # of machines, where people have another one than the ABI
 
 
 @dataclass
@@ -82,8 +81,8 @@ class PackageFiles:
         data, status = map_file(given)
         row.file_bytes = status.st_size
         elf = ElfFile(data, os.fspath(given))
-        machine = abi_of(elf).name
-        row.machine, row.elf_type = NAMES.get(machine, machine), TYPES.get(elf.header.e_type, "")
+        abi = abi_of(elf)
+        row.machine, row.elf_type = abi.other_name or abi.name, TYPES.get(elf.header.e_type, "")
         row.build_id = (build_id_of(elf) or b"").hex()
         producer = producer_of(elf, _needed(elf))
         row.producer, row.producer_version, row.language = producer
@@ -93,7 +92,7 @@ class PackageFiles:
             return False
         del elf, data
         with ExitStack() as stack:
-            summary = api.add_section(given, replace=True, force=self.options.force, **self._how(changed, stack))
+            summary = api.add_section(given, replace=True, **self.options.adding, **self._how(changed, stack))
         _fill(row, summary)
         row.warnings = [one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
         if self.options.mode is Mode.DETACHED and row.outcome is Outcome.UNCHANGED:

@@ -35,10 +35,10 @@ NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
 
 
 class Watcher(Protocol):
-    """What a run reports to."""
+    """Receives the reports of a run."""
 
     def finding(self, message: str) -> None:
-        """What makes the run's exit status 1, in one line."""
+        """A failure that makes the run's exit status 1, in one line."""
 
     def progress(self, done: int, total: int) -> None: ...
 

@@ -75,13 +75,13 @@ class LooseFiles:
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        """Raises FormatError for what is no regular file, OSError."""
+        """Raises FormatError if it is not a regular file, OSError."""
         path = os.path.join(self._path, name)  # noqa: PTH118 - for messages
         with os.fdopen(open_regular(name, path, os.O_NOFOLLOW, directory=self._directory), "rb") as file:
             yield file
 
     def files(self) -> Iterator[str]:
-        """The names of its linked ELF files that are no packages, in their order."""
+        """The names of its linked ELF files that are not packages, in their order."""
         for name in sorted(os.listdir(self._directory)):  # noqa: PTH208 - of a directory that is open
             try:
                 with self.open(name) as file:
@@ -106,7 +106,7 @@ def states_of(item: Item) -> dict[str, str]:
 
 
 class PackageContent(NamedTuple):
-    """What is in a package."""
+    """The contents of a package."""
 
     sha256: str
     file: BinaryIO | None  #: of a directory: None

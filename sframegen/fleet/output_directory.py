@@ -40,7 +40,7 @@ class OutputDirectory(OwnDirectory):
 
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
-        """A file that is there. Raises FormatError for what is no regular one, OSError."""
+        """An existing file. Raises FormatError if it is not a regular one, OSError."""
         with self.at(name) as location, os.fdopen(location.open(), "rb") as file:
             yield file
 
@@ -62,7 +62,7 @@ class OutputDirectory(OwnDirectory):
         self.write_json(_result(key), asdict(result))
 
     def read_result(self, key: str) -> PackageResult:
-        """Raises FormatError for what is no whole result, OSError."""
+        """Raises FormatError if the result is not complete, OSError."""
         with self.file(_result(key)) as file:
             raw = file.read(MAX_RESULT_BYTES)
         try:

@@ -48,7 +48,7 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
             return _worked_on(item, options, output)
     except FaultError as error:
         return refuse_or_fail(item, options, output, Outcome.FAILED, error.message)
-    except SframegenError as error:  # of what is no package at all
+    except SframegenError as error:  # it is not a package
         return refuse_or_fail(item, options, output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
 
 

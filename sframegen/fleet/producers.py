@@ -1,6 +1,6 @@
 """What an ELF file says of the compiler and the language it comes from.
 
-`.comment` names compilers, but distributions strip it. What remains then: the libraries that the file needs, and sections and texts
+`.comment` names compilers, but distributions strip it. Then there are the libraries that the file needs, and sections and texts
 that only one language's programs have. "" where there is no sign.
 """
 

@@ -1,4 +1,4 @@
-"""What a run says of each package, and of each ELF file in it: rows of the result's tables."""
+"""The results for each package, and for each ELF file in it: rows of the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sframegen.elf.text import printable, shortened
 
 
 class Outcome(StrEnum):
-    """What became of a file, or of a package as a whole."""
+    """The outcome for a file, or for a package as a whole."""
 
     ADDED = "added"  #: it has a section now, or would have one; of a package: it was worked on to its end
     UNCHANGED = "unchanged"  #: it has the same section already; of a package: nothing in it changed
@@ -33,7 +33,7 @@ class FileRow:
     elf_type: str = ""  #: "EXEC", "DYN"
     producer: str = ""  #: the compiler that .comment names most, without its version: "GCC", "clang", "rustc", "Go"
     producer_version: str = ""
-    language: str = ""  #: as far as the file says: "C", "C++", "Rust", "Go", ...
+    language: str = ""  #: if the file says so: "C", "C++", "Rust", "Go", ...
     file_bytes: int = 0
     new_file_bytes: int = 0  #: with the section
     executable_bytes: int = 0

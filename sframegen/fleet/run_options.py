@@ -1,17 +1,21 @@
-"""What a run does to each package."""
+"""The options of a run, for each package."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sframegen import __version__
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Mode(StrEnum):
-    """What becomes of a package."""
+    """The mode: what is done with a package."""
 
     SURVEY = "survey"  #: nothing is written; the results say what a section would be
     DETACHED = "detached"  #: sections go into a store of their own
@@ -27,18 +31,24 @@ class RunOptions:
     """Those that the results depend on, and the limits of one package."""
 
     mode: Mode = Mode.SURVEY
-    force: bool = False  #: also change signed packages and files
+    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `add_section`, besides those that the mode stands for
     timeout: float = 900.0  #: seconds
     memory: int = 4 << 30  #: bytes of address space
 
+    @property
+    def force(self) -> bool:
+        """Also change signed packages and files."""
+        return bool(self.adding.get("force"))
+
     def key_of(self, *parts: str) -> str:
         """Hexadecimal; another one if the tool, or an option that results depend on, is another."""
-        what = [__version__, self.mode, str(self.force), *parts]
+        what = [__version__, self.mode, json.dumps(self.adding, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunOptions:
-        return cls(**values | {"mode": Mode(values["mode"])})
+        adding = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
+        return cls(Mode(values["mode"]), adding, values["timeout"], values["memory"])

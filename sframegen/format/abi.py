@@ -43,6 +43,7 @@ class Abi(NamedTuple):
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
+    other_name: str = ""  # what people call it, if they have another name than `name`
     ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
 
 
@@ -50,6 +51,7 @@ ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative)
 
 AMD64 = Abi(
     name="AMD64",
+    other_name="x86-64",
     sframe_id=3,
     machine=EM_X86_64,
     byte_order="little",

@@ -1,4 +1,4 @@
-"""Section bytes -> the header, and when it is asked for what the rest says: its functions as columns.
+"""Section bytes -> the header, and on demand its functions as columns.
 
 Refuses what would be unsafe to read; leaves the rest of what can be wrong to `check`.
 """
@@ -15,6 +15,7 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
+from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
     FDE_TYPE_MASK,
@@ -30,7 +31,7 @@ from sframegen.format.layouts import (
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.search import Found
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
-from sframegen.format.words import decode_rule, words_size
+from sframegen.format.words import decode_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ F_FRAME_POINTER = 0x2  # all functions keep the frame pointer
 F_FDE_FUNC_START_PCREL = 0x4
 
 # sfda_func_info
-PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x10, 0x20, 0x80  # the low 4 bits: the FRE type
+FRE_TYPE_MASK, PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x0F, 0x10, 0x20, 0x80
 # sfda_func_info2
 FDE_TYPE_MASK = 0x1F
 # FRE info byte

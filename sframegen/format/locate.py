@@ -63,7 +63,7 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
     data, address = _found(elf)
-    return list(pieces(data, address)) or [open_section(data, address)]  # raises: nothing is no section
+    return list(pieces(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 
 def pieces(data: memoryview, address: int) -> Iterator[SframeSection]:

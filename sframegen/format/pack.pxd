@@ -1,12 +1,18 @@
 cimport cython
 
 from sframegen.format.columns cimport Blocks, Functions, Words
+from sframegen.format.fre_bytes cimport fde_type_known, fre_type_for, start_width
 from sframegen.format.section_bytes cimport Fields
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept
 
 cdef inline long long slot_of(long long key, long long mask) noexcept
+
+cdef int fetch_ahead(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef Py_ssize_t same_before(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef bint same_rows(Functions functions, Py_ssize_t one, Py_ssize_t other) except -1
+cdef Py_ssize_t measure(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
 
 @cython.final
 cdef class Output:

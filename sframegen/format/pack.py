@@ -11,6 +11,7 @@ except ImportError:
 
 if not cython.compiled:
     from cfi.cython_shadow import prefetch
+    from sframegen.format.fre_bytes import fde_type_known, fre_type_for, start_width
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -57,7 +58,7 @@ def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Colu
     for i in range(count):
         wrong |= functions.kind[i] >= kinds
     for i in range(kinds):
-        wrong |= words.kind_bytes[3 * i + 1] > 1
+        wrong |= not fde_type_known(words.kind_bytes[3 * i + 1])
     for i in range(functions.first_row[0], functions.first_row[count]):
         wrong |= functions.row_rule[i] >= rules
     return not wrong
@@ -94,14 +95,7 @@ def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
 
 @cython.boundscheck(False)
 @cython.locals(
-    like="const unsigned int[::1]",
-    keys="const unsigned int[::1]",
-    seen="unsigned int[::1]",
-    total="unsigned long long[::1]",
-    first_row="const unsigned int[::1]",
-    row_start="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-    rule_at="const unsigned int[::1]",
+    like="const unsigned int[::1]", keys="const unsigned int[::1]", seen="unsigned int[::1]", total="unsigned long long[::1]"
 )
 def place(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, total: Column
@@ -114,91 +108,111 @@ def place(
     no room for nearby has a block of its own. The columns fit together. Returns the first row whose FDE type has no bytes for it,
     -1 if there is none.
     """
-    first_row = functions.first_row
-    row_start = functions.row_start
-    row_rule = functions.row_rule
-    rule_at = words.rule_at
     function: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    other: cython.Py_ssize_t
-    same: cython.Py_ssize_t
-    slot: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    rows: cython.Py_ssize_t
-    rule: cython.Py_ssize_t
-    last: cython.Py_ssize_t
-    fde_type: cython.Py_ssize_t
-    width: cython.int
-    size: cython.longlong
-    key: cython.longlong
-    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
+    owner: cython.Py_ssize_t
+    unsaid: cython.Py_ssize_t
     at: cython.ulonglong = 0
     stored: cython.ulonglong = 0
     for function in range(len(functions.kind)):
-        first = first_row[function]
-        rows = first_row[function + 1] - first
-        other = function
-        if function + 16 < len(keys) and cython.compiled:
-            prefetch(cython.address(seen[2 * slot_of(keys[function + 16], mask)]))  # type: ignore[attr-defined]
-        if function + 8 < len(keys) and cython.compiled:
-            row = seen[2 * slot_of(keys[function + 8], mask)]
-            if row:
-                row = first_row[row - 1]
-                prefetch(cython.address(row_start[row]))  # type: ignore[attr-defined]
-                prefetch(cython.address(row_rule[row]))  # type: ignore[attr-defined]
+        owner = function
         if len(keys):
+            fetch_ahead(functions, keys, seen, function)
             if len(like):
-                other = like[function]
-            if other < function:
-                other = blocks.owner[other]
-                blocks.owner[function] = other
-                blocks.fre_type[function] = blocks.fre_type[other]
-                blocks.size[function] = blocks.size[other]
-                blocks.at[function] = blocks.at[other]
-                continue
-            key = keys[function]
-            slot = slot_of(key, mask)
-            for _ in range(32):
-                if seen[2 * slot] == 0:
-                    seen[2 * slot] = function + 1
-                    seen[2 * slot + 1] = key
-                    break
-                other = seen[2 * slot] - 1
-                row = first_row[other]
-                if seen[2 * slot + 1] == key and functions.kind[other] == functions.kind[function]:
-                    same = 0
-                    while same < rows and row_start[row + same] == row_start[first + same]:
-                        if row_rule[row + same] != row_rule[first + same]:
-                            break
-                        same += 1
-                    if same == rows and first_row[other + 1] - row == rows:
-                        break
-                other = function
-                slot = (slot + 1) & mask
-        blocks.owner[function] = other
-        if other != function:
-            blocks.fre_type[function] = blocks.fre_type[other]
-            blocks.size[function] = blocks.size[other]
-            blocks.at[function] = blocks.at[other]
+                owner = like[function]
+            owner = blocks.owner[owner] if owner < function else same_before(functions, keys, seen, function)
+        blocks.owner[function] = owner
+        if owner != function:
+            blocks.fre_type[function] = blocks.fre_type[owner]
+            blocks.size[function] = blocks.size[owner]
+            blocks.at[function] = blocks.at[owner]
             continue
-        width = 0
-        if rows:
-            last = row_start[first + rows - 1]
-            width = 0 if last <= 0xFF else 1 if last <= 0xFFFF else 2
-        size = fields.attribute_size + rows * (1 << width)
-        fde_type = words.kind_bytes[functions.kind[function] * 3 + 1]
-        for row in range(first, first + rows):
-            rule = 2 * row_rule[row] + fde_type
-            if rule_at[rule + 1] == rule_at[rule]:
-                return row
-            size += rule_at[rule + 1] - rule_at[rule]
-        blocks.fre_type[function] = width
-        blocks.size[function] = size
+        unsaid = measure(functions, words, fields, blocks, function)
+        if unsaid >= 0:
+            return unsaid
         blocks.at[function] = at
-        at += size
-        stored += rows
+        at += blocks.size[function]
+        stored += functions.first_row[function + 1] - functions.first_row[function]
     total[0] = at
     total[1] = stored
+    return -1
+
+
+@cython.boundscheck(False)
+def fetch_ahead(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
+    """Asks for what `same_before` will read for functions after this one."""
+    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
+    row: cython.Py_ssize_t
+    if function + 16 < len(keys) and cython.compiled:
+        prefetch(cython.address(seen[2 * slot_of(keys[function + 16], mask)]))  # type: ignore[attr-defined]
+    if function + 8 < len(keys) and cython.compiled:
+        row = seen[2 * slot_of(keys[function + 8], mask)]
+        if row:
+            row = functions.first_row[row - 1]
+            prefetch(cython.address(functions.row_start[row]))  # type: ignore[attr-defined]
+            prefetch(cython.address(functions.row_rule[row]))  # type: ignore[attr-defined]
+    return 0
+
+
+@cython.boundscheck(False)
+def same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The first function of the same kind with the same rows, as far as `seen` has it: else this one, which it has then."""
+    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
+    key: cython.longlong = keys[function]
+    slot: cython.Py_ssize_t = slot_of(key, mask)
+    other: cython.Py_ssize_t
+    for _ in range(32):
+        if seen[2 * slot] == 0:
+            seen[2 * slot] = function + 1
+            seen[2 * slot + 1] = key
+            break
+        other = seen[2 * slot] - 1
+        if (
+            seen[2 * slot + 1] == key
+            and functions.kind[other] == functions.kind[function]
+            and same_rows(functions, function, other)
+        ):
+            return other
+        slot = (slot + 1) & mask
+    return function
+
+
+@cython.boundscheck(False)
+def same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
+    """True if both functions have the same rows."""
+    first: cython.Py_ssize_t = functions.first_row[one]
+    rows: cython.Py_ssize_t = functions.first_row[one + 1] - first
+    second: cython.Py_ssize_t = functions.first_row[other]
+    i: cython.Py_ssize_t
+    if functions.first_row[other + 1] - second != rows:
+        return False
+    for i in range(rows):
+        if functions.row_start[second + i] != functions.row_start[first + i]:
+            return False
+        if functions.row_rule[second + i] != functions.row_rule[first + i]:
+            return False
+    return True
+
+
+@cython.boundscheck(False)
+def measure(functions: Functions, words: Words, fields: Fields, blocks: Blocks, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Fills FRE type and size of the function's own block; returns the first row that its FDE type has no bytes for, or -1."""
+    first: cython.Py_ssize_t = functions.first_row[function]
+    end: cython.Py_ssize_t = functions.first_row[function + 1]
+    fde_type: cython.Py_ssize_t = words.kind_bytes[functions.kind[function] * 3 + 1]
+    fre_type: cython.int = 0
+    row: cython.Py_ssize_t
+    rule: cython.Py_ssize_t
+    size: cython.longlong
+    if first < end:
+        fre_type = fre_type_for(functions.row_start[end - 1])
+    size = fields.attribute_size + (end - first) * start_width(fre_type)
+    for row in range(first, end):
+        rule = 2 * functions.row_rule[row] + fde_type
+        if words.rule_at[rule + 1] == words.rule_at[rule]:
+            return row
+        size += words.rule_at[rule + 1] - words.rule_at[rule]
+    blocks.fre_type[function] = fre_type
+    blocks.size[function] = size
     return -1
 
 
@@ -245,7 +259,7 @@ def write_blocks(
         if fields.attribute_in_block:
             put_attribute(out, pos, function, functions, words, fields, blocks)
         pos += fields.attribute_size
-        width = 1 << blocks.fre_type[function]
+        width = start_width(blocks.fre_type[function])
         fde_type = words.kind_bytes[functions.kind[function] * 3 + 1]
         for row in range(functions.first_row[function], functions.first_row[function + 1]):
             if width == 1:

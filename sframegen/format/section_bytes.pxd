@@ -1,6 +1,7 @@
 cimport cython
 
 from cfi.numbers cimport Numbers
+from sframegen.format.fre_bytes cimport fre_type_known, is_masked, start_width, word_size_known, words_size
 
 cdef class Fields:
     cdef readonly long long index_size, start_width, size_at, fre_offset_at, attribute_size
@@ -14,21 +15,23 @@ cdef class SectionBytes(Numbers):
     cdef readonly long long functions
     cdef long long index_at, fres_at, fres_end, sign
     cdef unsigned long long address, mask
-    cdef readonly long long count, attribute_at
+    cdef readonly long long entry, block, rows_at, count, attribute_at
+    cdef readonly unsigned long long start, size
     cdef readonly int info, info2, rep_size
 
     @cython.final
     cdef unsigned long long start_of(self, long long function) except? -1
     @cython.final
-    cdef int read_attribute(self, long long entry, long long block) except -1
+    cdef bint read_entry(self, long long function) except -1
+    @cython.final
+    cdef int read_attribute(self) except -1
 
 @cython.final
 cdef class Seeker(SectionBytes):
     cdef readonly long long function, row_offset, at
-    cdef readonly unsigned long long start, size
     cdef readonly int fault
     cdef public long long scanned
 
     cdef Py_ssize_t damaged(self, int fault, long long at) except -9
     cdef Py_ssize_t seek(self, unsigned long long pc) except -9
-    cdef Py_ssize_t row(self, long long entry, long long offset) except -9
+    cdef Py_ssize_t row(self, long long offset) except -9

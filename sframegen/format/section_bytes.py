@@ -15,6 +15,8 @@ except ImportError:
 
 from cfi.numbers import Numbers
 
+if not cython.compiled:
+    from sframegen.format.fre_bytes import fre_type_known, is_masked, start_width, word_size_known, words_size
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.abi import Abi
@@ -87,7 +89,8 @@ class Opened(Protocol):
 class SectionBytes(Numbers):
     """A section's bytes: where its parts are, as far as they lie in `data`, and the fields of each function.
 
-    After `read_attribute`: `count`, `info`, `info2`, `rep_size` of the function, and where its `info` stands, `attribute_at`.
+    After `read_entry`: where the function's index entry, block and rows are: `entry`, `block`, `rows_at`; its `start` and `size`.
+    After `read_attribute`: its `count` of rows, `info`, `info2`, `rep_size`, and where its `info` stands, `attribute_at`.
     """
 
     def __init__(self, section: Opened) -> None:
@@ -103,6 +106,7 @@ class SectionBytes(Numbers):
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.sign = 1 << 31
+        self.entry = self.block = self.rows_at = self.start = self.size = 0
         self.count = self.attribute_at = 0
         self.info = self.info2 = self.rep_size = 0
 
@@ -114,9 +118,18 @@ class SectionBytes(Numbers):
             distance = (distance ^ self.sign) - self.sign
         return (self.address + (entry if self.relative else 0) + distance) & self.mask
 
-    def read_attribute(self, entry: cython.longlong, block: cython.longlong) -> cython.int:
-        """Read the attribute of the function whose index entry and block are there; both lie in `data`."""
-        at: cython.longlong = block if self.fields.attribute_in_block else entry
+    def read_entry(self, function: cython.longlong) -> cython.bint:
+        """Read a function's index entry; True if its attribute can be read, and its rows begin in the FRE sub-section."""
+        self.entry = self.index_at + function * self.fields.index_size
+        self.start = self.start_of(function)
+        self.size = self.number(self.entry + self.fields.size_at, 4)
+        self.block = self.fres_at + self.number(self.entry + self.fields.fre_offset_at, 4)
+        self.rows_at = self.block + self.fields.attribute_size
+        return self.rows_at <= self.fres_end
+
+    def read_attribute(self) -> cython.int:
+        """Read the attribute of the function that `read_entry` found."""
+        at: cython.longlong = self.block if self.fields.attribute_in_block else self.entry
         self.attribute_at = at + self.fields.info_at
         self.count = self.number(at + self.fields.num_fres_at, self.fields.num_fres_width)
         self.info = self.data[at + self.fields.info_at]
@@ -138,7 +151,7 @@ class Seeker(SectionBytes):
 
     def __init__(self, section: Opened) -> None:
         SectionBytes.__init__(self, section)
-        self.function = self.start = self.size = 0
+        self.function = 0
         self.row_offset = 0
         self.fault = self.at = 0
         self.scanned = 0
@@ -164,7 +177,7 @@ class Seeker(SectionBytes):
         low: cython.longlong = 0
         high: cython.longlong = self.functions
         middle: cython.longlong
-        entry: cython.longlong
+        readable: cython.bint
         offset: cython.ulonglong
         while low < high:  # the number of functions that begin at or before pc
             middle = (low + high) // 2
@@ -175,32 +188,26 @@ class Seeker(SectionBytes):
         if low == 0:
             return -1  # NOT_COVERED
         self.function = low - 1
-        self.start = self.start_of(low - 1)
-        entry = self.index_at + self.function * self.fields.index_size
-        self.size = self.number(entry + self.fields.size_at, 4)
+        readable = self.read_entry(low - 1)
         offset = pc - self.start
         if offset >= self.size:
             return -1
-        return self.row(entry, offset)
+        return self.row(offset) if readable else self.damaged(1, self.entry)
 
-    def row(self, entry: cython.longlong, offset: cython.longlong) -> cython.Py_ssize_t:
-        """The row that holds `offset` bytes into the function whose index entry is at `entry`."""
-        pos: cython.longlong
+    def row(self, offset: cython.longlong) -> cython.Py_ssize_t:
+        """The row that holds `offset` bytes into the function that was read."""
+        pos: cython.longlong = self.rows_at
         found: cython.longlong = -2  # NO_ROWS
         width: cython.longlong
-        info: cython.longlong
+        info: cython.int
         start: cython.longlong
         before: cython.longlong = -1
-        block: cython.longlong = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
-        pos = block + self.fields.attribute_size
-        if pos > self.fres_end:
-            return self.damaged(1, entry)
-        self.read_attribute(entry, block)
+        self.read_attribute()
         self.at = self.attribute_at + 1
-        if self.info & 0x0F > 2:
+        if not fre_type_known(self.info):
             return self.damaged(2, pos)
-        width = 1 << (self.info & 0x0F)
-        if self.info & 0x10 and self.rep_size:  # PC type MASK
+        width = start_width(self.info)
+        if is_masked(self.info) and self.rep_size:
             offset %= self.rep_size
         for _ in range(self.count):
             if pos + width + 1 > self.fres_end:
@@ -212,11 +219,11 @@ class Seeker(SectionBytes):
                 break
             found = pos + width
             info = self.data[found]
-            if (info >> 5) & 3 == 3:
+            if not word_size_known(info):
                 return self.damaged(3, found)
             self.scanned += 1
             before = start
-            pos = found + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+            pos = found + 1 + words_size(info)
             if pos > self.fres_end:
                 return self.damaged(4, pos)
         self.row_offset = before

@@ -1,6 +1,7 @@
 cimport cython
 
 from sframegen.format.columns cimport Functions
+from sframegen.format.fre_bytes cimport fde_type_of, fre_type_known, is_masked, start_width, without_fre_type, word_size_known, words_size
 from sframegen.format.section_bytes cimport SectionBytes
 
 @cython.final

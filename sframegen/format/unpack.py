@@ -15,6 +15,16 @@ except ImportError:
 from cfi.columns import zeros
 from sframegen.format.section_bytes import SectionBytes
 
+if not cython.compiled:
+    from sframegen.format.fre_bytes import (
+        fde_type_of,
+        fre_type_known,
+        is_masked,
+        start_width,
+        without_fre_type,
+        word_size_known,
+        words_size,
+    )
 if TYPE_CHECKING:
     from sframegen.format.columns import Functions
     from sframegen.format.section_bytes import Opened
@@ -102,8 +112,6 @@ class Unpacker(SectionBytes):
         The columns have room for the functions.
         """
         function: cython.Py_ssize_t
-        entry: cython.longlong
-        block: cython.longlong
         first: cython.Py_ssize_t = self.first
         total: cython.longlong = self.first_row
         start = self.columns.start
@@ -112,24 +120,22 @@ class Unpacker(SectionBytes):
         attribute = self.attribute
         block_at = self.block_at
         for function in range(self.functions):
-            entry = self.index_at + function * self.fields.index_size
-            start[first + function] = self.start_of(function)
-            size[first + function] = self.number(entry + self.fields.size_at, 4)
-            block = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
-            if block + self.fields.attribute_size > self.fres_end:
-                self.damaged(1, entry)
+            if not self.read_entry(function):
+                self.damaged(1, self.entry)
                 return
-            self.read_attribute(entry, block)
+            start[first + function] = self.start
+            size[first + function] = self.size
+            self.read_attribute()
             # Functions can share blocks, so rows can be more than bytes; decode.py bounds them by what this counts.
             first_row[first + function] = total
             total += self.count
             if total >> 32:
-                self.damaged(6, entry)
+                self.damaged(6, self.entry)
                 return
             attribute[function * 3] = self.info
             attribute[function * 3 + 1] = self.info2
             attribute[function * 3 + 2] = self.rep_size
-            block_at[function] = block + self.fields.attribute_size
+            block_at[function] = self.rows_at
         first_row[first + self.functions] = total
         self.rows = total - self.first_row
 
@@ -150,7 +156,6 @@ class Unpacker(SectionBytes):
         row: cython.Py_ssize_t
         pos: cython.Py_ssize_t
         width: cython.Py_ssize_t
-        kind: cython.int
         info: cython.int
         value: cython.longlong
         before: cython.longlong
@@ -165,15 +170,15 @@ class Unpacker(SectionBytes):
         row_at = self.row_at
         for function in range(self.functions):
             pos = block_at[function]
-            kind = attribute[function * 3] & 0x0F
-            if kind > 2:
+            info = attribute[function * 3]
+            if not fre_type_known(info):
                 self.damaged(2, pos)
                 return
-            width = 1 << kind
+            width = start_width(info)
             before = -1
             # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
             limit = size[first + function]
-            if attribute[function * 3] & 0x10:  # PC type MASK: offsets repeat with rep_size
+            if is_masked(info):  # offsets repeat with rep_size
                 limit = attribute[function * 3 + 2]
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 if pos + width + 1 > self.fres_end:
@@ -187,11 +192,11 @@ class Unpacker(SectionBytes):
                 row_start[row] = value
                 pos += width
                 info = self.data[pos]
-                if (info >> 5) & 3 == 3:
+                if not word_size_known(info):
                     self.damaged(3, pos)
                     return
                 row_at[row - base] = pos
-                pos += 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+                pos += 1 + words_size(info)
                 if pos > self.fres_end:
                     self.damaged(4, pos)
                     return
@@ -237,8 +242,8 @@ class Unpacker(SectionBytes):
         slot_type = self.slot_type
         slot_rule = self.slot_rule
         for function in range(self.functions):
-            fde_type = attribute[function * 3 + 1] & 0x1F
-            key = (attribute[function * 3] & 0xF0) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+            fde_type = fde_type_of(attribute[function * 3 + 1])
+            key = without_fre_type(attribute[function * 3]) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
             number = kinds.get(key)
             if number is None:
                 number = kinds[key] = numbering.new_kind(key, self.block_at[function])
@@ -246,7 +251,7 @@ class Unpacker(SectionBytes):
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 at = row_at[row - base]
                 info = self.data[at]
-                end = at + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+                end = at + 1 + words_size(info)
                 fits = cython.compiled and end - at <= 16
                 if fits:
                     hashed = fde_type

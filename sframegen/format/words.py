@@ -48,7 +48,7 @@ class _Around(NamedTuple):
 
 
 class RuleWords:
-    """What rules are in bytes, for one ABI and version. What they say apart from the CFA's offset is the same in many, and kept."""
+    """Rules as bytes, for one ABI and version. Everything but the CFA's offset is the same in many rules, and kept."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
@@ -208,11 +208,6 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
         struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1),
         struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1),
     )
-
-
-def words_size(info: int) -> int:
-    """Bytes of data words that follow an FRE info byte."""
-    return (info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK) * DATAWORD_WIDTHS[info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK]
 
 
 def fixed(offset: int) -> Where | None:

@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 
 
 class ChangedFile(NamedTuple):
-    """One changed file. `kilobytes`: what it adds to Installed-Size, which counts begun kilobytes of each file."""
+    """One changed file. `kilobytes`: what it adds to Installed-Size, which counts each file rounded up to KiB."""
 
     old_md5: str
     new_md5: str

@@ -57,7 +57,7 @@ KINDS = (
 
 
 def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
-    """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is no package.
+    """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is not a package.
 
     Raises FormatError for what is near to a package and cannot be one.
     """

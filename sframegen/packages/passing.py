@@ -137,7 +137,7 @@ class Pass:
     def regular(self, path: str, size: int) -> None:
         """Count a file's bytes. Raises FormatError where it is too large, or all of them are."""
         if not 0 <= size <= MAX_ENTRY_BYTES:
-            raise FormatError(f"{path}: {size:,} bytes are no size of a file in a package")
+            raise FormatError(f"{path}: {size:,} bytes are not the size of a file in a package")
         self._unpacked_bytes += size
         if self._unpacked_bytes > self._limit:
             raise FormatError(f"{path}: with this file, the package unpacks to more than {self._limit:,} bytes")

@@ -3,7 +3,7 @@
 It reads each compression that rpm has, also packages with files above 4 GiB, in bounded memory, and gives hard links their file.
 The library rpmfile 2.2 reads neither uncompressed packages nor those compressed with lzma, and keeps a zstd payload in memory.
 
-They are not written. No tool that distributions have replaces files in a package and keeps all else: rpmrebuild makes a package of
+They are not written. No tool in distributions replaces files in a package and keeps everything else: rpmrebuild makes a package of
 an installed one, with another build host, time and header. The header has a digest of each file, of the payload and of itself.
 """
 
@@ -28,7 +28,7 @@ SIGNATURES = {267: "DSA", 268: "RSA", 278: "OpenPGP", 1002: "PGP", 1005: "GPG"} 
 RULES = Rules(devices=True, links_up=True)
 REMEDY = "RPM packages are read with it; install rpm2cpio, or rpm"
 NOT_WRITTEN = (
-    "RPM packages are only read: no tool replaces files in one and keeps all else; add the sections in the build, after strip, "
+    "RPM packages are only read: no tool replaces files in one and keeps the rest; add the sections in the build, after strip, "
     "with sframegen's macros for rpmbuild (docs/packaging.md)"
 )
 
@@ -45,7 +45,7 @@ def pass_rpm(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
 
 
 def _signatures(source: BinaryIO) -> str:
-    """The kinds of its signatures, "" if it has none. Raises FormatError for what is no package."""
+    """The kinds of its signatures, "" if it has none. Raises FormatError if it is not a package."""
     source.seek(LEAD)
     start = source.read(HEADER.size)
     magic, tags, _ = HEADER.unpack(start) if len(start) == HEADER.size else (b"", 0, 0)

@@ -28,7 +28,7 @@ SUMS = {
     "files.plist": "an XBPS package",
     "info/paths.json": "a conda package",
 }
-# Files that packages have whose programs are in an archive within: what they are, and that archive.
+# Files that mark a package with its programs in an inner archive: its kind, and that archive.
 WITHIN = {
     ("debian-binary", "control.tar.gz", "data.tar.gz"): ("an opkg package", "data.tar.gz"),
     ("metadata.gz", "data.tar.gz"): ("a Ruby gem", "data.tar.gz"),

@@ -39,7 +39,7 @@ MAX_DIGITS = 7  # of the length of a record
 MAX_SIZE = 8**11  # in its field
 ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
 SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
-# What tarfile raises for bad headers, besides its own errors: numbers that are none, chains of extended headers.
+# What tarfile raises for bad headers, besides its own errors: invalid numbers, chains of extended headers.
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
 
@@ -156,7 +156,7 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
         is_whole = info.isreg() and not info.issparse() and "size" not in info.pax_headers
         stored = info.size if is_whole else padded
         if info.size < 0 or padded < 0 or padded != stored + -stored % BLOCK:
-            raise FormatError(f"{info.name}: {info.size} bytes are no size of an entry")
+            raise FormatError(f"{info.name}: {info.size} bytes are not the size of an entry")
         yield TarEntry(info, bytes(headers.taken), stored, is_whole)
         headers.at = archive.offset
     write(bytes(headers.taken))

@@ -39,7 +39,7 @@ class WheelRecord:
     """Rows keep their order, and their bytes unless the file changes."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        """Raises FormatError for what is no table of three columns, and for files with two rows."""
+        """Raises FormatError if it is not a table of three columns, and for files with two rows."""
         self.path = path
         self._rows: dict[str, RecordRow] = {}
         self._lines: list[tuple[RecordRow | None, str]] = []  # with its text; None: an empty line
@@ -70,7 +70,7 @@ class WheelRecord:
         return HashedFile(RecordRow(path, "", "") if path == self.path else row, file)
 
     def missing(self) -> list[str]:
-        """Files that it lists and that were not read; directories, which old tools list, are none."""
+        """Files that it lists and that were not read; without directories, which old tools list."""
         return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
 
     def change(self, path: str, file: Readable, size: int) -> None:

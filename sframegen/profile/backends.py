@@ -11,13 +11,13 @@ from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.probe import probe
 
 if TYPE_CHECKING:
-    from sframegen.profile.sampling_plan import Plan
+    from sframegen.profile.sampling_plan import ProfilePlan
 
 Session: TypeAlias = KernelSession | CopiedSession
 KERNEL, COPIES = BACKENDS = ("kernel", "copies")
 
 
-def open_session(plan: Plan, backend: str | None = None) -> tuple[Session, str]:
+def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session, str]:
     """Return the session, and why it is not in the kernel: a line, empty if it is, or if `backend` asks for copies.
 
     Raises SframegenError if neither is allowed, or not the one that `backend` names.

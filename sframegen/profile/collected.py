@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import files_of
+from sframegen.profile.packed_frames import files_in_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.packed_frames import End
     from sframegen.stack.names.perf_map import PerfMap
+    from sframegen.stack.walking.ends import End
 
 
 class Stack(NamedTuple):
@@ -58,7 +58,7 @@ class Collected:
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
     commands: dict[int, str] = field(default_factory=dict)  # names of processes, by pid
     threads: dict[int, str] = field(default_factory=dict)  # names of threads, by tid
-    # By pid, of processes with code in no file: made while the process runs, so that its names can be read after its end.
+    # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
@@ -79,9 +79,9 @@ class Collected:
 MAX_NAMED = 3  # files in one note
 
 
-def notes_of(collected: Collected) -> list[str]:
+def notes_on_files(collected: Collected) -> list[str]:
     """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
-    numbers = files_of(packed for stack in collected.counts for packed in stack.frames)
+    numbers = files_in_frames(packed for stack in collected.counts for packed in stack.frames)
     paths: dict[str, list[str]] = {}
     for number in sorted(numbers & collected.files.keys()):
         if why := collected.files[number].why:

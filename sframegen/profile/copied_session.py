@@ -18,13 +18,13 @@ from sframegen.program.privileges import root_in_words
 
 if TYPE_CHECKING:
     from sframegen.profile.collected import Collected
-    from sframegen.profile.sampling_plan import Plan
+    from sframegen.profile.sampling_plan import ProfilePlan
 
 
 class CopiedSession:
     """As KernelSession. Raises EventError, SframegenError."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProfilePlan) -> None:
         if plan.targets is None:
             raise SframegenError(f"all processes can only be sampled with the kernel program, by {root_in_words()}")
         self.plan = plan

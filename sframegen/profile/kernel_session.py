@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker, Sampling
-from sframegen.profile.collected import Collected, Moment, Stack, notes_of
+from sframegen.profile.bpf.kernel_walker import LOST, Guard, KernelWalker, Sampling, Statistic
+from sframegen.profile.collected import Collected, Moment, Stack, notes_on_files
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
-from sframegen.profile.packed_frames import MAX_FILES, End, files_of
+from sframegen.profile.limits import MAX_FILES, MAX_WAITING
+from sframegen.profile.packed_frames import files_in_frames
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -27,18 +28,18 @@ from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.following.jit import Described
-    from sframegen.profile.following.processes import Spans
-    from sframegen.profile.sampling_plan import Plan
+    from sframegen.profile.following.jit import MadeFunctions
+    from sframegen.profile.following.processes import ProcessSpans
+    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "walked in the kernel (BPF)"
-MAX_WAITING = 256 << 20  # bytes of copied stacks that wait for tables
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
@@ -57,7 +58,7 @@ IDLE = "[idle]"
 class KernelSession:
     """Use it as a context: call `begin`, then `turn` until sampling ends, then `finish`. Raises LoadError, EventError."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         hertz = plan.event.hertz(plan.frequency)
         self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
@@ -70,7 +71,7 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting: deque[tuple[Unfinished, Spans]] = deque()  # for a table; with the mappings of that time
+        self._waiting: deque[tuple[Unfinished, ProcessSpans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
         self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
@@ -187,7 +188,7 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._in_stacks.update(files_of(record.frames))
+                    self._in_stacks.update(files_in_frames(record.frames))
                     stack = Stack.of(record.pid, record.tid, record.frames, record.end)
                     words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
                     self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
@@ -222,7 +223,7 @@ class KernelSession:
             self._release_files()
 
     def _release_files(self) -> None:
-        """Close files that no process maps any more and no stack needs for its names, so that a long run needs no more and more."""
+        """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self._in_stacks | self._building
         used.update(span.file for _, spans in self._waiting for span in spans)
         for number in self._files.release(used):
@@ -276,7 +277,7 @@ class KernelSession:
         pids = {record.pid for record in self._new}
         self._describe([one for pid in pids for one in self._made.refresh(pid, rests=self._samples_on)])
 
-    def _describe(self, found: list[Described]) -> None:
+    def _describe(self, found: list[MadeFunctions]) -> None:
         dropped, self._made.dropped[:] = self._made.dropped[:], []
         for number in dropped:
             self._copies.forget(number)
@@ -305,7 +306,7 @@ class KernelSession:
         due, self._due = self._due, set()
         for pid in due:
             epoch = self._walker.epoch(pid)
-            # Records are not enough: what they say was mapped may have been unmapped since, and other code be there.
+            # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self.follower.scan(pid) else None
             processes.changed.discard(pid)
             if spans is not None:
@@ -339,7 +340,7 @@ class KernelSession:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
-    def _walk(self, record: Unfinished, spans: Spans) -> None:
+    def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         known = self._made.at(record.pid, spans, record.nanoseconds)
         if known is None:
             self._new.append(record)
@@ -351,15 +352,15 @@ class KernelSession:
             self._wait(record, spans)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
-            end = End.NO_STACK
+            end = End.STACK_GONE
         tid = record.tid if self.plan.tells_threads else 0
         stack = Stack.of(record.pid, tid, self._copies.frames(), end)
-        self._in_stacks.update(files_of(stack.frames))
+        self._in_stacks.update(files_in_frames(stack.frames))
         self._finished[stack] += 1
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
 
-    def _wait(self, record: Unfinished, spans: Spans) -> None:
+    def _wait(self, record: Unfinished, spans: ProcessSpans) -> None:
         self._waiting.append((record, spans))
         self._waiting_bytes += len(record.stack)
         while self._waiting_bytes > MAX_WAITING:
@@ -385,11 +386,11 @@ class KernelSession:
                     collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
             collected.moments.sort(key=lambda moment: moment.nanoseconds)
         collected.keep_threads(self.plan.tids)
-        statistics = self._walker.statistics()
-        if self.plan.idle and statistics.idle:
-            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = statistics.idle
+        totals = self._walker.statistics()
+        if self.plan.idle and totals[Statistic.IDLE]:
+            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = totals[Statistic.IDLE]
             collected.commands[0] = IDLE
-        collected.lost.update(statistics.lost)
+        collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
         if self.follower.lost:
             collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
         if self._files.refused:
@@ -404,7 +405,7 @@ class KernelSession:
                 collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
-        collected.notes += notes_of(collected)
+        collected.notes += notes_on_files(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
 

@@ -1,4 +1,4 @@
-"""A program that is started for a profile: it waits until sampling has begun, so that its first instruction is seen."""
+"""A program that is started for a profile: it waits until sampling has begun, for its first instruction to be sampled."""
 
 from __future__ import annotations
 

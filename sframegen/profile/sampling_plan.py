@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sframegen.profile.events.names import Event
 
 
-class Plan(NamedTuple):
+class ProfilePlan(NamedTuple):
     """What is sampled. `targets`: pids, with their children; None: every process. `tids`: only these threads; none: all."""
 
     targets: frozenset[int] | None

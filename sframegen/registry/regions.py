@@ -21,7 +21,7 @@ class Describer(Protocol):
 
 
 class SectionDescriber(NamedTuple):
-    """A section, opened at its address in the process, so that its functions have their addresses there."""
+    """A section, opened at its address in the process: its functions have the addresses that they have there."""
 
     section: SframeSection
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.elf.text import printable
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import COMPLETE
+from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.names.frame_names import Place, Symbols
-    from sframegen.stack.objects.loaded_objects import Objects
+    from sframegen.stack.names.frame_names import NamedPlace, Symbols
+    from sframegen.stack.objects.loaded_objects import LoadedObjects
     from sframegen.stack.walking.frames import Frame, Thread
 
 UNKNOWN = "??"
 GUESSED = " [guess]"  # frames reached through a frame pointer of code without a rule
 SIGNAL = "<signal handler called>"
-BOTTOM = {End.OUTERMOST, End.NO_RETURN}  # the whole stack was walked
 
 
 class Sample(NamedTuple):
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     stopped_ms: float | None  # how long the process was stopped; None for a core file
 
 
-def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
+def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     """Return lines like those of eu-stack; `raw`: addresses without names."""
     lines: dict[tuple[int, bool, bool, bool], str] = {}  # without the numbers of the frames
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
@@ -42,8 +42,8 @@ def text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
             if line is None:
                 line = lines[known] = f"{pc:#018x}{'' if raw else _named(frame, symbols)}{GUESSED * guessed}"
             yield f"#{number:<2} {line}"
-        if thread.end not in BOTTOM:
-            yield f"    {thread.end.value}" + (f": {thread.detail}" if thread.detail else "")
+        if thread.end not in COMPLETE:
+            yield f"    {thread.end.words}" + (f": {thread.detail}" if thread.detail else "")
 
 
 def _named(frame: Frame, symbols: Symbols) -> str:
@@ -53,7 +53,7 @@ def _named(frame: Frame, symbols: Symbols) -> str:
     return function + (f" - {printable(place.object)}" if place.object else "")
 
 
-def function_of(frame: Frame, place: Place) -> str | None:
+def function_of(frame: Frame, place: NamedPlace) -> str | None:
     """Return the name to show; None if not even the start of the function is known."""
     return SIGNAL if frame.signal and not place.function else place.label
 
@@ -68,8 +68,8 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
             "name": thread.name,
             "idle": thread.idle,
             "frames": [_frame(frame, symbols) for frame in thread.frames],
-            "end": thread.end.value,
-            "complete": thread.end in BOTTOM,
+            "end": thread.end.words,
+            "complete": thread.end in COMPLETE,
             "detail": thread.detail,
         }
         for thread in sample.threads
@@ -102,7 +102,7 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
     }
 
 
-def without_section(threads: Iterable[Thread], objects: Objects) -> list[str]:
+def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
     """Return the files of code without a rule, whose call frame information may have one."""
     found = (
         objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)

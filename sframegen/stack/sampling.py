@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from sframegen.program.signals import ENDING
 from sframegen.stack.live.process import Process
 from sframegen.stack.report import Sample
 from sframegen.stack.snapshot.snapshot import StackError
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.tracer import Tracer
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-
-class Plan(NamedTuple):
+class SamplePlan(NamedTuple):
     """When to take samples. `most`: their number; `seconds`: for how long; None: until the process ends."""
 
     interval: float
@@ -77,7 +76,7 @@ class Interrupts:
             self._waiting = False
 
 
-class Command:
+class SampledCommand:
     """A program, started to be sampled."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
@@ -109,12 +108,12 @@ class Command:
 class Sampler:
     """Takes samples of a process, or of a running command."""
 
-    def __init__(self, tracer: Tracer, symbols: Symbols, plan: Plan, interrupts: Interrupts) -> None:
+    def __init__(self, tracer: Tracer, symbols: Symbols, plan: SamplePlan, interrupts: Interrupts) -> None:
         self._tracer, self._symbols, self._plan, self._interrupts = tracer, symbols, plan, interrupts
         self.taken = 0
         self.unread: dict[str, str] = {}  # files that could not be opened, and why
 
-    def samples(self, pid: int, command: Command | None = None) -> Iterator[tuple[Sample, list[str]]]:
+    def samples(self, pid: int, command: SampledCommand | None = None) -> Iterator[tuple[Sample, list[str]]]:
         """Return each sample with its problems. Raises StackError, also if the process ends before `plan.most` samples."""
         plan = self._plan
         with Process(pid) as process:
@@ -145,7 +144,7 @@ class Sampler:
         """True if the process may end: the plan waits for its end, or the same signal ended both."""
         return bool(self._interrupts.number or (self.taken and self._plan.most is None))
 
-    def _wait_until(self, due: float, command: Command | None) -> bool:
+    def _wait_until(self, due: float, command: SampledCommand | None) -> bool:
         """Wait. Return False if the command has ended meanwhile."""
         seconds = max(due - time.monotonic(), 0)
         self._interrupts.wait(partial(command.wait if command else time.sleep, seconds))

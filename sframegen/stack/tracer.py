@@ -10,12 +10,13 @@ from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
 from sframegen.stack.live.proc import GONE
-from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.frames import End, How, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, Described, guess, walk
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How, Thread
+from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.walking.walk import CodeRule
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
-UNSETTLED = (End.PENDING, End.DAMAGED)  # will change; has a detail to report each time
+UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
 MAX_STACK_BYTES = 1 << 23  # copied of one stack
 STOPPED_SECONDS = 0.2  # for tables of code made at run time while the process is stopped: it was running when they were first read
 
@@ -45,7 +47,7 @@ class Tracer:
         registry: Registry | None = None,
         limit: int = MAX_FRAMES,
     ) -> None:
-        self.objects = Objects(convert=convert, stores=stores)
+        self.objects = LoadedObjects(convert=convert, stores=stores)
         self.registry = Registry() if registry is None else registry
         self.runtime = RuntimeCode(self.registry)
         self.limit = limit
@@ -115,7 +117,7 @@ class Tracer:
 class _View:
     """The answers to a walk's questions, for one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, objects: Objects, registry: Registry) -> None:
+    def __init__(self, snapshot: Snapshot, objects: LoadedObjects, registry: Registry) -> None:
         self.objects = objects
         self.registry = registry
         self.abi = snapshot.abi
@@ -128,7 +130,7 @@ class _View:
         self.detail = ""
         self._returns: dict[int, bool] = {}
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         found = self._registered(pc if exact else pc - 1)
         if found:
             return found
@@ -140,7 +142,7 @@ class _View:
                 answers[pc] = known
         return known
 
-    def _registered(self, address: int) -> Described | End | None:
+    def _registered(self, address: int) -> CodeRule | End | None:
         """Look up registered code. Nothing is guessed for it."""
         region = self.registry.find(address)
         if region is None:
@@ -152,10 +154,10 @@ class _View:
             return End.NOT_READ
         except FormatError as error:
             self.detail = str(error)
-            return End.DAMAGED
-        return Described(found.rule, found.kind.signal, How.REGISTERED) if found else End.NOT_COVERED
+            return End.DAMAGED_SECTION
+        return code_rule(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
-    def _find(self, pc: int, address: int) -> Described | End:
+    def _find(self, pc: int, address: int) -> CodeRule | End:
         loaded = self.objects.at(address)
         if loaded is None:
             loaded = self.objects.at(pc)  # code that returns from a signal handler may begin a mapping
@@ -166,10 +168,10 @@ class _View:
             found = loaded.look_up(address)
         except FormatError as error:
             self.detail = str(error)
-            return End.DAMAGED
+            return End.DAMAGED_SECTION
         rule = self._rule_of(loaded, found, address) if found else None
         if found and rule:
-            return Described(rule, found.kind.signal, loaded.how)
+            return code_rule(rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _rule_of(self, loaded: LoadedObject, found: Found, address: int) -> Rule | None:
@@ -180,11 +182,11 @@ class _View:
                 rule = one.rule_at(address, rule) if rule else None
         return rule
 
-    def _by_code(self, loaded: LoadedObject, pc: int) -> Described | None:
+    def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler: not every C library describes it."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return Described(context.rule(self.abi.sp, self.abi.fp), True, How.SIGNAL)
+                return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         return None
 
     def _undescribed(self, loaded: LoadedObject) -> End:

@@ -1,4 +1,5 @@
 from sframegen.format.columns cimport Blocks, Functions, Words
+from sframegen.format.fre_bytes cimport fre_type_for, is_masked, start_width
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept

@@ -1,4 +1,4 @@
-"""Chooses what code each FDE is of, so that the section is smaller: pieces of functions, and pieces side by side. Compiled.
+"""Chooses the code of each FDE for a smaller section: pieces of functions, and pieces side by side. Compiled.
 
 An FDE is an address range, and nobody asks for its name. Two functions with the same prologue, the same epilogue and bodies of
 different lengths have different rows. Cut where the body ends, they have both halves in common: the length of a half's last row
@@ -21,6 +21,7 @@ except ImportError:
 
 if not cython.compiled:
     from cfi.cython_shadow import prefetch
+    from sframegen.format.fre_bytes import fre_type_for, is_masked, start_width
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.format.columns import Blocks, Functions, Words
@@ -68,7 +69,7 @@ def cut(
         begins[functions.first_row[function]] = 1
         if blocks.size[function] < worth * sharers[blocks.owner[function]]:
             continue
-        if words.kind_bytes[3 * functions.kind[function]] & 0x10:  # PC type MASK
+        if is_masked(words.kind_bytes[3 * functions.kind[function]]):
             continue
         for row in range(functions.first_row[function] + 1, functions.first_row[function + 1]):
             if functions.row_start[row] - functions.row_start[row - 1] >= body:
@@ -206,15 +207,6 @@ def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -
 
 
 @cython.boundscheck(False)
-@cython.locals(
-    start="const unsigned long long[::1]",
-    first_row="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-    may_follow="const unsigned char[::1]",
-    joined_size="unsigned int[::1]",
-    repeated="unsigned int[::1]",
-    best="unsigned long long[::1]",
-)
 def group(
     pieces: Functions,
     words: Words,
@@ -231,84 +223,89 @@ def group(
     `max_span` bytes of code; a whole function can be a group in any case. What `groups.several` and `groups.chosen` are afterwards
     is not what they were while the groups were weighed: call this again.
     """
-    start = pieces.start
-    first_row = pieces.first_row
-    row_rule = pieces.row_rule
-    may_follow = groups.may_follow
-    joined_size = groups.joined_size
-    repeated = groups.repeated
-    best = groups.best
     last: cython.Py_ssize_t
-    first: cython.Py_ssize_t
     rule: cython.Py_ssize_t
-    run: cython.Py_ssize_t
+    row: cython.Py_ssize_t
     rows: cython.longlong
-    size: cython.longlong
-    width: cython.longlong
-    begin: cython.Py_ssize_t  # the first piece of the group that ends with `last`
     own: cython.Py_ssize_t  # the first piece of the function
-    smallest: cython.ulonglong  # the section up to `last`, with that group
-    cost: cython.ulonglong
-    end: cython.ulonglong
-    last_row: cython.ulonglong
-    for last in range(len(start)):
+    size: cython.ulonglong
+    for last in range(len(pieces.start)):
         groups.sharers[last] = 0
-    for last in range(len(start)):
+    for last in range(len(pieces.start)):
         if not groups.several[last]:
             groups.sharers[blocks.owner[last]] += 1
-    best[0] = 0
-    for last in range(len(start)):
-        if last + 16 < len(start) and cython.compiled:
+    groups.best[0] = 0
+    for last in range(len(pieces.start)):
+        if last + 16 < len(pieces.start) and cython.compiled:
             prefetch(cython.address(groups.sharers[blocks.owner[last + 16]]))  # type: ignore[attr-defined]
         size = blocks.size[last]
-        rows = first_row[last + 1] - first_row[last]
-        joined_size[last] = size - attribute - (rows << blocks.fre_type[last])
-        repeated[last] = 0
-        if last > 0 and may_follow[last] and row_rule[first_row[last] - 1] == row_rule[first_row[last]]:
-            rule = 2 * row_rule[first_row[last]] + words.kind_bytes[pieces.kind[last] * 3 + 1]
-            repeated[last] = words.rule_at[rule + 1] - words.rule_at[rule]
-        rows = groups.sharers[blocks.owner[last]]
-        if rows > 1:
-            size = size // rows
-        smallest = best[last] + index_size + size
-        begin = last
+        row = pieces.first_row[last]
+        rows = pieces.first_row[last + 1] - row
+        groups.joined_size[last] = size - attribute - rows * start_width(blocks.fre_type[last])
+        groups.repeated[last] = 0
+        if last > 0 and groups.may_follow[last] and pieces.row_rule[row - 1] == pieces.row_rule[row]:
+            rule = 2 * pieces.row_rule[row] + words.kind_bytes[pieces.kind[last] * 3 + 1]
+            groups.repeated[last] = words.rule_at[rule + 1] - words.rule_at[rule]
+        if groups.sharers[blocks.owner[last]] > 1:
+            size = size // groups.sharers[blocks.owner[last]]
+        groups.best[last + 1] = groups.best[last] + index_size + size
+        groups.first[last + 1] = last
         own = groups.function[last]
-        if groups.whole[last] and best[own] + index_size + groups.whole[last] <= smallest:
-            smallest = best[own] + index_size + groups.whole[last]
-            begin = own
-        end = start[last] + pieces.size[last]
-        last_row = start[last] + pieces.row_start[first_row[last + 1] - 1]
-        rows = 0
-        size = attribute
-        first = last
-        while True:
-            rows += first_row[first + 1] - first_row[first]
-            if rows > max_rows:
-                break
-            size += joined_size[first]
-            if first < own and end - start[first] > max_span:
-                break
-            if first < last:
-                width = last_row - start[first]
-                width = 1 + (width >= 0x100) + 2 * (width >= 0x10000)
-                cost = size + rows * width
-                run = (last - first - 1) * len(start) + last
-                if run < len(groups.run):
-                    run += groups.run[run] - last
-                    if groups.chosen[run] > 1:
-                        cost = cost // groups.chosen[run]
-                cost += best[first] + index_size
-                if cost < smallest:
-                    smallest = cost
-                    begin = first
-            if first == 0 or not may_follow[first]:
-                break
-            size -= repeated[first]
-            rows -= repeated[first] != 0
-            first -= 1
-        best[last + 1] = smallest
-        groups.first[last + 1] = begin
+        size = groups.best[own] + index_size + groups.whole[last]
+        if groups.whole[last] and size <= groups.best[last + 1]:
+            groups.best[last + 1] = size
+            groups.first[last + 1] = own
+        weigh(pieces, groups, last, index_size, attribute, max_rows, max_span)
     return mark(groups)
+
+
+@cython.boundscheck(False)
+@cython.cfunc
+@cython.exceptval(-1)
+def weigh(
+    pieces: Functions,
+    groups: Groups,
+    last: cython.Py_ssize_t,
+    index_size: cython.ulonglong,
+    attribute: cython.longlong,
+    max_rows: cython.longlong,
+    max_span: cython.ulonglong,
+) -> cython.int:
+    """Weighs the groups of several pieces that end with one: that with which the section is smallest counts."""
+    own: cython.Py_ssize_t = groups.function[last]
+    end: cython.ulonglong = pieces.start[last] + pieces.size[last]
+    last_row: cython.ulonglong = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
+    smallest: cython.ulonglong = groups.best[last + 1]
+    rows: cython.longlong = 0
+    size: cython.longlong = attribute
+    first: cython.Py_ssize_t = last
+    run: cython.Py_ssize_t
+    cost: cython.ulonglong
+    while True:
+        rows += pieces.first_row[first + 1] - pieces.first_row[first]
+        if rows > max_rows:
+            break
+        size += groups.joined_size[first]
+        if first < own and end - pieces.start[first] > max_span:
+            break
+        if first < last:
+            cost = size + rows * start_width(fre_type_for(last_row - pieces.start[first]))
+            run = (last - first - 1) * len(pieces.start) + last
+            if run < len(groups.run):
+                run += groups.run[run] - last
+                if groups.chosen[run] > 1:
+                    cost = cost // groups.chosen[run]
+            cost += groups.best[first] + index_size
+            if cost < smallest:
+                smallest = cost
+                groups.first[last + 1] = first
+        if first == 0 or not groups.may_follow[first]:
+            break
+        size -= groups.repeated[first]
+        rows -= groups.repeated[first] != 0
+        first -= 1
+    groups.best[last + 1] = smallest
+    return 0
 
 
 @cython.boundscheck(False)

@@ -9,6 +9,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from sframegen.format.fre_bytes import is_masked
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.columns import Areas
@@ -78,7 +80,7 @@ def followers(
         high = start[function]
         if kind[function] != kind[function - 1] or high - low > max_gap:
             continue
-        if kind_bytes[3 * kind[function]] & 0x10:  # PC type MASK
+        if is_masked(kind_bytes[3 * kind[function]]):
             continue
         while symbol < len(symbols) and symbols[symbol] < low:
             symbol += 1

@@ -16,11 +16,12 @@ from corpus.blind.trial import try_blind
 from sframegen.code.context.jump_tables import Tables
 from sframegen.code.decoding import numbering
 from sframegen.code.decoding.pieces import decode
-from sframegen.code.function.analysis import Surroundings, analyse, rules
+from sframegen.code.function.analysis import Surroundings, rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64, S390X
+from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 
 if TYPE_CHECKING:

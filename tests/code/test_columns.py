@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from sframegen.code.decoding import instruction_columns, numbering, pieces, x86_forms
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function import analysis, blocks
-from sframegen.code.function.analysis import Surroundings, analyse
+from sframegen.code.function.analysis import Surroundings
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.ways_out import may_be_cut
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
+from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def taken(instructions: list[Instruction]) -> Iterator[int]:
         if match is None:
             continue
         if mnemonic == "lea":
-            yield address + size + int(match[1] + match[2], 0)
+            yield (address + size + int(match[1] + match[2], 0)) % (1 << 64)
         elif mnemonic == "mov":
             yield int(match[1], 0)
         elif mnemonic == "add":

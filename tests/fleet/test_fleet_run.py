@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import __version__, api
+from sframegen.fleet import dask_engine
 from sframegen.fleet.collecting import ParquetTable
-from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, package_task
+from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, connected, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
@@ -266,12 +267,28 @@ def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) 
     assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 1
 
 
+def test_a_worker_that_dask_has_given_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a package killed while its nanny still waited for word of its start."""
+    import dask  # noqa: PLC0415
+
+    monkeypatch.setattr(dask_engine, "COMPLETE_SECONDS", 0.1)
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}), connected(ONE_WORKER) as client:
+        client.wait_for_workers(1)
+        [nanny] = client.cluster.workers.values()
+        client.sync(nanny.close)
+        assert client.submit(abs, -1).result(timeout=120) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal.Signals) -> None:
+    import psutil  # noqa: PLC0415 - of Dask
+
     running: list[subprocess.Popen[str]] = []
+    others: list[psutil.Process] = []
 
     def interrupt(path: str, _: int) -> None:
         if path == "/07.tar" and running[0].poll() is None:
+            others.extend(psutil.Process(running[0].pid).children(recursive=True))
             running[0].send_signal(number)
             running[0].wait()
 
@@ -288,6 +305,7 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
             assert process.returncode == 128 + number
             (line,) = errors.splitlines()
             assert line.endswith(f"packages of {PACKAGES} done; the same command does the others")
+        psutil.wait_procs(others)  # the last package's process ends when it sees that its worker has
         done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
         requests.clear()
         fleet, watched = run(tmp_path / "list", tmp_path / "out")

@@ -112,8 +112,7 @@ def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess
 def test_the_process_ends_with_its_worker(process: PackageProcess, package: Item, tmp_path: Path) -> None:
     process.work_on(package, RunOptions())
     assert process.process is not None
-    assert process.process.stdin is not None
-    process.process.stdin.close()  # as the system does for a worker that dies
+    process.pipe.close()  # as the system does for a worker that dies
     assert process.process.wait(MANY_SECONDS) == -signal.SIGKILL
     assert list((tmp_path / "temporary").iterdir()) == []
 

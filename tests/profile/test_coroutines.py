@@ -12,7 +12,7 @@ import pytest
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import command, spinning
 
@@ -85,7 +85,7 @@ FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FO
 
 def sampled(pid: int, backend: str) -> list[NamedStack]:
     """At least SAMPLES samples."""
-    session, _ = open_session(Plan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
+    session, _ = open_session(ProfilePlan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
     with session:
         session.begin()
         while session.samples < SAMPLES:

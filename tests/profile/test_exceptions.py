@@ -18,16 +18,16 @@ from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import GUESSED, End, unpacked
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.packed_frames import GUESSED, unpacked_frame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables import handler_installations
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End as StackEnd
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
@@ -109,7 +109,7 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
     known = places(program, FUNCTIONS)
     walker = CopyWalker(AMD64, lambda _: elf)
     walker.add_table(1, make_table(elf).table)
-    spans = span_columns([Span(start, end, 0, 1) for start, end in elf.executable_ranges()])
+    spans = span_columns([CodeSpan(start, end, 0, 1) for start, end in elf.executable_ranges()])
     ends: dict[bool, set[End]] = {True: set(), False: set()}
     wrong: list[tuple[str, list[str]]] = []
     traced = Traced(program, resume_of(program)[0])
@@ -120,9 +120,9 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
         values = [*step.registers[:16], *[0] * 16]
         end = walker.walk(spans, Start(values, (1 << 16) - 1, step.pc), (sp & ~7) - 128, stack)
         frames = walker.frames()
-        installs = any(one.copied <= unpacked(frame).address < one.end for frame in frames for one in installations)
+        installs = any(one.copied <= unpacked_frame(frame).address < one.end for frame in frames for one in installations)
         ends[installs].add(end)
-        names = [name for frame in frames for start, last, name in known if start <= unpacked(frame).address < last]
+        names = [name for frame in frames for start, last, name in known if start <= unpacked_frame(frame).address < last]
         if end in (End.OUTERMOST, End.NO_RETURN) and not any(frame & GUESSED for frame in frames) and not is_possible(names[::-1]):
             wrong.append((hex(step.pc), names))
 
@@ -148,7 +148,7 @@ def test_the_tracer_marks_such_a_stack(program: Path, installations: list[Instal
     start, end = resume_of(program)
     [one] = [one for one in installations if start <= one.copied < end]
     copied, written = stack_at(program, one.copied + 5), stack_at(program, one.written)
-    assert copied.end is StackEnd.UNKNOWN_REGISTER
+    assert copied.end is End.UNKNOWN_REGISTER
     assert not any(frame.guessed for frame in copied.frames)
     assert written.frames[1].guessed
 
@@ -168,7 +168,7 @@ def test_what_holds_of_a_rule() -> None:
 def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
     with subprocess.Popen([program, "for ever"]) as process:
         try:
-            session, _ = open_session(Plan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
+            session, _ = open_session(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
             with session:
                 session.begin()
                 while session.samples < SAMPLES:

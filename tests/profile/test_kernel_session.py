@@ -12,8 +12,8 @@ import pytest
 
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
-from sframegen.profile.packed_frames import unpacked
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD
 
@@ -57,7 +57,7 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            with KernelSession(Plan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
                 session.begin()
                 os.write(process.stdin.fileno(), b".")
                 assert process.stdout.readline() == b"here\n"
@@ -69,6 +69,6 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
                 collected = session.finish()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-    paths = {Path(collected.files[unpacked(stack.frames[0]).file].path).name for stack in collected.counts if stack.frames}
+    paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.counts if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths

@@ -13,9 +13,10 @@ import pytest
 import sframegen
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def check(collected: Collected, chains: Chains) -> tuple[int, int]:
             incomplete += count
             continue
         assert is_possible(made[::-1], chains), (list(map(hex, made)), chains)
-        assert not any(unpacked(frame).guessed for frame in stack.frames)
+        assert not any(unpacked_frame(frame).guessed for frame in stack.frames)
         assert functions[-2:] == ["main", "run"]
         assert functions[0] == "_start"
     return number, incomplete
@@ -148,7 +149,7 @@ def check(collected: Collected, chains: Chains) -> tuple[int, int]:
 
 def made_frames(collected: Collected, stack: Stack) -> list[int]:
     """The addresses of made code, the innermost first."""
-    frames = [unpacked(frame) for frame in stack.frames]
+    frames = [unpacked_frame(frame) for frame in stack.frames]
     return [frame.address for frame in frames if frame.file == 0 or collected.files[frame.file].made]
 
 
@@ -162,7 +163,7 @@ def sampled(program: Path, *arguments: str) -> tuple[Collected, Chains]:
             for line in (process.stdout.readline() for _ in range(3 * 2 * 3)):
                 layout, chain, _place, *addresses = line.split()
                 chains.setdefault((int(layout), int(chain)), []).append(Place(*(int(at, 16) for at in addresses)))
-            with KernelSession(Plan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
                 session.begin()
                 process.stdin.write("\n")
                 process.stdin.flush()

@@ -14,7 +14,7 @@ import pytest
 
 from sframegen.cli.profile import sample
 from sframegen.profile.events.names import event_named
-from sframegen.profile.sampling_plan import Plan
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.sampling import Interrupts
 from tests.support.kernel_events import needs_bpf
 
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], status: int, message: s
 class Received:
     """A session that a signal reaches while it uses what it has received."""
 
-    plan = Plan(None, event_named("cpu-clock"), 99)
+    plan = ProfilePlan(None, event_named("cpu-clock"), 99)
 
     def __init__(self) -> None:
         self.used = 0

@@ -11,7 +11,8 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.program import helper
-from sframegen.program.helper import MAX_MESSAGE, Answer, Helpers, NoAnswerError
+from sframegen.program.forked import MAX_MESSAGE, Answer, Forked
+from sframegen.program.helper import Helpers, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +153,7 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         waits.append(seconds)
         return False
 
-    monkeypatch.setattr(helper._Helper, "has_answered", has_answered)
+    monkeypatch.setattr(Forked, "has_answered", has_answered)
     helpers = Helpers(seconds=2, patience=4)
     for risk in range(3):
         with pytest.raises(NoAnswerError):
@@ -176,14 +177,14 @@ def test_one_that_only_lacks_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch
     read, write = os.pipe()
     answers = iter([False, False, False])
 
-    class Slow(helper._Helper):
+    class Slow(Forked):
         def has_answered(self, seconds: float) -> bool:
             if not next(answers, True):
                 return super().has_answered(seconds * 0)
             os.write(write, b".")
             return super().has_answered(60)
 
-    monkeypatch.setattr(helper, "_Helper", Slow)
+    monkeypatch.setattr(helper, "Forked", Slow)
     assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
     helpers.close()
     os.close(read)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
 
-# What rules may name, so that a section is judged by what it says: whether stack tracers have the register is another question.
+# Registers that rules may name. Whether stack tracers have the register is another check.
 ALL_REGISTERS = range(32)
 ROOM = 1 << 16  # ranges that are recorded; of further ones only the bytes are counted
 
@@ -82,26 +82,30 @@ def compare(elf: ElfFile, section: Said, sources: Sources, abi: Abi) -> Truth:
 
     terms = sweep.Terms(sayable, compared, SIGNAL & ~marks)
 
-    def run(wanted: int, code: Spans = code) -> tuple[array[int], Ranges]:
-        totals = zeros("Q", len(Verdict) + 2)
+    def run(wanted: int, code: Spans = code) -> tuple[array[int], Ranges, bool]:
+        """(bytes of each verdict, ranges of the wanted one, whether these are all)."""
+        totals = zeros("Q", len(Verdict))
         found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
-        sweep.sweep(code, truth(), left_out(), given(), terms, wanted, sweep.Found(*found), totals)
+        ranges = sweep.VerdictRanges(*found)
+        sweep.sweep(code, truth(), left_out(), given(), terms, wanted, ranges, totals)
+        count, total = ranges.count, ranges.total
+        del ranges  # which borrows the columns
         for column in found:
-            del column[totals[-1] :]
-        return totals, found
+            del column[count:]
+        return totals, found, count == total
 
-    totals, found = run(sweep.WRONG)
+    totals, found, is_all = run(sweep.WRONG)
     recorded = list(zip(found.start, found.end, strict=True))
-    result = Truth(dict(zip(Verdict, totals, strict=False)), table, recorded if totals[sweep.RANGES] == len(recorded) else None)
+    result = Truth(dict(zip(Verdict, totals, strict=True)), table, recorded if is_all else None)
     if result.code[Verdict.WRONG]:
         ranges = list(by_fde(found, coverage.pieces))
         result.findings += wrong(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])
     if result.code[Verdict.ABSENT]:
-        _, found = run(sweep.ABSENT)
+        _, found, _ = run(sweep.ABSENT)
         result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
         silent = coverage.silent(elf)
-        totals, found = run(
+        totals, found, _ = run(
             sweep.UNDESCRIBED, Spans(array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent]))
         )
         if totals[sweep.UNDESCRIBED]:

@@ -9,11 +9,19 @@ cdef class Terms:
     cdef int barred
 
 @cython.final
-cdef class Found:
+cdef class VerdictRanges:
     cdef unsigned long long[::1] start, end
     cdef unsigned int[::1] function
     cdef int[::1] expected, given
     cdef unsigned char[::1] flavours
+    cdef readonly long long count, total
+    cdef unsigned long long last_end
+    cdef long long last_expected, last_given
+    cdef int last_flavours
+
+    cdef int add(
+        self, unsigned long long start, unsigned long long end, Py_ssize_t function, long long expected, long long given, int flavours
+    ) except -1
 
 @cython.final
 cdef class Walker:

@@ -18,7 +18,6 @@ COMPILED: bool = cython.compiled
 
 # What a byte of code can be, its verdict.
 EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)
-RANGES = 6  # after the bytes of each verdict: ranges of the wanted one, and how many of them are recorded
 
 
 class Terms:
@@ -33,8 +32,8 @@ class Terms:
         self.barred = barred
 
 
-class Found:
-    """Ranges of one verdict, as far as there is room.
+class VerdictRanges:
+    """Ranges of one verdict, as far as there is room: `count` of the `total`.
 
     Of each the section's function, the rule expected or -1 - reason, the rule given or -1, and flavours: expected + 16 * given.
     """
@@ -46,6 +45,37 @@ class Found:
         self.expected = expected
         self.given = given
         self.flavours = flavours
+        self.count = self.total = 0
+        self.last_end = self.last_expected = self.last_given = 0
+        self.last_flavours = -1
+
+    def add(
+        self,
+        start: cython.ulonglong,
+        end: cython.ulonglong,
+        function: cython.Py_ssize_t,
+        expected: cython.longlong,
+        given: cython.longlong,
+        flavours: cython.int,
+    ) -> cython.int:
+        """Adds a range, or makes the last one longer if it goes on. `function`: of no meaning where nothing is given."""
+        is_other: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
+        if is_other or start != self.last_end:
+            self.total += 1
+            if self.count < len(self.start):
+                self.start[self.count] = start
+                self.function[self.count] = function if given >= 0 else 0
+                self.expected[self.count] = expected
+                self.given[self.count] = given
+                self.flavours[self.count] = flavours
+                self.count += 1
+        if self.total == self.count:
+            self.end[self.count - 1] = end
+        self.last_end = end
+        self.last_expected = expected
+        self.last_given = given
+        self.last_flavours = flavours
+        return 0
 
 
 class Walker:
@@ -129,7 +159,14 @@ class Walker:
 
 @cython.locals(totals="unsigned long long[::1]")
 def sweep(
-    code: Spans, truth: Walker, left_out: Walker, section: Walker, terms: Terms, wanted: cython.int, found: Found, totals: Column
+    code: Spans,
+    truth: Walker,
+    left_out: Walker,
+    section: Walker,
+    terms: Terms,
+    wanted: cython.int,
+    found: VerdictRanges,
+    totals: Column,
 ) -> None:
     """Adds the bytes of each verdict to `totals`, and puts the ranges of the `wanted` one into `found`.
 
@@ -144,24 +181,14 @@ def sweep(
     expected: cython.longlong
     reason: cython.longlong
     given: cython.longlong
-    count: cython.ulonglong = 0
-    room: cython.ulonglong = len(found.start)
-    last_end: cython.ulonglong = 0
-    last_expected: cython.longlong = 0
-    last_given: cython.longlong = 0
-    last_flavours: cython.int = -1
     if len(code.end):
         limit = code.end[len(code.end) - 1]
     for area in range(len(code.start)):
         at = code.start[area]
         while at < code.end[area]:
-            until = code.end[area]
             expected = truth.say(at, limit)
-            if truth.until < until:
-                until = truth.until
             given = section.say(at, limit)
-            if section.until < until:
-                until = section.until
+            until = min(code.end[area], truth.until, section.until)
             flavours = 0
             if expected >= 0:
                 flavours = truth.flavour
@@ -173,8 +200,7 @@ def sweep(
                     verdict = 3  # WRONG
             else:
                 reason = left_out.say(at, limit)
-                if left_out.until < until:
-                    until = left_out.until
+                until = min(until, left_out.until)
                 if reason >= 0:
                     expected = -1 - reason
                     verdict = 2 if given < 0 else 3  # INEXPRESSIBLE, WRONG
@@ -186,20 +212,5 @@ def sweep(
                 expected = flavours = 0
             totals[verdict] += until - at
             if verdict == wanted:
-                if at != last_end or expected != last_expected or given != last_given or flavours != last_flavours:
-                    totals[6] += 1
-                    if count < room:
-                        found.start[count] = at
-                        found.function[count] = section.function if given >= 0 else 0
-                        found.expected[count] = expected
-                        found.given[count] = given
-                        found.flavours[count] = flavours
-                        count += 1
-                if totals[6] == count and count:
-                    found.end[count - 1] = until
-                last_end = until
-                last_expected = expected
-                last_given = given
-                last_flavours = flavours
+                found.add(at, until, section.function, expected, given, flavours)
             at = until
-    totals[7] = count

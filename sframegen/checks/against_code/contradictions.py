@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.against_cfi.differences import SHOWN, place_names
 from sframegen.checks.against_code.claims import SILENT, Claim, Track
 from sframegen.checks.finding import Finding, Instruction, Severity
+from sframegen.code.decoding.instruction_columns import PADDING_MARK
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of
 from sframegen.code.function.hazards import clones, copies
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")
-PADS = 2  # in the marks of a piece
 UNKNOWN = ".byte"  # for bytes that capstone does not decode
 AROUND = 3  # instructions before a place, and after it
 
@@ -139,7 +139,7 @@ class Contradictions:
         begin = at = part.start - piece.start
         end = part.end - piece.start
         while at < end:
-            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADS
+            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADDING_MARK
             after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
             if pads:
                 for counts, claim in zip(self.counts, part.said, strict=True):

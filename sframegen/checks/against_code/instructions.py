@@ -15,7 +15,7 @@ from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
-from sframegen.elf.padding import FAIL, padding_states
+from sframegen.elf.padding import MAX_PADDING, padding_size, padding_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)
 WHO = ("section", "cfi")
-MAX_PADDING = 64  # bytes between a call that does not return and other code
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Held:
 
 
 def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are no functions."""
+    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are not functions."""
     headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))
@@ -106,15 +105,10 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
         return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
 
     def padding(address: int, limit: int) -> int:
-        """Size of the range from there on."""
+        """Bytes from there on, before the limit."""
         end = next((high for low, high in code if low <= address < high), address)
-        state = count = 0
-        for number, byte in enumerate(elf.at(address, min(limit, end) - address), 1):
-            state = states[state * 256 + byte]
-            if state == FAIL:
-                break
-            count = count if state else number
-        return count
+        most = min(limit, end) - address
+        return padding_size(states, elf.at(address, most), 0, most, True)
 
     def enters(address: int) -> bool:
         number = max(said(address))

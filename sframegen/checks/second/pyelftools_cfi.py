@@ -161,7 +161,7 @@ def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
 
 
 class _Reader:
-    """The reader of one section. Any exception of pyelftools costs one entry; it uses assertions, too, and has no common error."""
+    """The reader of one section. Any exception skips one entry: pyelftools has no common error, and uses assertions, too."""
 
     def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
         self.info = info

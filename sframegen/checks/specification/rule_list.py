@@ -75,7 +75,7 @@ WORDS = (
 )
 FILE = (
     Rule("several-sections", ERROR, "file has more than one SFrame section or segment"),
-    Rule("not-loaded", NOTE, "section is not loaded: for readers of files"),
+    Rule("not-loaded", NOTE, "section is not loaded: for tools that read the file"),
     Rule("no-segment", ERROR, "no PT_GNU_SFRAME leads to the section"),
     Rule("no-section", WARNING, "no section header describes the section that PT_GNU_SFRAME covers"),
     Rule("section-type", WARNING, "section's type is not SHT_GNU_SFRAME", (3,)),

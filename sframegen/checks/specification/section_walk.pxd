@@ -1,5 +1,15 @@
 cimport cython
 
+from cfi.search cimport bisect_right
+from sframegen.format.fre_bytes cimport (
+    fde_type_known,
+    fde_type_of,
+    fre_type_known,
+    is_masked,
+    start_width,
+    word_size_known,
+    words_size,
+)
 from sframegen.format.section_bytes cimport SectionBytes
 
 @cython.final
@@ -24,5 +34,5 @@ cdef class Walk(SectionBytes):
     cdef long long last  # start of the last FRE of the block that was walked
 
     cdef int note(self, Py_ssize_t rule, long long offset, unsigned long long address) except -1
-    cdef Py_ssize_t rows(self, long long pos, unsigned long long start, long long size) except -9
+    cdef Py_ssize_t rows(self) except -9
     cdef int remember(self, Py_ssize_t at, Py_ssize_t end, unsigned long long address) except -1

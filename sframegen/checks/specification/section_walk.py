@@ -12,6 +12,18 @@ except ImportError:
 from cfi.columns import zeros
 from sframegen.format.section_bytes import SectionBytes
 
+if not cython.compiled:
+    from bisect import bisect_right
+
+    from sframegen.format.fre_bytes import (
+        fde_type_known,
+        fde_type_of,
+        fre_type_known,
+        is_masked,
+        start_width,
+        word_size_known,
+        words_size,
+    )
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.format.decode import SframeSection
@@ -61,47 +73,47 @@ class Walk(SectionBytes):
         function: cython.longlong
         entry: cython.longlong
         padding: cython.longlong
-        block: cython.longlong
         key: cython.ulonglong
+        readable: cython.bint
         found: cython.Py_ssize_t = 0
         default: cython.int = default_type
         for function in range(self.functions):
-            entry = self.index_at + function * self.fields.index_size
-            start[function] = self.start_of(function)
+            readable = self.read_entry(function)
+            entry = self.entry
+            start[function] = self.start
+            size[function] = self.size
             if ((start[function] - self.address + self.sign) & self.mask) >> 32:
                 self.far += 1
             if (start[function] < self.address) != (((start[function] - self.address) & self.mask) >> 63 != 0):
                 self.wrapped += 1
-            size[function] = self.number(entry + self.fields.size_at, 4)
             if size[function] == 0:
                 self.note(3, entry, start[function])  # empty-function
             padding = entry + self.fields.padding_at
             if self.fields.padding_at >= 0 and (self.data[padding] | self.data[padding + 1]):
                 self.note(10, padding, start[function])  # unused-bits
-            block = self.number(entry + self.fields.fre_offset_at, 4)
-            if self.fres_at + block + self.fields.attribute_size > self.fres_end:
+            if not readable:
                 self.note(6, entry, start[function])  # block-outside
                 continue
-            self.read_attribute(entry, self.fres_at + block)
+            self.read_attribute()
             self.claimed += self.count
             if (self.info & self.fields.info_unused) | (self.info2 & self.fields.info2_unused):
                 self.note(10, self.attribute_at, start[function])  # unused-bits
-            if self.info2 & 0x1F > 1:
+            if not fde_type_known(self.info2):
                 self.note(9, self.attribute_at + 1, start[function])  # fde-type
             if self.count == 0:
                 self.without_rows += size[function] > 0
-                if default == 0 or self.info2 & 0x1F:
+                if default == 0 or fde_type_of(self.info2) != 0:
                     self.note(7, entry, start[function])  # no-rows
-            elif self.info & 0x0F > 2:
+            elif not fre_type_known(self.info):
                 self.note(8, self.attribute_at, start[function])  # fre-type
-            if self.info & 0x10:
+            if is_masked(self.info):
                 if self.rep_size == 0:
                     self.note(11, self.attribute_at, start[function])  # mask-without-period
                     self.divides += size[function] > 0
-                    self.divides_rows += size[function] > 0 and self.count > 0 and self.info & 0x0F <= 2
+                    self.divides_rows += size[function] > 0 and self.count > 0 and fre_type_known(self.info)
             elif self.rep_size and self.fields.rep_size_at >= 0:
                 self.note(12, self.attribute_at, start[function])  # period-without-mask
-            key = block
+            key = self.block - self.fres_at
             keys[found] = (key << 32) + function
             found += 1
         return found
@@ -139,39 +151,21 @@ class Walk(SectionBytes):
     def places(self, start: Column, size: Column, code_start: Column, code_end: Column) -> None:
         """The executable ranges ascend."""
         function: cython.longlong
-        low: cython.Py_ssize_t
-        high: cython.Py_ssize_t
-        middle: cython.Py_ssize_t
+        after: cython.Py_ssize_t
         for function in range(self.functions):
-            low = 0
-            high = len(code_start)
-            while low < high:
-                middle = (low + high) // 2
-                if code_start[middle] <= start[function]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low == 0 or start[function] >= code_end[low - 1]:
+            after = bisect_right(code_start, start[function], 0, len(code_start))
+            if after == 0 or start[function] >= code_end[after - 1]:
                 self.note(4, self.index_at + function * self.fields.index_size, start[function])  # start-outside-code
-            elif size[function] > code_end[low - 1] - start[function]:
+            elif size[function] > code_end[after - 1] - start[function]:
                 self.note(5, self.index_at + function * self.fields.index_size, start[function])  # end-outside-code
 
-    @cython.locals(
-        keys="const unsigned long long[::1]",
-        start="const unsigned long long[::1]",
-        size="const unsigned int[::1]",
-    )
-    def blocks(
-        self,
-        keys: Column,
-        start: Column,
-        size: Column,
-    ) -> None:
-        """Walks the blocks of `keys`, which ascend."""
+    @cython.locals(keys="const unsigned long long[::1]", start="const unsigned long long[::1]", size="const unsigned int[::1]")
+    def blocks(self, keys: Column, start: Column, size: Column) -> None:
+        """Walks the blocks of `keys`, which ascend. The index is not read again: its entries are in another order."""
         i: cython.Py_ssize_t
         key: cython.ulonglong
         function: cython.longlong
-        block: cython.longlong
+        masked: cython.bint
         previous: cython.longlong = -1
         count: cython.longlong = 0
         info: cython.int = 0
@@ -180,51 +174,54 @@ class Walk(SectionBytes):
         end: cython.longlong = self.fres_at  # of the block before; -1 where damage hides it
         for i in range(len(keys)):
             key = keys[i]
-            block = self.fres_at + (key >> 32)
             function = key - ((key >> 32) << 32)
-            self.read_attribute(self.index_at + function * self.fields.index_size, block)
+            self.start = start[function]
+            self.size = size[function]
+            self.entry = self.index_at + function * self.fields.index_size
+            self.block = self.fres_at + (key >> 32)
+            self.rows_at = self.block + self.fields.attribute_size
+            self.read_attribute()
             if self.count == 0 and self.fields.attribute_size == 0:
                 continue
-            if block == previous and self.count == count and self.info == info and self.rep_size == rep_size:
+            masked = is_masked(self.info)
+            if self.block == previous and self.count == count and self.info == info and self.rep_size == rep_size:
                 if self.last > size[function]:
-                    self.note(22 if self.info & 0x10 else 20, block, start[function] + self.last)  # row-beyond-masked, -function
-                elif self.last == size[function] and size[function] and not self.info & 0x10:
-                    self.note(19, block, start[function] + self.last)  # row-at-end
+                    self.note(22 if masked else 20, self.block, self.start + self.last)  # row-beyond-masked, -function
+                elif self.last == size[function] and self.last and not masked:
+                    self.note(19, self.block, self.start + self.last)  # row-at-end
                 self.shared = True
                 continue
-            if end >= 0 and block < end:
-                self.note(13, block, start[function])  # blocks-overlap
-            elif end >= 0 and block > end:
+            if end >= 0 and self.block < end:
+                self.note(13, self.block, self.start)  # blocks-overlap
+            elif end >= 0 and self.block > end:
                 self.note(14, end, 0)  # unused-bytes
-            previous = block
+            previous = self.block
             count = self.count
             info = self.info
             rep_size = self.rep_size
-            end = self.rows(block + self.fields.attribute_size, start[function], size[function])
+            end = self.rows()
         if end >= 0:  # what follows may be padding
             for at in range(end, self.fres_end):
                 if self.data[at]:
                     self.note(14, at, 0)  # unused-bytes
                     break
 
-    def rows(
-        self,
-        pos: cython.longlong,
-        start: cython.ulonglong,
-        size: cython.longlong,
-    ) -> cython.longlong:
-        """Walks the FREs of the function whose attribute was read; where they end, -1 where that cannot be known."""
+    def rows(self) -> cython.longlong:
+        """Walks the FREs of the function that was read; where they end, -1 where that cannot be known."""
+        pos: cython.longlong = self.rows_at
+        start: cython.ulonglong = self.start
+        size: cython.longlong = self.size
         row: cython.longlong
         width: cython.longlong
         value: cython.longlong
         before: cython.longlong = -1
         info: cython.int
         words_end: cython.longlong
-        masked: cython.bint = self.info & 0x10 != 0
+        masked: cython.bint = is_masked(self.info)
         self.last = -1
-        if self.count and self.info & 0x0F > 2:
+        if self.count and not fre_type_known(self.info):
             return -1
-        width = 1 << (self.info & 0x0F)
+        width = start_width(self.info)
         for row in range(self.count):
             if pos + width + 1 > self.fres_end:
                 self.note(15, pos, start)  # row-cut-off
@@ -248,10 +245,10 @@ class Walk(SectionBytes):
                 self.last = value
             pos += width
             info = self.data[pos]
-            if (info >> 5) & 3 == 3:
+            if not word_size_known(info):
                 self.note(16, pos, start + value)  # word-size
                 return -1
-            words_end = pos + 1 + (((info >> 1) & 0x0F) << ((info >> 5) & 3))
+            words_end = pos + 1 + words_size(info)
             if words_end > self.fres_end:
                 self.note(15, pos, start + value)  # row-cut-off
                 return -1
@@ -264,14 +261,9 @@ class Walk(SectionBytes):
             pos = words_end
         return pos
 
-    def remember(
-        self,
-        at: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        address: cython.ulonglong,
-    ) -> cython.int:
+    def remember(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
         """Counts one more use of the rule in data[at : end]."""
-        fde_type: cython.int = self.info2 & 0x1F
+        fde_type: cython.int = fde_type_of(self.info2)
         mask: cython.longlong = len(self.slots) - 1
         key: cython.longlong = fde_type
         slot: cython.Py_ssize_t

@@ -15,6 +15,7 @@ from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
+from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
     DATAWORD_COUNT_MASK,
     DATAWORD_COUNT_SHIFT,
@@ -31,7 +32,7 @@ from sframegen.format.layouts import (
     Header,
 )
 from sframegen.format.model import FdeType
-from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places, words_size
+from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -82,7 +82,7 @@ def add_section() -> str:
 
 
 def _program() -> str:
-    """A small program of this machine, if there is one on PATH that is no script; else Python."""
+    """A small program of this machine, if there is one on PATH that is not a script; else Python."""
     found = shutil.which("true")
     with suppress(FormatError, OSError):
         if found and beginning_of(found, found, 4) == b"\x7fELF":

@@ -17,14 +17,13 @@ from sframegen.cli.installation import attempts
 from sframegen.cli.installation.install_commands import as_root, compiling, getting, getting_again, package
 from sframegen.elf.text import count_of, printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
+from sframegen.program.forked import Forked, nowhere
 from sframegen.program.libraries import DEPENDENCIES, FLEET
 from sframegen.program.signals import signals_held
-from sframegen.program.workers import death, outcomes
+from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import ForkProcess
 
 PATIENCE = 60  # seconds for one part
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What came of an attempt."""
+    """The result of an attempt."""
 
     group: str
     name: str
@@ -108,52 +107,44 @@ def _try(part: Part) -> Tried:
     """In a process group of its own. When the attempt ends, or after PATIENCE seconds, the group is killed and waited for."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # programs that outlive the attempt become children of this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    from multiprocessing import get_context  # noqa: PLC0415 - for those who need it
-
-    context = get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_attempt, args=(part, theirs))
-    process.start()
-    theirs.close()  # no other copy is left: the pipe ends with the process
-    outcome: Tried | Exception | None = None
+    process = Forked(partial(_attempt, part), _alone)
+    process.ask(())
+    outcome: Tried | Exception = attempts.DoesNotWorkError(f"did not end within {count_of(PATIENCE, 'second')}")
     try:
-        late = attempts.DoesNotWorkError(f"did not end within {count_of(PATIENCE, 'second')}")
-        with suppress(EOFError):
-            outcome = ours.recv() if ours.poll(PATIENCE) else late
+        if process.has_answered(PATIENCE):
+            outcome = process.answer().value
+    except ChildProcessError as death:
+        outcome = death
     finally:
         _end(process)
-        ours.close()
-    outcome = outcome or death(process.exitcode or 0)
     return _refused(part, outcome) if isinstance(outcome, Exception) else outcome
 
 
-def _end(process: ForkProcess) -> None:
+def _end(process: Forked) -> None:
     """Kills a process with its group, and waits for all of them."""
-    group = process.pid or 0
     with signals_held():
         with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-        process.kill()  # if it has no group yet
-        process.join()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.end(signal.SIGKILL)  # if it has no group yet
         with suppress(ChildProcessError):
             while True:
-                os.waitpid(-group, 0)
+                os.waitpid(-process.pid, 0)
 
 
-def _attempt(part: Part, pipe: Connection) -> None:
-    """The process: sends what came of the attempt. Its input is empty, and its output is nobody's."""
+def _alone(_pipe: int) -> None:
+    """Its input is empty, and its output is discarded."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setpgid(0, 0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
+    nowhere(0, 1, 2)
+
+
+def _attempt(part: Part) -> Tried:
+    """In the process."""
     try:
         found = part.attempt()
     except Exception as error:  # noqa: BLE001 - whatever a damaged installation raises
-        pipe.send(_refused(part, error))
-    else:
-        pipe.send(Tried(part.group, part.name, part.use, True, shortened(printable(found)), ""))
+        return _refused(part, error)
+    return Tried(part.group, part.name, part.use, True, shortened(printable(found)), "")
 
 
 def _refused(part: Part, error: Exception) -> Tried:

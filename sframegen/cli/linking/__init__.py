@@ -1,1 +1,1 @@
-"""What `link` needs: where a linker writes, and programs that take its place."""
+"""For `link`: the file that a linker writes, and shims in the place of linkers."""

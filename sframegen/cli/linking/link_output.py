@@ -71,7 +71,7 @@ def _unquoted(part: re.Match[str]) -> str:
 
 
 def _response(path: str) -> str | None:
-    """Regular files only: what a pipe gives can be read once, and the linker is to have it."""
+    """Regular files only: a pipe can be read only once, by the linker."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
@@ -82,7 +82,7 @@ def _response(path: str) -> str | None:
 
 
 def state_of(path: str) -> tuple[int, ...] | None:
-    """What differs once a linker has written the file; None where there is no regular file."""
+    """Differs once a linker has written the file; None if it is not a regular file."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):

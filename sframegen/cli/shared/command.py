@@ -1,4 +1,4 @@
-"""What every command is: click's, with examples at the end of its help, and options that exclude one another."""
+"""What every command is: click's, with examples at the end of its help, and options that exclude one another, or are one value."""
 
 from __future__ import annotations
 
@@ -9,12 +9,40 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Example(NamedTuple):
     what: str  # the line does
     line: str  # for a shell
+
+
+class Value(NamedTuple):
+    """A parameter of a command that several options make up."""
+
+    name: str
+    make: Callable[..., object]  # is given the options' values, by their names
+
+
+class Part(click.Option):
+    """An option whose value is a part of another one."""
+
+    def __init__(self, *arguments: Any, value: Value, **options: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*arguments, **options)
+        self.value = value
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """All of these, in the order of the help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(decorators):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 class Command(click.Command):
@@ -40,7 +68,16 @@ class Command(click.Command):
                 for one, other in combinations(group, 2):
                     if one in given and other in given:
                         raise click.UsageError(f"{one} and {other} exclude each other", ctx)
+            self._put_together(ctx)
         return rest
+
+    def _put_together(self, ctx: click.Context) -> None:
+        values: dict[Value, dict[str, object]] = {}
+        for option in self.params:
+            if isinstance(option, Part) and option.name:
+                values.setdefault(option.value, {})[option.name] = ctx.params.pop(option.name)
+        for value, parts in values.items():
+            ctx.params[value.name] = value.make(**parts)
 
     def _given(self, ctx: click.Context) -> set[str]:
         """Options on the command line, under all their names."""

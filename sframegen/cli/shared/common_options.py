@@ -2,54 +2,100 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sframegen.cli.shared.number_values import COUNT, PERCENT, SECONDS
+from sframegen.cli.shared.command import Part, Value
+from sframegen.cli.shared.number_values import COUNT, PERCENT, SECONDS, Numbers
 from sframegen.cli.shared.output import PathName
+from sframegen.program.workers import MOST_WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator, Mapping
 
-    Decorated = TypeVar("Decorated", bound=Callable[..., object])
+    from sframegen.cli.shared.command import Decorator
 
 VERBOSE_OR_QUIET = ("--verbose", "--quiet")  # exclude each other
 
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
-PRESERVE_TIMESTAMPS = click.option("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-SYNTHESIZE = click.option(
-    "--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."
-)
-FORCE_FOREIGN = click.option("--force", is_flag=True, help="Also remove sections that other tools produced.")
-FORCE_ADD = click.option(
-    "--force", is_flag=True, help="Also change files that are signed, contain their own checksum, or may be dynamic loaders."
-)
-JSON_LIST = click.option(
+
+class How(NamedTuple):
+    """How a command goes through its files, where results go, and what is printed. Commands have options for some of these."""
+
+    output: str | None = None
+    output_dir: str | None = None
+    jobs: int = 1
+    verbose: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def prints_lines(self) -> bool:
+        """For people, one or more for each file."""
+        return not (self.quiet or self.as_json)
+
+
+part_of_how = partial(click.option, cls=Part, value=Value("how", How))
+QUIET = part_of_how("-q", "--quiet", is_flag=True, help="Print only errors.")
+JSON_LIST = part_of_how(
     "--json", "as_json", is_flag=True, help="Print a JSON list: an object for each file; one that is refused has its error."
 )
-JSON_OBJECT = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+JSON_OBJECT = part_of_how("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
-def verbose(text: str) -> Callable[[Decorated], Decorated]:
-    return click.option("-v", "--verbose", is_flag=True, help=text)
+def verbose(text: str) -> Decorator:
+    return part_of_how("-v", "--verbose", is_flag=True, help=text)
 
 
-def dry_run(text: str = "Print the changes to the file; write nothing.") -> Callable[[Decorated], Decorated]:
-    return click.option("--dry-run", is_flag=True, help=text)
+def jobs(text: str) -> Decorator:
+    return part_of_how(
+        "-j",
+        "--jobs",
+        metavar="N",
+        type=Numbers(int, 1, MOST_WORKERS),
+        default=lambda: len(os.sched_getaffinity(0)),
+        show_default="usable cores",
+        help=text,
+    )
 
 
-def duration(text: str) -> Callable[[Decorated], Decorated]:
+JOBS = jobs("Number of files to process in parallel.")
+
+
+KEYWORDS = Value("keywords", dict)  # of the public function that the command calls
+keyword = partial(click.option, cls=Part, value=KEYWORDS)
+
+
+def words_of(parameters: Iterable[click.Parameter], keywords: Mapping[str, Any]) -> Iterator[str]:
+    """The options, as words of a command line, that give these keywords."""
+    for one in parameters:
+        if isinstance(one, Part) and one.value is KEYWORDS:
+            value = keywords[one.name or ""]
+            if one.is_flag:
+                yield from one.opts[-1:] * value
+            elif value is not None and value is not True:  # of --verify, what is done without it
+                yield from (one.opts[-1], str(value or "none"))
+
+
+def debug_file(text: str) -> Decorator:
+    return keyword(
+        "--debug-file",
+        metavar="PATH",
+        type=PathName(),
+        callback=lambda _ctx, _parameter, path: path or None,
+        help=f"Separate debug file, or directory of them, {text}",
+    )
+
+
+def duration(text: str) -> Decorator:
     return click.option("-d", "--duration", metavar="SECONDS", type=SECONDS, help=text)
 
 
-def min_coverage(text: str) -> Callable[[Decorated], Decorated]:
+def min_coverage(text: str) -> Decorator:
     return click.option("--min-coverage", metavar="PCT", type=PERCENT, help=text)
 
 
-def debug_file(text: str) -> Callable[[Decorated], Decorated]:
-    return click.option("--debug-file", metavar="PATH", type=PathName(), help=f"Separate debug file, or directory of them, {text}")
-
-
-def tid(text: str, *, several: bool) -> Callable[[Decorated], Decorated]:
+def tid(text: str, *, several: bool) -> Decorator:
     return click.option("--tid", metavar="TID", type=COUNT, multiple=several, help=text)

@@ -1,4 +1,4 @@
-"""What allows a change that was refused."""
+"""The option that allows a refused change."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sframegen.profile.report.formats.file_formats import FORMATS, format_of
 
 
 def _checked(_ctx: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
-    """Refuse a file of no known format before the first sample is taken."""
+    """Refuse a file of an unknown format before the first sample is taken."""
     try:
         if path is not None:
             format_of(path)

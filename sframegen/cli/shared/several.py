@@ -9,18 +9,17 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from linker.files.location import locate, make_directory
 from linker.files.read_back import MANY, lief_loads, load
 from linker.files.target import is_stdout
-from sframegen.cli.shared.number_values import Numbers
 from sframegen.cli.shared.output import Report, note
 from sframegen.elf.text import printable
 from sframegen.packages.kinds import is_layout
-from sframegen.program.workers import MOST_WORKERS, attempt, outcomes
+from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,29 +27,14 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from linker.files.read_back import Reader
+    from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
 
-    Decorated = TypeVar("Decorated", bound=Callable[..., object])
     T = TypeVar("T")
 
 PROGRESS_AFTER_SECONDS = 1.0
-LARGE = 0.1  # of one process' share: such a file, begun last, would keep one process at work and the others waiting
-
-
-def jobs(text: str) -> Callable[[Decorated], Decorated]:
-    return click.option(
-        "-j",
-        "--jobs",
-        metavar="N",
-        type=Numbers(int, 1, MOST_WORKERS),
-        default=lambda: len(os.sched_getaffinity(0)),
-        show_default="usable cores",
-        help=text,
-    )
-
-
-JOBS = jobs("Number of files to process in parallel.")
+LARGE = 0.1  # of one process' share: such a file, started last, would keep the other processes waiting
 
 
 class FileReport(Report, Protocol):
@@ -61,27 +45,15 @@ class FileReport(Report, Protocol):
 R = TypeVar("R", bound=FileReport)
 
 
-def changes(
-    run: Run,
-    files: tuple[str, ...],
-    change: Callable[..., R],
-    *,
-    output: str | None,
-    output_dir: str | None,
-    jobs: int,
-    preserve_timestamps: bool,
-    dry_run: bool,
-    verify: bool | Reader,
-    quiet: bool,
-    as_json: bool,
-) -> Iterator[R]:
+def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords: dict[str, Any], how: How) -> Iterator[R]:
     """What `change`, one of the public functions that write a file, reports of each file that it does not refuse.
 
     Names of one file are one. Warnings are printed before their report is given. `run` gets the reports, too.
     """
-    outputs = outputs_of(files, output, output_dir)
-    leave_stdout_to(output)
+    outputs = outputs_of(files, how.output, how.output_dir)
+    leave_stdout_to(how.output)
     links: dict[str, list[str] | OSError] = {file: [] for file in files} if outputs else by_file(files)
+    dry_run = keywords["dry_run"]
 
     def work(path: str) -> R:
         if Path(path).is_dir() and not is_layout(path):
@@ -89,29 +61,21 @@ def changes(
         hard_links = links[path]
         if isinstance(hard_links, OSError):
             raise hard_links
-        if output_dir is not None and not dry_run:
-            make_directory(Path(output_dir))
-        return change(
-            path,
-            output=outputs.get(path),
-            verify=verify,
-            dry_run=dry_run,
-            preserve_timestamps=preserve_timestamps,
-            hard_links=hard_links,
-        )
+        if how.output_dir is not None and not dry_run:
+            make_directory(Path(how.output_dir))
+        return change(path, output=outputs.get(path), hard_links=hard_links, **keywords)
 
     def warned(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
             run.finding(f"{path}: {fault}")
         run.reports.append(report)
-        for warning in () if quiet else report.warnings:
+        for warning in () if how.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         return report
 
-    lines = not (quiet or as_json)
-    return (
-        warned(path, report) for path, report in each(run, tuple(links), work, jobs, verify=not dry_run and verify, lines=lines)
-    )
+    verify = not dry_run and keywords["verify"]
+    done = each(run, tuple(links), work, how.jobs, verify=verify, lines=how.prints_lines)
+    return (warned(path, report) for path, report in done)
 
 
 def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:

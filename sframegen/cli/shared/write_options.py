@@ -1,37 +1,43 @@
-"""Options of the commands that write files."""
+"""Options of the commands that write files, most of them keywords of the public functions."""
 
 from __future__ import annotations
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from linker.inject.kernel_versions import safe_on
+from sframegen.cli.shared.command import options
+from sframegen.cli.shared.common_options import keyword, part_of_how
 from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Decorated = TypeVar("Decorated", bound=Callable[..., object])
+    from sframegen.cli.shared.command import Decorator
 
 OWNED = "The file belongs to you; one that exists keeps its owner and mode."
-OUTPUT = click.option(
+OUTPUT = part_of_how(
     "-o",
     "--output",
     metavar="FILE",
     type=PathName(),
     help=f"Write to this file and leave the given one unchanged. {OWNED}",
 )
-OUTPUT_DIR = click.option(
+OUTPUT_DIR = part_of_how(
     "--output-dir",
     metavar="DIR",
     type=PathName(),
     help="Write files with the same names into this directory. Who owns them is decided as with -o.",
 )
 OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
-READ_BACK_OR_NOT = ("--verify", "--no-verify")
+PRESERVE_TIMESTAMPS = keyword("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+FORCE_FOREIGN = keyword("--force", is_flag=True, help="Also remove sections that other tools produced.")
+
+
+def dry_run(text: str = "Print the changes to the file; write nothing.") -> Decorator:
+    return keyword("--dry-run", is_flag=True, help=text)
+
+
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
 
 
@@ -39,11 +45,23 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: str) -> For
     return VERSIONS[text]
 
 
-def format_version(default: str | None = "3") -> Callable[[Decorated], Decorated]:
+def format_version(default: str | None = "3") -> Decorator:
     """The option of the version to write. `default` None: it is required."""
     unless_given: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
-    return click.option("--format", "version", type=choice, callback=_version, help="The SFrame version to write.", **unless_given)
+    return keyword("--format", "version", type=choice, callback=_version, help="The SFrame version to write.", **unless_given)
+
+
+def level(default: str) -> Decorator:
+    """The option of how small a section is made."""
+    return keyword(
+        "--optimize",
+        type=click.Choice(["none", "share", "fast", "size"]),
+        default=default,
+        show_default=True,
+        help="none: one FDE per function. share: equal rows only once. fast: also cut functions and join neighbours where look-ups"
+        " stay fast. size: join more.",
+    )
 
 
 def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
@@ -54,7 +72,7 @@ def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | Non
     return version
 
 
-MIN_KERNEL = click.option(
+MIN_KERNEL = keyword(
     "--min-kernel",
     metavar="VERSION",
     callback=_kernel,
@@ -63,50 +81,19 @@ MIN_KERNEL = click.option(
 )
 
 
-UNLOADED = click.option(
-    "--unloaded",
-    is_flag=True,
-    is_eager=True,  # known when --compress is read
-    help="Add a section that no segment has, for readers of files: no program header changes.",
-)
+def _reader(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> bool | str:
+    """What the public functions take."""
+    return False if ctx.params.pop("no_verify", False) or name == "none" else name or True
 
 
-def compression(*options: str) -> Callable[[Decorated], Decorated]:
-    """The option to compress a section. `options`: it needs one of these, which are read before it."""
-    either = " or ".join(options)
-
-    def checked(ctx: click.Context, _parameter: click.Parameter, compression: str | None) -> str | None:
-        if compression and not any(ctx.params[option.lstrip("-")] for option in options):
-            raise click.UsageError(f"--compress needs {either}")
-        return compression
-
-    return click.option("--compress", type=click.Choice(["zstd"]), callback=checked, help=f"With {either}: compress the section.")
-
-
-def verification(command: Callable[..., object]) -> Callable[..., object]:
-    """The options of how the result is read back. The command gets `verify`, which is what the public functions take."""
-
-    @wraps(command)
-    def with_reader(*arguments: object, verify: str | None, no_verify: bool, **options: object) -> object:
-        return command(*arguments, verify=False if no_verify or verify == "none" else verify or True, **options)
-
-    reader = click.option(
+READ_BACK_OR_NOT = ("--verify", "--no-verify")  # exclude each other
+VERIFICATION = options(
+    keyword(
         "--verify",
         type=click.Choice(["lief", "elftools", "none"]),
+        callback=_reader,
         help="Read the result back with this library. Both compare each header, segment and section, and all bytes that were there"
         " before, with what was planned. By default LIEF reads large files and many, pyelftools others, because it starts faster.",
-    )
-    without = click.option("--no-verify", is_flag=True, help="Do not read the result back: --verify none.")
-    return reader(without(with_reader))
-
-
-def level(default: str) -> Callable[[Decorated], Decorated]:
-    """The option of how small a section is made."""
-    return click.option(
-        "--optimize",
-        type=click.Choice(["none", "share", "fast", "size"]),
-        default=default,
-        show_default=True,
-        help="none: one FDE per function. share: equal rows only once. fast: also cut functions and join neighbours where look-ups"
-        " stay fast. size: join more.",
-    )
+    ),
+    click.option("--no-verify", is_flag=True, is_eager=True, help="Do not read the result back: --verify none."),
+)

@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from cfi.errors import FormatError
 from linker.existing.find_section import extents
-from sframegen.cli.shared.common_options import JSON_LIST, PRESERVE_TIMESTAMPS, QUIET, dry_run, verbose
-from sframegen.cli.shared.output import Directory, in_words
-from sframegen.cli.shared.several import JOBS, all_of
-from sframegen.cli.shared.write_options import verification
+from sframegen.cli.shared.command import Part, Value, options
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
+from sframegen.cli.shared.output import Directory, Refused, in_words, note
+from sframegen.cli.shared.several import all_of
+from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
+from sframegen.program.turn import FaultError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from linker.files.location import Location
-    from linker.files.read_back import Reader
+    from sframegen.cli.shared.command import Decorator
+    from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.output import Run
     from sframegen.cli.trees.tree_files import Name
-
-    Decorated = TypeVar("Decorated", bound=Callable[..., object])
-    Options = tuple[Callable[..., Any], ...]
 
 T = TypeVar("T")
 
 MAX_LIST = 16 << 20  # characters
-BEFORE: Options = (
+
+
+class Tree(NamedTuple):
+    """Which files of its trees a command leaves out, and whether a refused one is a finding."""
+
+    globs: tuple[str, ...]
+    lists: tuple[str, ...]  # files with more of them
+    fatal: bool
+
+    def exclusions(self) -> Exclusions:
+        """Raises UsageError if it is not a pattern."""
+        try:
+            return Exclusions([*self.globs, *(glob for file in self.lists for glob in _lines(file))])
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+
+part_of_tree = partial(click.option, cls=Part, value=Value("tree", Tree))
+BEFORE = (
     click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=Directory()),
-    click.option(
+    part_of_tree(
         "--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out these files and directories. May be given again."
     ),
-    click.option(
+    part_of_tree(
         "--exclude-from",
         "lists",
         metavar="FILE",
@@ -45,9 +65,9 @@ BEFORE: Options = (
         help="Read GLOBs from this file, one per line. May be given again.",
     ),
 )
-AFTER: Options = (
-    click.option("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
-    verification,
+AFTER = (
+    part_of_tree("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
+    VERIFICATION,
     PRESERVE_TIMESTAMPS,
     dry_run("Print the totals; change no file."),
     JOBS,
@@ -57,43 +77,29 @@ AFTER: Options = (
 )
 
 
-def tree_options(*own: Callable[..., Any]) -> Callable[[Decorated], Decorated]:
+def tree_options(*own: Decorator) -> Decorator:
     """The options of all commands for trees, with a command's own among them."""
-
-    def decorate(command: Decorated) -> Decorated:
-        for option in reversed([*BEFORE, *own, *AFTER]):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def exclusions_of(globs: Iterable[str], lists: Iterable[str]) -> Exclusions:
-    """Raises UsageError for what is no pattern."""
-    try:
-        return Exclusions([*globs, *(glob for file in lists for glob in _lines(file))])
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    return options(*BEFORE, *own, *AFTER)
 
 
 def each_file(
+    run: Run,
     roots: Sequence[str],
-    left_out: Exclusions,
     work: Callable[[Location, list[Location]], T],
-    jobs: int,
     *,
-    verify: bool | Reader,
-    lines: bool,
-) -> Iterator[tuple[list[Name], T | Exception]]:
-    """The names of each program and library below the roots, and what `work` returns for it or why it is refused.
+    tree: Tree,
+    keywords: dict[str, Any],
+    how: How,
+) -> Iterator[tuple[list[Name], T | Refused]]:
+    """The names of each program and library below the roots, and what `work` returns for it, or its refusal.
 
-    `work` is given the file by its first name, and its other names (hard links). `verify`, `lines`: as for `all_of`. Raises
-    OSError where a root cannot be opened.
+    `work` is given the file by its first name, and its other names (hard links). A refusal has been printed, and `run` has it.
+    Raises OSError where a root cannot be opened.
     """
+    left_out = tree.exclusions()
+    verify = not keywords["dry_run"] and keywords["verify"]
     with Trees(roots) as trees:
         found = find(trees, left_out)
-        for name, error in found.unreadable:
-            yield [name], error
         names_of = {names[0].full: names for names in found.files}
 
         def work_on(path: str) -> T:
@@ -101,12 +107,24 @@ def each_file(
                 file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
                 return work(file, hard_links)
 
-        for path, outcome in all_of(tuple(names_of), work_on, jobs, verify=verify, lines=lines, apart=True):
-            yield names_of[path], outcome
+        done = all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True)
+        unreadable = (([name], error) for name, error in found.unreadable)
+        for names, outcome in chain(unreadable, ((names_of[path], outcome) for path, outcome in done)):
+            yield names, _refused(run, names[0], outcome, tree, how) if isinstance(outcome, Exception) else outcome
+
+
+def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Refused:
+    text = in_words(error, name.full)
+    run.reports.append(refused := Refused(name.full, text))
+    if tree.fatal or isinstance(error, FaultError):
+        run.finding(text)
+    elif not how.quiet:
+        note(f"warning: {text}")
+    return refused
 
 
 def _lines(file: str) -> Iterable[str]:
-    """Without empty lines and those that begin with #. Raises ValueError where there is no end."""
+    """Without empty lines and those that begin with #. Raises ValueError if the file is too long."""
     with open(file, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123 - a pipe, too, as of `<(command)`
         text = stream.read(MAX_LIST + 1)
     if len(text) > MAX_LIST:

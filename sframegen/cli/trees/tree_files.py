@@ -50,7 +50,7 @@ class Exclusions:
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Raises ValueError for what is no pattern."""
+        """Raises ValueError if it is not a pattern."""
         self._any: dict[bool, re.Pattern[str]] = {}
         given = list(patterns)
         for is_directory in (False, True):
@@ -83,7 +83,7 @@ def _part(token: re.Match[str]) -> str:
 
 
 class Trees(ExitStack):
-    """The directories that were asked for, held open: what is below them is looked up from there, without symbolic links."""
+    """The given directories, held open: names below them are looked up from there, without symbolic links."""
 
     def __init__(self, roots: Iterable[str]) -> None:
         """Raises OSError."""
@@ -104,7 +104,7 @@ class Trees(ExitStack):
 
 
 def find(trees: Trees, exclusions: Exclusions) -> Found:
-    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. One that has a name that is left out is left out."""
+    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. A file with an excluded name is left out."""
     names: dict[tuple[int, int], list[Name]] = {}
     left_out: set[tuple[int, int]] = set()
     unreadable: list[tuple[Name, Exception]] = []

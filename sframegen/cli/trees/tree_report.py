@@ -1,4 +1,4 @@
-"""What add-tree did to the files of its trees: in one line, and as JSON that docs/packaging.md describes."""
+"""The outcomes for the files of trees: in one line, and as JSON (docs/packaging.md)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A file -> what is known outside each function: starts, callees, jump tables, PLT."""
+"""A file -> facts from outside each function: starts, callees, jump tables, PLT."""

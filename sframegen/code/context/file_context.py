@@ -1,4 +1,4 @@
-"""What is known of a file outside each function: callees, functions that never return, jump tables."""
+"""Facts of a file from outside each function: callees, functions that never return, jump tables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, slot_of
-from sframegen.code.context.pointer_words import words_within
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from cfi.columns import Column
     from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
@@ -61,10 +59,6 @@ class FileContext:
     def holds(self, address: int) -> bool:
         """Return True if an address is in analysed code."""
         return address < self.limit(address)
-
-    def in_code(self, addresses: Column) -> Iterator[int]:
-        """Return those of the addresses that are in analysed code."""
-        return filter(self.holds, words_within(addresses, self.code[0][0], self.code[-1][1]) if self.code else ())
 
     def limit(self, address: int) -> int:
         """Return the end of the analysed code that holds the address; the address itself if none does."""

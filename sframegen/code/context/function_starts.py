@@ -1,4 +1,4 @@
-"""Where functions begin in code without call frame information, as far as the file shows."""
+"""Where functions begin in code without call frame information, found in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What capstone says of instructions, by columns: where they begin, and the few that touch what is followed. Compiled."""
+"""Instructions as capstone decodes them, by columns: where they begin, and the few that affect a frame. Compiled."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
 # What is said of an instruction in one number: bits 0 to 2 its Flow, and these; above, the number of its effects.
 DIRECT, SLOT, PADS, EFFECTS = 3, 4, 5, 6
+PADDING_MARK = 2  # of a byte where an instruction begins that pads
 
 
 class Teacher(Protocol):
@@ -169,7 +170,7 @@ class Reader:
                 self.taken[takes] = self.value
                 self.taken_at[takes] = here
                 takes += 1
-            marks[here] = 2 if what & 32 else 1  # PADS
+            marks[here] = 2 if what & 32 else 1  # PADS: PADDING_MARK
             what &= ~32
             if what:
                 self.at[points] = here

@@ -1,4 +1,4 @@
-"""Effects and states by number, so that each distinct one is computed once."""
+"""Effects and states by number: each distinct one is computed once."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.decoding.instruction_columns import DIRECT, PADDING_MARK, SLOT
 from sframegen.code.decoding.numbering import CHUNK, frames_of
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Point
@@ -66,7 +66,7 @@ class Piece:
 
     def _find_padding(self) -> None:
         last = self.marks.rfind(1)  # those after it pad
-        padding = self.marks.find(2, last + 1)
+        padding = self.marks.find(PADDING_MARK, last + 1)
         self.code_end = self.end if padding < 0 else self.start + padding
 
     def _decode(self) -> None:

@@ -251,7 +251,7 @@ class Forms:
         operands: cython.int
         if end > pos + 15:
             end = pos + 15
-        if end > self.length or pos < 0:  # all else is within `end`
+        if end > self.length or pos < 0:  # everything else is within `end`
             return 0
         self.is_narrow = self.is_wide = self.has_many = False
         self.rex = self.registers = 0
@@ -349,7 +349,7 @@ class Forms:
         self.form_size = at - pos
         self.size = self.form_size + displacement + self.immediate
         self.exact_size = self.size
-        if self.registers and self.in_memory and not self.has_many:  # such an immediate is no place
+        if self.registers and self.in_memory and not self.has_many:  # such an immediate is not a place
             self.exact_size -= self.immediate
         return pos + self.size <= end
 

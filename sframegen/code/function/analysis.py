@@ -12,10 +12,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import GOES_ON, IS_LAST, Blocks, Points
-from sframegen.code.function.findings import COMES_BACK, CONTRADICTS, TOO_COSTLY, Findings
+from sframegen.code.function.blocks import Blocks, Points
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.frame_state import CALLERS
 from sframegen.format.model import Rule, Where
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from sframegen.code.decoding.numbering import Frames
     from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.function.findings import Findings
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import State
     from sframegen.code.isa.instruction_set import Isa
@@ -44,25 +43,6 @@ class Row(NamedTuple):
     state: State
 
 
-class Exit(NamedTuple):
-    """A jump or a fall out of the function."""
-
-    source: int
-    target: int
-    state: State
-
-
-class Analysis(NamedTuple):
-    """What is proven. Code without a row is not proven."""
-
-    rows: list[Row]  #: ascending
-    exits: list[Exit]
-    calls: list[tuple[int | None, int | None]]  #: (target, slot) of the calls that are reached
-    returns: bool  #: with an instruction that returns, or a jump to anywhere
-    contradiction: int | None  #: an instruction that returns with another frame than the entry's; then there are no rows
-    too_costly: bool  #: the walk took too many steps; `contradiction` says where
-
-
 class Surroundings(NamedTuple):
     """What is known outside the function."""
 
@@ -72,40 +52,6 @@ class Surroundings(NamedTuple):
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
     known_targets: dict[int, bool] | None = None  #: what `returns` has said already, by target
     known_slots: dict[int, bool] | None = None  #: and by slot
-
-
-def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
-    """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
-
-    Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
-    """
-    walker = Walker(isa, surroundings)
-    complete = walker.walk(pieces, entries)
-    states = walker.frames.states
-    exits = [Exit(source, target, states[state]) for source, target, state in walker.blocks.exits] if complete else []
-    findings = Findings(_Nothing(), array("Q"), array("Q"))
-    walker.give(findings, entries, complete=complete)
-    found = findings.columns()
-    rows = [
-        Row(start, start + (word >> 32), found.states[word & 0xFFFFFFFF])
-        for start, word in zip(found.row_start, found.row_word, strict=True)
-    ]
-    marks = found.marks[0]
-    contradiction = found.contradiction[0] if marks & CONTRADICTS else None
-    return Analysis(rows, exits, walker.calls(), bool(marks & COMES_BACK), contradiction, bool(marks & TOO_COSTLY))
-
-
-class _Nothing:
-    """Nothing is known outside of the function."""
-
-    def __init__(self) -> None:
-        self.stubs: set[int] = set()
-        self.never_return: set[int] = set()
-        self.names: dict[str, int] = {}
-        self.callees_by_slot: dict[int, int | str | None] = {}
-
-    def callee(self, target: int | None, _slot: int | None) -> int | None:
-        return target
 
 
 class Walker:
@@ -124,7 +70,11 @@ class Walker:
         self.doubted = False
 
     def walk(self, pieces: Sequence[Piece], entries: Mapping[int, State]) -> bool:
-        """Walk a function until its states are known. Return True if there were steps enough."""
+        """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
+
+        Return True if there were steps enough. Each block is walked again only when its state has lost one of its seven fields: the
+        cost is linear.
+        """
         self.pieces = pieces
         self.frames = frames = pieces[-1].frames
         self.likeness = {}
@@ -146,15 +96,6 @@ class Walker:
         """Add the function that was walked to the findings. `places`: where its jump tables lead elsewhere."""
         findings.add(self.blocks, complete, self.doubted, entries, [piece.taken for piece in self.pieces], places)
         self.blocks.end()  # which refers to this object
-
-    def calls(self) -> list[tuple[int | None, int | None]]:
-        """Return (target, slot) of the calls that were reached."""
-        points = _points(self.pieces, self.frames)
-        return [
-            (address if flow & 1 << DIRECT else None, address if flow & 1 << SLOT else None)
-            for flow, address, note in zip(points.flows, points.addresses, self.blocks.notes, strict=False)
-            if flow & 7 == Flow.CALL and note & (GOES_ON | IS_LAST)
-        ]
 
     def _piece(self, address: int) -> Piece | None:
         number = bisect_right(self.pieces, address, key=START) - 1

@@ -1,5 +1,7 @@
 cimport cython
 
+from cfi.search cimport bisect_left, bisect_right
+
 @cython.final
 cdef class Blocks:
     cdef object asked

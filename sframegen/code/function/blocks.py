@@ -10,6 +10,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_left, bisect_right
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -159,22 +161,13 @@ class Blocks:
 
     def place(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         """The place of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
-        low: cython.Py_ssize_t = self.piece
-        high: cython.Py_ssize_t = self.pieces
-        middle: cython.Py_ssize_t
-        if not self.is_in(low, address):
-            low = 0
-            while low < high:
-                middle = (low + high) // 2
-                if self.starts[middle] <= address:
-                    low = middle + 1
-                else:
-                    high = middle
-            low -= 1
-            if low < 0 or not self.is_in(low, address):
+        piece: cython.Py_ssize_t = self.piece
+        if not self.is_in(piece, address):
+            piece = bisect_right(self.starts, address, 0, self.pieces) - 1
+            if piece < 0 or not self.is_in(piece, address):
                 return -1
-            self.piece = low
-        return address - self.starts[low] + self.bases[low]
+            self.piece = piece
+        return address - self.starts[piece] + self.bases[piece]
 
     def is_in(self, piece: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
         return self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
@@ -187,18 +180,7 @@ class Blocks:
 
     def piece_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The number of the piece."""
-        low: cython.Py_ssize_t = 0
-        high: cython.Py_ssize_t = self.pieces
-        middle: cython.Py_ssize_t
-        if self.pieces == 1:
-            return 0
-        while low < high:
-            middle = (low + high) // 2
-            if self.bases[middle] <= place:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        return bisect_right(self.bases, place, 0, self.pieces) - 1
 
     def address_of(self, place: cython.Py_ssize_t) -> cython.ulonglong:
         """The address of a place."""
@@ -319,16 +301,7 @@ class Blocks:
 
     def first_point(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """At a place or after."""
-        low: cython.Py_ssize_t = 0
-        high: cython.Py_ssize_t = self.points
-        middle: cython.Py_ssize_t
-        while low < high:
-            middle = (low + high) // 2
-            if self.at[middle] < place:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self.at, place, 0, self.points)
 
     def block(self, leader: cython.Py_ssize_t) -> cython.int:
         """From a leader to the next, or to where control goes elsewhere."""

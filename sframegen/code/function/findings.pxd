@@ -1,5 +1,6 @@
 cimport cython
 
+from cfi.search cimport bisect_right
 from sframegen.code.function.blocks cimport Blocks
 
 @cython.final
@@ -21,7 +22,7 @@ cdef class Findings:
     cdef dict numbers, callees
     cdef const unsigned long long[::1] words
     cdef list states
-    cdef readonly Numbers marks, at_calls, contradiction, overrun
+    cdef readonly Numbers marks, at_calls, overrun
     cdef readonly Numbers end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
     cdef readonly Numbers piece_start, piece_end, entry, row_start, row_word
     cdef readonly Numbers exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table

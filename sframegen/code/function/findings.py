@@ -10,6 +10,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_right
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -27,7 +29,6 @@ KEEPS_FRAME = 8  #: all returns and jumps find the frame of the entry
 SHOWS_ITSELF = 16  #: its own code has all marks of a function: it returns, and each way out has the frame of the entry
 RETURNS_AS_ENTERED = 32  #: a return, or a jump through memory at a fixed address, finds the frame of the entry
 CONTRADICTS = 64  #: an instruction returns with another frame than the entry's, or the walk took too many steps: there are no rows
-TOO_COSTLY = 128
 OVERRUNS = 256  #: a function start is inside an instruction of it
 OVERRUN_IS_REACHED = 512  #: and that instruction is reached
 
@@ -46,7 +47,6 @@ class Columns(NamedTuple):
     states: list[State]
     marks: array[int]  #: of each function, as above
     at_calls: array[int]  #: bits: SP minus the CFA at calls, modulo 16
-    contradiction: array[int]  #: the instruction, or 0
     overrun: array[int]  #: the function start, or 0
     end_piece: array[int]
     piece_start: array[int]
@@ -118,7 +118,7 @@ class Findings:
         self.callees: dict[int | str, int] = {}  # of the function, with the kinds of their calls
         self.words: Column = array("Q")  # that may be addresses of code
         self.states: list[State] = []
-        self.marks, self.at_calls, self.contradiction, self.overrun = (Numbers() for _ in range(4))
+        self.marks, self.at_calls, self.overrun = (Numbers() for _ in range(3))
         self.end_piece, self.end_entry, self.end_row, self.end_exit, self.end_call, self.end_taken, self.end_table = (
             Numbers(0) for _ in range(7)
         )
@@ -136,7 +136,6 @@ class Findings:
             self.piece_start.append(start)
             self.piece_end.append(end)
         self.at_calls.append(0)
-        self.contradiction.append(0)
         self.end_function(1, entries)  # COMES_BACK
 
     def add(
@@ -163,7 +162,6 @@ class Findings:
             blocks.rows = 0
             marks |= 64  # CONTRADICTS
         if not complete:
-            marks |= 128  # TOO_COSTLY
             blocks.exits = []
         marks |= self.add_points(blocks)
         if blocks.rows:
@@ -177,7 +175,6 @@ class Findings:
                 all_as_entered = False
         if marks & 10 == 10 and all_as_entered and self.at_calls.values[self.at_calls.count - 1] & ~1 == 0:  # RETURNS, KEEPS_FRAME
             marks |= 16  # SHOWS_ITSELF
-        self.contradiction.append(blocks.address_of(blocks.contradiction) if blocks.contradiction >= 0 else 0)
         self.add_taken(takes)
         for target in places:
             self.table.append(target)
@@ -317,16 +314,8 @@ class Findings:
         return 0
 
     def is_code(self, address: cython.ulonglong) -> cython.int:
-        low: cython.Py_ssize_t = 0
-        high: cython.Py_ssize_t = len(self.code_starts)
-        middle: cython.Py_ssize_t
-        while low < high:
-            middle = (low + high) // 2
-            if self.code_starts[middle] <= address:
-                low = middle + 1
-            else:
-                high = middle
-        return low > 0 and address < self.code_ends[low - 1]
+        after: cython.Py_ssize_t = bisect_right(self.code_starts, address, 0, len(self.code_starts))
+        return after > 0 and address < self.code_ends[after - 1]
 
     def add_overrun(self, begin: cython.ulonglong, instruction: cython.ulonglong) -> bool:
         """The last function has an instruction that a function start is inside of. Return True if that instruction is reached."""

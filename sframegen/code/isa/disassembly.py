@@ -33,7 +33,7 @@ class Disassembler:
     def __init__(self, architecture: str, mode: str) -> None:
         self._capstone: Any = imported("capstone", "Cs", "_cs_insn")  # needed only to disassemble
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
-        self._handle.skipdata = True  # bytes that are no instruction come as `.byte`
+        self._handle.skipdata = True  # bytes that are not an instruction become `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release
         places = {name: getattr(record, name) for name in ("id", "size", "bytes", "mnemonic", "op_str")}
         low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from sframegen.code.decoding.instruction_columns import DIRECT
+from sframegen.code.decoding.instruction_columns import DIRECT, PADDING_MARK
 from sframegen.code.function.function import MAX_UNIT
 from sframegen.code.isa.effects import Flow
 from sframegen.code.whole_file.ways_out import may_be_cut, next_way_out
@@ -23,7 +23,6 @@ MIN_FUNCTION = 16  # bytes, on average; if functions seem smaller, beyond the fi
 SOME = 256
 ALIGNMENT = 16  # bytes: of functions after padding
 STOP = bytes([Flow.STOP])
-PADDING = 2  # a mark
 ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
 IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
 
@@ -80,7 +79,7 @@ def _is_last_call(window: Piece, end: int) -> bool:
 
 def _is_no_code(piece: Piece) -> bool:
     """Return True if the piece ends with bytes that are no instruction, which stop, and do not pad."""
-    stops = piece.flows[-1:] == STOP and piece.at[-1] == piece.offsets[-1] and piece.marks[piece.at[-1]] != PADDING
+    stops = piece.flows[-1:] == STOP and piece.at[-1] == piece.offsets[-1] and piece.marks[piece.at[-1]] != PADDING_MARK
     return stops and piece.instruction(len(piece) - 1)[2] == ".byte"
 
 

@@ -1,5 +1,6 @@
 cimport cython
 
+from cfi.search cimport bisect_left
 from sframegen.code.whole_file.shown cimport Places, Shown
 
 @cython.final

@@ -10,6 +10,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_left
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -143,16 +145,7 @@ class Joined:
 
     def first_entry(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         """The place of the first entry at or after an address."""
-        low: cython.Py_ssize_t = 0
-        high: cython.Py_ssize_t = len(self.entries)
-        middle: cython.Py_ssize_t
-        while low < high:
-            middle = (low + high) // 2
-            if self.entries[middle] < address:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self.entries, address, 0, len(self.entries))
 
     def work(self, unit: list[int], proving: bool) -> Work:
         """Ranges and entries of a unit."""

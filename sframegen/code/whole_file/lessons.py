@@ -19,7 +19,7 @@ COMPILED: bool = cython.compiled
 
 
 class Learned:
-    """What is learned of functions that are trusted. Each is looked at once, if others change nothing of what it shows."""
+    """Facts from functions that are trusted. Each is examined once, if others change nothing of what it shows."""
 
     def __init__(self, known: set[int], pointed_at: set[int], called: set[int]) -> None:
         self.known = known

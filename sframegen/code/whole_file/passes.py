@@ -14,7 +14,7 @@ from sframegen.code.context import callees
 from sframegen.code.context.file_context import FileContext
 from sframegen.code.context.function_starts import pointed_at
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.findings import CONTRADICTS, OVERRUN_IS_REACHED
+from sframegen.code.function.findings import OVERRUN_IS_REACHED
 from sframegen.code.function.function import Units
 from sframegen.code.isa.frame_state import is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
@@ -68,7 +68,6 @@ class Survey:
     certain: set[int] = field(
         default_factory=set
     )  #: starts of the ranges of functions that are called, or return with the entry's frame
-    contradictions: list[int] = field(default_factory=list)  #: instructions that return with another frame than the entry's
     decoded_bytes: int = 0  #: in all passes
 
 
@@ -294,7 +293,6 @@ class _Passes:
         ]
         result = Survey(never_return=self.context.never_return, decoded_bytes=self.crew.done, states=self.results.states)
         result.certain = certain(shown, entered, self.context)
-        result.contradictions = [columns.contradiction[number] for number in entered if columns.marks[number] & CONTRADICTS]
         owner = owners(shown, self.ranges)
         if self.proving:
             false = self.false_begins | (self.doubtful - self.entries)

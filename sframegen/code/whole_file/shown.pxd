@@ -1,5 +1,7 @@
 cimport cython
 
+from cfi.search cimport bisect_left, bisect_right
+
 @cython.final
 cdef class Shown:
     cdef const unsigned char[::1] live

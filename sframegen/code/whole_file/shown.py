@@ -12,6 +12,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from bisect import bisect_left, bisect_right
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -22,7 +24,7 @@ COMPILED: bool = cython.compiled
 
 
 class Callees(Protocol):
-    """What is known of callees outside of the functions."""
+    """Facts about callees outside of the functions."""
 
     stubs: set[int]
     named: set[int]
@@ -111,14 +113,9 @@ class Shown:
         """The first of its rows that begins at an address or after it, or with `after` only after it."""
         low: cython.Py_ssize_t = self.end_row[number]
         high: cython.Py_ssize_t = self.end_row[number + 1]
-        middle: cython.Py_ssize_t
-        while low < high:
-            middle = (low + high) // 2
-            if self.row_start[middle] < address or (after and self.row_start[middle] == address):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        if after:
+            return bisect_right(self.row_start, address, low, high)
+        return bisect_left(self.row_start, address, low, high)
 
     def state_at(self, number: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
         """The number of its state at an address; -1 if it is not known to be reached."""
@@ -150,16 +147,8 @@ class Places:
 
     def number(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         """The number of the range that holds an address; -1 if none does."""
-        low: cython.Py_ssize_t = 0
-        high: cython.Py_ssize_t = len(self.starts)
-        middle: cython.Py_ssize_t
-        while low < high:
-            middle = (low + high) // 2
-            if self.starts[middle] <= address:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1 if low and address < self.ends[low - 1] else -1
+        after: cython.Py_ssize_t = bisect_right(self.starts, address, 0, len(self.starts))
+        return after - 1 if after and address < self.ends[after - 1] else -1
 
     def begins(self, address: cython.ulonglong) -> cython.int:
         """True if a range begins there."""

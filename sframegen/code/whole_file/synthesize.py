@@ -13,6 +13,7 @@ from sframegen.code.function.analysis import Row, rule_of, rules
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
+from sframegen.elf.padding import MAX_PADDING
 from sframegen.elf.ranges import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
 MAX_SIZE = 1 << 30  # bytes of a function
-MAX_PADDING = 64  # bytes before code
 
 
 class Function(NamedTuple):
@@ -42,7 +42,7 @@ class Function(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What finders know besides the ranges in which they search."""
+    """Facts for finders, besides the ranges in which they search."""
 
     elf: ElfFile
     abi: Abi

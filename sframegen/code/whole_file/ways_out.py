@@ -69,13 +69,13 @@ def next_way_out(piece: Piece, number: cython.Py_ssize_t, furthest: cython.ulong
 
 @cython.locals(marks="const unsigned char[::1]", at="const unsigned int[::1]", flows="const unsigned char[::1]")
 def may_be_cut(piece: Piece, longest: cython.Py_ssize_t) -> bool:
-    """Return True if the piece's last instruction may have more bytes: what is left of one is no instruction, and no padding."""
+    """Return True if the piece's last instruction may have more bytes: its rest is neither an instruction nor padding."""
     marks = piece.marks
     at = piece.at
     flows = piece.flows
     number: cython.Py_ssize_t = len(at) - 1
     while number >= 0 and at[number] + longest >= len(marks):
-        if flows[number] == 6 and marks[at[number]] != 2:  # STOP, PADDING
+        if flows[number] == 6 and marks[at[number]] != 2:  # STOP, PADDING_MARK
             return True
         number -= 1
     return False

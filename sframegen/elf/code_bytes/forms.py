@@ -21,7 +21,7 @@ class Call(NamedTuple):
 
     `relative`: the last four are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
 
-    Only the last bytes are looked at, and an instruction that is no call can end with the same ones. That is rare and does no harm:
+    Only the last bytes are compared: an instruction that is not a call can end with the same ones. That is rare and harmless:
     what follows is padding in any case, and never executes.
     """
 

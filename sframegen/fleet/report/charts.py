@@ -1,6 +1,6 @@
 """The plots of the page, as Vega-Lite: Altair checks each against Vega-Lite's schema.
 
-Each has its data with it, already counted, so that its size does not grow with the run. Colours and fonts are the page's, which
+Each has its data with it, already counted: its size does not grow with the run. Colours and fonts are the page's, which
 knows light from dark.
 """
 
@@ -63,7 +63,7 @@ def _bars(records: Records, x: alt.X, y: alt.Y, tooltip: list[alt.Tooltip]) -> a
 
 
 def _lengths(field: str, records: Records) -> alt.X:
-    """Lengths in proportion to the square root, with room for the label of the longest bar."""
+    """Bar lengths on a square-root scale, with room for the label of the longest bar."""
     longest = max(record[field] for record in records)
     return alt.X(f"{field}:Q", axis=None, scale=alt.Scale(type="sqrt", domain=[0, longest * 1.9], nice=False))
 

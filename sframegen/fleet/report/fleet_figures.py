@@ -142,7 +142,7 @@ class FleetFigures:
             self.growth[_growth_class(row.file_bytes, row.new_file_bytes)] += 1
 
     def _reason(self, what: str, row: FileRow | PackageRow, number: int, name: str, size: int) -> None:
-        """Numbers are left out of a reason, so that files that differ only in an address or a size count together."""
+        """A reason without its numbers: files that differ only in an address or a size count together."""
         key = (what, str(row.outcome), NUMBER.sub("…", row.reason))
         reason = bounded(key, self.reasons, (what, str(row.outcome), OTHER))
         self.reasons.setdefault(reason, ReasonFigures()).add(number, name, size)
@@ -154,6 +154,6 @@ def _growth_class(before: int, after: int) -> int:
 
 
 def compiler(row: FileRow) -> str:
-    """Return the compiler and its major version, as far as the file names them."""
+    """Return the compiler and its major version, if the file names them."""
     major = row.producer_version.partition(".")[0]
     return f"{row.producer} {major}".strip() or "unknown"

@@ -119,7 +119,7 @@ def _groups(groups: dict[str, Sums]) -> list[dict[str, Any]]:
 
 
 def _run(output: OutputDirectory) -> dict[str, Any]:
-    """Return what the page says of the run itself: {} if nothing is known of it. Raises FormatError, OSError."""
+    """Return the facts about the run itself; {} without run.json. Raises FormatError, OSError."""
     try:
         with output.file(RUN) as file:
             run = json.loads(file.read(MAX_RUN_BYTES))

@@ -76,14 +76,14 @@ function head() {
 
 // --- Plots -----------------------------------------------------------------------------------------------------------
 const CHARTS = {
-  coverage: ["Coverage", "Files by the share of their code with CFI that the section covers. Lengths are by square root, so that few files show."],
+  coverage: ["Coverage", "Files by the share of their code with CFI that the section covers. Bar lengths are on a square-root scale."],
   ratio: ["Section size", "How the sizes of section and .eh_frame + .eh_frame_hdr compare, once for files and once for their bytes."],
   ratioBySize: ["Section size by size of .eh_frame", "Small files pay for a header. The line is the median, the band has 80 % of the files."],
   growth: ["Growth", "ELF files with their section; packages as shipped, if they were rewritten. Small files grow most: new parts begin on pages of their own."],
   language: ["Section size by language", "Bar: 80 % of the files. Tick: the median. Dot: all bytes together."],
   compiler: ["Section size by compiler", "Those with the most code. Bar: 80 % of the files. Tick: the median. Dot: all bytes together."],
-  leftOut: ["Left out", "Bytes of code whose CFI SFrame cannot express. Lengths are by square root."],
-  noCfi: ["Executable bytes without CFI", "No call frame information describes them. Lengths are by square root."],
+  leftOut: ["Left out", "Bytes of code whose CFI SFrame cannot express. Bar lengths are on a square-root scale."],
+  noCfi: ["Executable bytes without CFI", "No call frame information describes them. Bar lengths are on a square-root scale."],
   time: ["Where the time goes", "Seconds of one process for 1 GB of packages of each kind."],
 };
 const drawn = [];

@@ -32,7 +32,7 @@ def report_page(summary: dict[str, Any], packages: dict[str, Any], files: dict[s
 @cache
 def _vega() -> tuple[str, str]:
     """Return the library that draws plots: its hash, and itself, packed."""
-    # In a function, so that its names do not replace those of the page's own script.
+    # In a function: its names must not replace those of the page's own script.
     text = f"(() => {{{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')}}})();"
     return allowing_hash(text), _packed(text)
 

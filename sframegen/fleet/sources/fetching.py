@@ -96,7 +96,7 @@ def status_text(status: os.stat_result) -> str:
 def fetched(item: Item) -> Iterator[BinaryIO]:
     """The content of an item that is one file, as a regular file; one of this machine is not copied.
 
-    Raises FormatError for what is no regular file, OSError.
+    Raises FormatError if it is not a regular file, OSError.
     """
     with opened_file(item.place) if item.is_local else _copied(item.place, item.size) as file:
         yield file

@@ -76,7 +76,7 @@ def name_of_place(place: str) -> str:
     try:
         parts = urlsplit(place.rpartition("::")[2])
     except ValueError:
-        return ""  # which is no name
+        return ""  # not a name
     name = clean(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
     if parts.query:
         above, slash, last = name.rpartition("/")
@@ -85,7 +85,7 @@ def name_of_place(place: str) -> str:
 
 
 def clean(path: str) -> str:
-    """A path without empty, `.` and leading `..` parts, so that it can be a name below a directory."""
+    """A path without empty, `.` and leading `..` parts, as a name below a directory."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise FormatError("its name is no text") from error
+        raise FormatError("its name is not text") from error
     parts = name.split("/")
     if name.startswith("/") or ".." in parts:
         raise FormatError("its name leads out of the repository")

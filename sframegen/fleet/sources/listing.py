@@ -1,4 +1,4 @@
-"""What a user names as a source -> its packages, in an order that depends on nothing else."""
+"""A source, as the user names it -> its packages, always in the same order."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if(Sframegen_NOT_FOUND_MESSAGE)
     return()
 endif()
 
-# Makes a launcher with those options; gives its path, and the words that are no options.
+# Makes a launcher with those options; returns its path, and the words that are not options.
 function(_sframegen_launcher launcher others)
     cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL" "FORMAT;OPTIMIZE;VERIFY" "")
     if(arg_FATAL)

@@ -44,7 +44,7 @@ def diff_ids(config: Document, where: str) -> list[str]:
         raise FormatError(f"{where}: {len(found):,} layers; at most {MAX_LAYERS:,} are read")
     for digest in found:
         if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
-            raise FormatError(f"{where}: {shown_value(digest)} is no digest of sha256 or sha512")
+            raise FormatError(f"{where}: {shown_value(digest)} is not a digest of sha256 or sha512")
     return found
 
 

@@ -50,12 +50,12 @@ def blob_file(digest: str) -> str:
 
 
 def descriptor_of(value: object, where: str) -> Descriptor:
-    """Raises FormatError for what is none. Its digest can then be part of a file name."""
+    """Raises FormatError if it is not one. Its digest can then be part of a file name."""
     if not isinstance(value, dict):
         raise FormatError(f"{where}: expected a descriptor")
     kind, digest, size = value.get("mediaType", ""), value.get("digest"), value.get("size")
     if not (isinstance(digest, str) and DIGEST.fullmatch(digest)):
-        raise FormatError(f"{where}: {shown_value(digest)} is no digest of sha256 or sha512")
+        raise FormatError(f"{where}: {shown_value(digest)} is not a digest of sha256 or sha512")
     if not isinstance(kind, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise FormatError(f"{where}: {digest} has no media type, or no size")
     return Descriptor(kind, digest, size, value)
@@ -65,7 +65,7 @@ def descriptors(document: Document, key: str, where: str) -> list[Descriptor]:
     """The descriptors in a list of the document. Raises FormatError."""
     values = document.get(key)
     if not isinstance(values, list):
-        raise FormatError(f"{where}: {key} is no list")
+        raise FormatError(f"{where}: {key} is not a list")
     return [descriptor_of(value, where) for value in values]
 
 

@@ -78,7 +78,7 @@ class ArchiveFiles:
     """The files of a tar archive, where they are in it."""
 
     def __init__(self, source: BinaryIO, one: Pass) -> None:
-        """Raises FormatError for what is no tar archive."""
+        """Raises FormatError if it is not a tar archive."""
         self._source = source
         self._parts: dict[str, ArchivePart] = {}
         self._order: list[ArchivePart] = []

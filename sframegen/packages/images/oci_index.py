@@ -207,7 +207,7 @@ def _check_layer(layer: Descriptor, where: str) -> None:
     if any(word in layer.media_type for word in ELSEWHERE):
         raise FormatError(f"{where}: the layer {layer.digest[:19]} is not distributed with the image, so its files are not known")
     if not layer.media_type.startswith(LAYERS):
-        raise FormatError(f"{where}: {shown_value(layer.media_type)} is no layer of an image")
+        raise FormatError(f"{where}: {shown_value(layer.media_type)} is not a layer of an image")
 
 
 def _leads_to_several(index: Document) -> bool:

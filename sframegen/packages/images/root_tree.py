@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WHITEOUT = ".wh."  # before a name: that name of a lower layer is gone
 OPAQUE = ".wh..wh..opq"  # all names that lower layers have in this directory are gone
-OF_AUFS = ".wh..wh."  # before names of AUFS' own, which are no files of the image
+OF_AUFS = ".wh..wh."  # before names of AUFS' own, not files of the image
 MAX_LINKS = 40  # symbolic links in one path, as Linux has it
 MAX_PATH = 4096  # characters, as Linux has it
 MAX_DEPTH = 256  # directories in one path
@@ -134,7 +134,7 @@ class RootTree:
         *parents, name = _parts(info.linkname) or [""]
         node = self._directory(parents, None, info).names.get(name)
         if node is None or isinstance(node, ImageDirectory):
-            raise _error(info, f"is a hard link to {_shown(info.linkname)}, which is no file of the image")
+            raise _error(info, f"is a hard link to {_shown(info.linkname)}, which is not a file of the image")
         return node
 
     def _directory(self, names: list[str], layer: int | None, info: TarInfo) -> ImageDirectory:
@@ -159,7 +159,7 @@ class RootTree:
                 waiting += [part for part in node.target.split("/") if part not in ("", ".")][::-1]
                 continue
             if not isinstance(node, ImageDirectory):
-                raise _error(info, f"is below {_shown(name)}, which is no directory")
+                raise _error(info, f"is below {_shown(name)}, which is not a directory")
             if layer is not None:
                 here.touch(name, layer)
             way.append(node)

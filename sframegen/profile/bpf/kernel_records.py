@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from sframegen.profile.packed_frames import End
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.step import REGISTERS
 
-STACK, UNFINISHED, MOMENT, AREA = 1, 2, 3, 4
-EXACT, GUESSED = 1, 2  # flags of a walk that stopped
-REGISTERS = 32
+RECORD_STACK, RECORD_UNFINISHED, RECORD_MOMENT, RECORD_AREA = 1, 2, 3, 4
+STOPPED_EXACT, STOPPED_GUESSED = 1, 2  # flags of a walk that stopped
 
 _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQII")
@@ -72,15 +72,15 @@ class NewArea(NamedTuple):
 KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment | NewArea
 
 
-def decode(record: bytes) -> KernelRecord:
+def decode_record(record: bytes) -> KernelRecord:
     kind = _TYPE.unpack_from(record)[0]
-    if kind == MOMENT:
+    if kind == RECORD_MOMENT:
         _, cpu, time, key, pid, tid = _MOMENT.unpack_from(record)
         return SampledMoment(time, cpu, key, pid, tid)
-    if kind == AREA:
+    if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
         return NewArea(time, pid, start, area_end)
-    if kind == STACK:
+    if kind == RECORD_STACK:
         _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
         return NewStack(key, pid, tid, End(end), _name(comm), struct.unpack_from(f"={number}Q", record, _STACK.size))
     _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
@@ -97,8 +97,8 @@ def decode(record: bytes) -> KernelRecord:
         End(end),
         frames,
         pc,
-        bool(flags & EXACT),
-        bool(flags & GUESSED),
+        bool(flags & STOPPED_EXACT),
+        bool(flags & STOPPED_GUESSED),
         known,
         tuple(registers),
         start,

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections import Counter
+from enum import IntEnum
 from itertools import pairwise
 from time import monotonic, monotonic_ns
 from types import MappingProxyType
@@ -13,18 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
-from sframegen.profile.bpf.kernel_records import REGISTERS, KernelRecord, NewStack, decode
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RingBuffer, create_table, possible_cpus
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, create_table, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.packed_frames import MAX_FILES, End
+from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sframegen.profile.following.files import Span
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 MIB = 1 << 20
@@ -51,21 +53,30 @@ EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 
-STATISTICS = {
-    "samples": 16,
-    "kernel_mode": 17,
-    "frames": 18,
-    "guessed": 19,
-    "filtered": 20,
-    "idle": 21,
-}
+
+class Statistic(IntEnum):
+    """What the kernel program counts besides the ends of walks, which have the numbers before these. walker.h says what each is."""
+
+    SAMPLES = 16
+    KERNEL_MODE = 17
+    FRAMES = 18
+    GUESSED = 19
+    FILTERED = 20
+    IDLE = 21
+    RING_FULL = 22
+    COUNTS_FULL = 23
+    BUSY = 24
+    OTHER_ABI = 25
+    PROCESSES_FULL = 26
+    MOMENTS_LOST = 27
+
+
 LOST = {
-    22: "the ring buffer was full",
-    23: "the map of counts was full",
-    24: "another sample was being taken on the CPU",
-    25: "a 32-bit program",
+    Statistic.RING_FULL: "the ring buffer was full",
+    Statistic.COUNTS_FULL: "the map of counts was full",
+    Statistic.BUSY: "another sample was being taken on the CPU",
+    Statistic.OTHER_ABI: "a 32-bit program",
 }
-PROCESSES_FULL, MOMENTS_LOST, NUMBERS = 26, 27, 28
 
 
 class Sampling(NamedTuple):
@@ -92,26 +103,11 @@ NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
 NOWHERE = Guard(1, 0)  # no process has memory there
 
 
-class Held(NamedTuple):
+class HeldSample(NamedTuple):
     """The registers of the sample whose process is stopped: `registers` by DWARF number, without the PC."""
 
     pc: int
     registers: tuple[int, ...]
-
-
-class Statistics(NamedTuple):
-    """Totals since it was attached. `ends`: of walks in the kernel; `lost`: samples, by reason."""
-
-    samples: int
-    kernel_mode: int
-    frames: int
-    guessed: int
-    filtered: int
-    idle: int
-    ends: Counter[End]
-    lost: Counter[str]
-    processes_full: int
-    moments_lost: int
 
 
 def read_object() -> bytes:
@@ -185,7 +181,7 @@ class KernelWalker:
         self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
         self._shared = _mapped(program.bss_fd(), _HELD_AT + _HELD.size)
-        self._ring = RingBuffer(program.map("ring", 0, 0).fd)
+        self._ring = RecordRing(program.map("ring", 0, 0).fd)
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 
@@ -226,6 +222,11 @@ class KernelWalker:
         self._program.close()
 
     @property
+    def program_fd(self) -> int:
+        """The descriptor of the program that takes samples."""
+        return self._program.fd(EVENT_PROGRAM)
+
+    @property
     def fileno(self) -> int:
         """Readable when there are records."""
         return self._ring.fileno
@@ -244,7 +245,7 @@ class KernelWalker:
         self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
         return self._user_epoch
 
-    def publish(self, pid: int, spans: Iterable[Span], epoch: int, *, makes_code: bool = False) -> bool:
+    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int, *, makes_code: bool = False) -> bool:
         """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room.
 
         `makes_code`: some have tables of this process only. Its children are unknown until they are published.
@@ -350,19 +351,19 @@ class KernelWalker:
             self.dropped.add(oldest)
         return True
 
-    # --- What comes back ------------------------------------------------------------------------------------------------------
+    # --- Records of the ring buffer -------------------------------------------------------------------------------------------
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
         """Wait that long for the first record, and return all."""
-        records = [decode(record) for record in self._ring.records(milliseconds)]
+        records = [decode_record(record) for record in self._ring.records(milliseconds)]
         self._new_stacks += sum(isinstance(record, NewStack) for record in records)
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self._turn()
         return records
 
-    def held(self) -> Held | None:
+    def held(self) -> HeldSample | None:
         held, pc, *registers = _HELD.unpack_from(self._shared, _HELD_AT)
-        return Held(pc, tuple(registers)) if held else None
+        return HeldSample(pc, tuple(registers)) if held else None
 
     def release(self) -> None:
         """The next sample may stop its process; the one that is stopped now is the caller's to continue."""
@@ -390,20 +391,11 @@ class KernelWalker:
         taken, self._taken = self._taken, Counter()
         return taken
 
-    def statistics(self) -> Statistics:
-        totals = [
-            sum(struct.unpack(f"={self.cpus}Q", self._statistics.get(_U32.pack(number)) or bytes(8 * self.cpus)))
-            for number in range(NUMBERS)
-        ]
-        ends = Counter({end: totals[end] for end in End if end < min(STATISTICS.values()) and totals[end]})
-        lost = Counter({reason: totals[number] for number, reason in LOST.items() if totals[number]})
-        said = {name: totals[number] for name, number in STATISTICS.items()}
-        return Statistics(**said, ends=ends, lost=lost, processes_full=totals[PROCESSES_FULL], moments_lost=totals[MOMENTS_LOST])
-
-    @property
-    def program_id(self) -> int:
-        """As `bpftool prog` lists it."""
-        return self._program.number_of(EVENT_PROGRAM)
+    def statistics(self) -> Counter[int]:
+        """Return totals since it was attached, by End and Statistic."""
+        form = f"={self.cpus}Q"
+        found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
+        return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
 
 
 def _filled(table: DecodedTable) -> int:

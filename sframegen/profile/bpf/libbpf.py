@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import struct
 from collections import deque
 from errno import EACCES, ENOENT, EPERM
 from functools import cache
@@ -20,9 +19,6 @@ LIBRARY = "libbpf.so.1"
 LOG_LINES = 40  # the verifier says at the end what it refuses
 MAP_TYPE_ARRAY = 2
 INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
-STATS_RUN_TIME = 0
-PROGRAM_INFO_BYTES = 232
-NUMBER_AT = 4  # in struct bpf_prog_info: u32 id
 
 _Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _Received = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
@@ -53,9 +49,6 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map_update_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_map_lookup_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_map_lookup_and_delete_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
-    "bpf_obj_get_info_by_fd": (_INT, (_INT, _POINTER, _POINTER)),
-    "bpf_prog_get_fd_by_id": (_INT, (_U32,)),
-    "bpf_enable_stats": (_INT, (_INT,)),
     "ring_buffer__new": (_POINTER, (_INT, _POINTER, _POINTER, _POINTER)),
     "ring_buffer__epoll_fd": (_INT, (_POINTER,)),
     "ring_buffer__poll": (_INT, (_POINTER, _INT)),
@@ -188,7 +181,7 @@ class Map:
             start = place
 
 
-class RingBuffer:
+class RecordRing:
     """Collects the records of a ring-buffer map."""
 
     def __init__(self, fd: int) -> None:
@@ -236,6 +229,9 @@ class Program:
 
     def _program(self, name: str) -> int:
         return int(self._functions.bpf_object__find_program_by_name(self._object, name.encode()))
+
+    def fd(self, name: str) -> int:
+        return int(self._functions.bpf_program__fd(self._program(name)))
 
     def resize(self, entries: dict[str, int]) -> None:
         for name, number in entries.items():
@@ -289,12 +285,6 @@ class Program:
         self._links.remove(link)
         self._functions.bpf_link__destroy(link)
 
-    def number_of(self, name: str) -> int:
-        """Return the number that the kernel has given a program."""
-        info, size = c.create_string_buffer(PROGRAM_INFO_BYTES), c.c_uint32(PROGRAM_INFO_BYTES)
-        self._functions.bpf_obj_get_info_by_fd(self._functions.bpf_program__fd(self._program(name)), info, c.byref(size))
-        return int(struct.unpack_from("=I", info.raw, NUMBER_AT)[0])
-
     def close(self) -> None:
         for link in self._links:
             self._functions.bpf_link__destroy(link)
@@ -311,19 +301,3 @@ def create_table(elements: int) -> int:
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd))
     return int(fd)
-
-
-def enable_run_time() -> int:
-    """The kernel measures all programs until the returned file descriptor is closed. Raises LoadError."""
-    fd = library().functions.bpf_enable_stats(STATS_RUN_TIME)
-    if fd < 0:
-        raise library().error("the kernel does not measure programs", -fd)
-    return int(fd)
-
-
-def is_loaded(number: int) -> bool:
-    """True if the kernel has a program with this number."""
-    fd = library().functions.bpf_prog_get_fd_by_id(number)
-    if fd >= 0:
-        os.close(fd)
-    return bool(fd >= 0)

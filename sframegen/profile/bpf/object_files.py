@@ -8,7 +8,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = "walker.bpf.c"
-TARGETS = {"x86_64": "x86", "aarch64": "arm64"}  # as uname calls the machine: as libbpf's headers do
 FLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror")
 COMPILER = "clang"
 
@@ -17,13 +16,16 @@ def object_name(machine: str) -> str:
     return f"walker_{machine}.bpf.o"
 
 
-def compile_objects(source: Path, folder: Path) -> str:
-    """Write the objects of the source folder into another one. Return why they cannot be, or an empty text."""
+def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
+    """Write the objects of the source folder into another one. Return why they cannot be, or an empty text.
+
+    `targets`: machines.BPF_TARGETS, which is not imported because setup.py runs this file before anything is installed.
+    """
     clang = shutil.which(COMPILER)
     if clang is None:
         return f"there is no {COMPILER}"
     strip = shutil.which("llvm-strip")
-    for machine, target in TARGETS.items():
+    for machine, target in targets.items():
         output = folder / object_name(machine)
         anywhere = f"-ffile-prefix-map={source.absolute()}=."  # the same bytes in each folder
         made = subprocess.run(

@@ -331,7 +331,7 @@ GLOBAL int step(struct sample *sample)
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
 		if (fp_known && (flags & RULE_FP_DEREF) && !word(fp, &fp))
-			return guess ? guess_failed : END_UNREADABLE;
+			fp_known = 0; /* lost, which few frames notice */
 	}
 
 	sp = sample->registers[SP];
@@ -564,7 +564,7 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 			remember_held(sample);
 		end = find_process(sample, tgid, task_flags) ? walk(sample) : END_NO_PROCESS;
 		if (end == END_UNREADABLE && !word(sample->registers[SP], &unused))
-			end = END_NO_STACK;
+			end = END_STACK_GONE;
 	}
 	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
 	add(STAT_FRAMES, sample->record.frames);

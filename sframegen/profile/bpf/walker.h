@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What the kernel program and user space share: numbers, and the layout of maps and records. The Python modules have the same numbers:
-   packed_frames.py, tables/decoded_table.py, kernel_records.py; a test compares them. All structures have no padding. */
+   packed_frames.py, tables/decoded_table.py, kernel_records.py, ends.py and step.py in sframegen/stack/walking; a test compares them. All
+   structures have no padding. */
 #ifndef SFRAMEGEN_WALKER_H
 #define SFRAMEGEN_WALKER_H
 
@@ -30,7 +31,7 @@ enum {
 	END_TOO_DEEP = 10,
 	END_DAMAGED_TABLE = 11,
 	END_KERNEL_THREAD = 12,
-	END_NO_STACK = 14, /* 13 is for copies of stacks */
+	END_STACK_GONE = 14, /* 13 is for copies of stacks */
 	ENDS = 15
 };
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.profile.collected import Collected, Moment, Stack
 from sframegen.profile.events.event_records import REGISTERS_64
-from sframegen.profile.packed_frames import IN_WORDS, KERNEL_FILE, End, Frame
+from sframegen.profile.limits import MAX_IN_ORDER
+from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.walk.copied_stack import CopyWalker, Start
-from sframegen.profile.walk.steps import REGISTERS
 from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
 NO_64_BITS = "32-bit code, for which there are no tables"
 NO_STACK = "the kernel copied nothing of the stack"
-MAX_WAITING = 1 << 26  # bytes of stacks that wait for tables
 FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
 KERNEL_HALF = 63  # bit of addresses
 
@@ -81,7 +82,7 @@ class Counting:
         """Count a sample now, or when its tables are there: of a process whose mappings are those of this moment."""
         pid, tid, spans = sample.pid, sample.tid, processes.spans(sample.pid)
         if spans is None:
-            self._lose(IN_WORDS[End.NO_PROCESS])
+            self._lose(End.NO_PROCESS.words)
             return
         name = self.collected.commands[pid] = processes.name_of(pid)
         self.collected.threads[tid] = processes.thread_name_of(pid, tid) or name
@@ -98,7 +99,7 @@ class Counting:
             sample.time, sample.cpu, sample.pid, sample.tid, start, start.values[layout.sp], sample.stack, spans
         )  # fmt: skip
         self._queue.add(copied)
-        self.take_tables(wait=self._queue.bytes > MAX_WAITING)
+        self.take_tables(wait=self._queue.bytes > MAX_IN_ORDER)
 
     def take_tables(self, *, wait: bool = False) -> None:
         """Use the tables that are ready. `wait`: for one, if some are being made."""
@@ -147,4 +148,6 @@ class Counting:
 
 
 def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:
-    return tuple(Frame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
+    return tuple(
+        FileFrame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT
+    )

@@ -11,13 +11,13 @@ import fcntl
 import os
 import time
 from dataclasses import replace
-from struct import Struct
 from typing import TYPE_CHECKING, Self
 
-from sframegen.profile.collected import Collected, notes_of
+from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
+    FOLLOWING,
     EventAttributes,
     EventError,
     EventFlag,
@@ -26,12 +26,11 @@ from sframegen.profile.events.attributes import (
     enable,
     open_event,
 )
-from sframegen.profile.events.event_records import RecordKind, RecordReader, SampleRecord
+from sframegen.profile.events.cpu_rings import CpuRings
+from sframegen.profile.events.event_records import RecordReader, SampleRecord
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.events.ring import RingBuffer
-from sframegen.profile.following.files import Files
-from sframegen.profile.following.follower import MappingResolver
-from sframegen.profile.following.mappings_now import mappings_now
+from sframegen.profile.following.files import TracedFiles
+from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
 from sframegen.stack.live import proc
 from sframegen.stack.live.process import host_abi
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from sframegen.profile.copies.counting import Wanted
     from sframegen.profile.events.names import Event
-    from sframegen.profile.events.ring import RawRecord
     from sframegen.profile.tables.table_builder import TableBuilder
 
 SET_OUTPUT = 0x2405  # request of ioctl
@@ -49,8 +47,6 @@ PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
 ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
 PAGE = 4096
-TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
-WORD = Struct("=Q")
 RING_FULL = "the ring buffer was full"
 USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
 
@@ -74,7 +70,7 @@ class CopySampler:
     ) -> None:
         """`frequency`: Hz, or the period of events that are not sampled by time."""
         self.abi = host_abi()
-        self.files = Files()
+        self.files = TracedFiles()
         backend, hertz = "walked from copies of stacks (perf events)", event.hertz(frequency)
         self.collected = Collected(event.name, backend, hertz, files=self.files.by_number, notes=event.notes(frequency))
         self._resolver = MappingResolver(self.files)
@@ -82,9 +78,7 @@ class CopySampler:
         self._name = event.name
         self._counting = Counting(self.abi, self.collected, builder, wanted)
         self._descriptors: list[int] = []
-        self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU: the first event there, and its buffer
-        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record
-        self._number = 0
+        self._rings = CpuRings()  # of the first event on each CPU
         self._cpus = sorted(online_cpus())
         self._attributes = self._allowed(self._wish(event, frequency, wanted))
         try:
@@ -104,34 +98,25 @@ class CopySampler:
     @property
     def filenos(self) -> list[int]:
         """Return descriptors that are readable when there is something to poll."""
-        return [descriptor for descriptor, _ in self._rings.values()]
+        return self._rings.filenos
 
     def enable(self) -> None:
         """Begin to sample."""
-        for descriptor in self._descriptors:
+        for descriptor in (*self._rings.filenos, *self._descriptors):
             enable(descriptor)
 
     def poll(self) -> int:
         """Count what was sampled up to now; return how many samples there were."""
         now = time.monotonic_ns()
-        for _, ring in self._rings.values():
-            for raw in ring.records():
-                at = TIME_IN_SAMPLE if raw.kind == RecordKind.SAMPLE else len(raw.body) - TIME_FROM_END
-                self._number += 1
-                self._pending.append((WORD.unpack_from(raw.body, at)[0], self._number, raw))
-        self._pending.sort()
-        count = samples = 0
-        for at, _, raw in self._pending:
-            if at > now:  # another CPU may have an earlier one that was not seen
-                break
-            count += 1
+        samples = 0
+        self._rings.collect()
+        for at, raw in self._rings.until(now):
             record = self._reader.read(raw.kind, raw.misc, raw.body)
             if isinstance(record, SampleRecord):
                 samples += 1
                 self._sample(record)
             elif record is not None:
                 self.processes.apply(record, at)
-        del self._pending[:count]
         self.processes.sweep(now)
         self._counting.forget(self.processes)
         self._counting.take_tables()
@@ -139,27 +124,23 @@ class CopySampler:
 
     def finish(self) -> Collected:
         """End sampling, and walk all that waits."""
-        for descriptor in self._descriptors:
+        for descriptor in (*self._rings.filenos, *self._descriptors):
             disable(descriptor)
         self.poll()
         self._counting.finish()
-        self.collected.notes += notes_of(self.collected)
-        lost = sum(ring.lost for _, ring in self._rings.values())
-        if lost:
-            self.collected.lost[RING_FULL] += lost
+        self.collected.notes += notes_on_files(self.collected)
+        if self._rings.lost:
+            self.collected.lost[RING_FULL] += self._rings.lost
         return self.collected
 
     def close(self) -> None:
         """Close the events; files stay open, for names."""
-        for _, ring in self._rings.values():
-            ring.close()
-        self._rings.clear()
+        self._rings.close_all()
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _wish(self, event: Event, frequency: int, wanted: Wanted) -> EventAttributes:
-        flags = EventFlag.DISABLED | EventFlag.INHERIT | EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC
-        flags |= EventFlag.TASK | EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
+        flags = EventFlag.DISABLED | EventFlag.INHERIT | FOLLOWING
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
         flags |= EventFlag.FREQUENCY * event.by_frequency
         sampled = SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.REGS_USER | SampleType.STACK_USER
@@ -203,7 +184,7 @@ class CopySampler:
                     self._open(tid, pages)
             if not seen:
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
-            self._scan(pid)
+            scan(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _open(self, tid: int, pages: int) -> None:
         for cpu in self._cpus:
@@ -213,44 +194,29 @@ class CopySampler:
                 if error.number in (errno.ESRCH, errno.ENODEV):  # the thread has ended, or the CPU was taken away
                     continue
                 raise
+            if cpu not in self._rings.by_cpu:
+                self._rings.add(cpu, descriptor, pages)
+                continue
             self._descriptors.append(descriptor)
-            if cpu in self._rings:
-                fcntl.ioctl(descriptor, SET_OUTPUT, self._rings[cpu][0])
-            else:
-                self._rings[cpu] = (descriptor, RingBuffer(descriptor, pages))
+            fcntl.ioctl(descriptor, SET_OUTPUT, self._rings.by_cpu[cpu][0])
 
     def _pages_allowed(self, pid: int) -> int:
         """Return the most pages that all ring buffers may have together."""
         for pages in PAGES:
-            tried: list[tuple[int, RingBuffer]] = []
+            tried = CpuRings()
             try:
                 for cpu in self._cpus:
-                    descriptor = open_event(self._attributes, pid, cpu, name=self._name)
-                    try:
-                        tried.append((descriptor, RingBuffer(descriptor, pages)))
-                    except EventError:
-                        os.close(descriptor)
-                        raise
+                    tried.add(cpu, open_event(self._attributes, pid, cpu, name=self._name), pages)
             except EventError as error:
                 if error.number != errno.EPERM or pages == PAGES[-1]:
                     raise
             else:
                 return pages
             finally:
-                for descriptor, ring in tried:
-                    ring.close()
-                    os.close(descriptor)
+                tried.close_all()
         raise AssertionError
 
-    def _scan(self, pid: int) -> None:
-        """Take over what /proc says of a process that was there before, or of which records were lost."""
-        now = time.monotonic_ns()
-        found = mappings_now(pid)
-        if found is not None:
-            spans = [span for record in found.mappings for span in self._resolver.spans_of(record, now)]
-            self.processes.set_scanned(pid, spans, found.name, now)
-
     def _sample(self, record: SampleRecord) -> None:
-        if record.pid in self.processes and self.processes.spans(record.pid) is None:
-            self._scan(record.pid)
+        if record.pid in self.processes and self.processes.spans(record.pid) is None:  # records were lost
+            scan(record.pid, self.processes, self._resolver, time.monotonic_ns())
         self._counting.take(record, self._layout, self.processes)

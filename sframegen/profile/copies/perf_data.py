@@ -13,6 +13,7 @@ from sframegen.profile.events.attributes import SOFTWARE_DUMMY, TYPE_SOFTWARE, E
 from sframegen.profile.events.event_records import CommRecord, LostRecord, Misc, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.events.names import BY_NAME
 from sframegen.profile.following.processes import Processes
+from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.stack.abi.machines import HOSTS
 from sframegen.stack.live.process import host_abi
@@ -58,7 +59,7 @@ def _abi_of(file: PerfFile) -> Abi:
     if not file.architecture:
         return host_abi()
     if file.architecture not in HOSTS:
-        raise file.error(f"it was recorded on {file.architecture}; only x86-64 and AArch64 are read")
+        raise file.error(f"it was recorded on {file.architecture}; only {' and '.join(PROFILED)} are read")
     return HOSTS[file.architecture]
 
 

@@ -13,8 +13,9 @@ from sframegen.elf.compressed import GET_ZSTD, zstd_library
 from sframegen.elf.opening import map_file
 from sframegen.profile.copies.recorded_events import RecordedEvent, RecordedEvents
 from sframegen.profile.events.attributes import EventAttributes
-from sframegen.profile.events.event_records import HEADER, Record, RecordKind
+from sframegen.profile.events.event_records import HEADER, MAX_BUILD_ID, EventRecord, RecordKind
 from sframegen.profile.events.names import EVENTS
+from sframegen.profile.machines import PROFILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,6 @@ BUILD_IDS, ARCHITECTURE, EVENT_NAMES = 2, 6, 12  # numbers of features
 FEATURES = 256
 BUILD_ID_AT, BUILD_ID_SIZE_AT, BUILD_ID_PATH_AT = 4, 24, 28  # in the body of its record
 SIZED = 1 << 15  # misc: the record says how many bytes its build-id has
-MAX_BUILD_ID = 20
 MAX_EXPANDED = 1 << 31  # bytes of decompressed records
 WANTED = frozenset(RecordKind)
 UNNAMED = "samples"
@@ -44,7 +44,7 @@ class TimedRecord(NamedTuple):
     time: int
     event: int
     misc: int
-    record: Record
+    record: EventRecord
 
 
 class PerfFile:
@@ -101,7 +101,7 @@ class PerfFile:
 
     def _read(self) -> None:
         if bytes(self.data[:8]) == SWAPPED_MAGIC:
-            raise self.error("it was recorded on a big-endian machine; only x86-64 and AArch64 are read")
+            raise self.error(f"it was recorded on a big-endian machine; only {' and '.join(PROFILED)} are read")
         if bytes(self.data[:8]) != MAGIC:
             raise self.error("not a perf.data file")
         (size,) = WORD.unpack_from(self.data, 8)

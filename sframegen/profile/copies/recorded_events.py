@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cfi.columns import Bytes
     from sframegen.profile.events.attributes import EventAttributes
-    from sframegen.profile.events.event_records import Record
+    from sframegen.profile.events.event_records import EventRecord
 
 WORD = Struct("<Q")
 FIRST = 0  # the event of records that perf made up: they have no identifier
@@ -55,7 +55,7 @@ class RecordedEvents:
         """Return the time of a record; 0 without one."""
         return self._formats[event].time_of(kind, body)
 
-    def read(self, event: int, kind: int, misc: int, body: bytes) -> Record | None:
+    def read(self, event: int, kind: int, misc: int, body: bytes) -> EventRecord | None:
         return self._formats[event].reader.read(kind, misc, body)
 
 

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
-from sframegen.profile.following.files import Span, TracedFile
-from sframegen.profile.following.mapped_code import Mapped, spans_of
-from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.profile.following.files import TracedFile
+from sframegen.profile.following.mapped_code import Mapped, spans_in
+from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.live.process import parse_mappings
-from sframegen.stack.snapshot.mappings import VDSO
-from sframegen.stack.walking.frames import ADDRESS_MASK
+from sframegen.stack.names.file_names import DEBUG_FILES
+from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sframegen.profile.events.event_records import MmapRecord
-
-MAX_VDSO = 1 << 20  # bytes
-DEBUG_FILES = Path("/usr/lib/debug/.build-id")
+    from sframegen.profile.following.files import CodeSpan
 
 
 class RecordedFiles:
@@ -37,15 +35,10 @@ class RecordedFiles:
         self._recorded_at = recorded_at
         self._known: dict[tuple[str, bytes], TracedFile | None] = {}
 
-    def spans_of(self, record: MmapRecord, _time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, _time: int) -> list[CodeSpan]:
         """The spans of a mapping; one without a file for code that is in none."""
         traced = self._traced(record.path, record.build_id or self._build_ids.get(record.path, b""))
-        if traced is None:
-            return [Span(record.start, record.end, 0, 0)]
-        offset = 0 if record.path == VDSO else record.offset
-        if traced.elf is None:
-            return [Span(record.start, record.end, record.start - offset & ADDRESS_MASK, traced.number)]
-        return spans_of(traced.elf, traced.number, Mapped(record.start, record.end, offset))
+        return spans_in(traced, Mapped(record.start, record.end, 0 if record.path == VDSO else record.offset))
 
     def _traced(self, path: str, build_id: bytes) -> TracedFile | None:
         if not (path.startswith("/") and not path.startswith("//")) and path != VDSO:
@@ -91,7 +84,7 @@ def _candidates(path: str, build_id: bytes) -> Iterator[tuple[str, ElfFile | str
     if build_id:
         text = build_id.hex()
         kept = Path(os.path.expanduser("~/.debug/.build-id")) / text[:2] / text[2:]  # noqa: PTH111 - raises nothing without a home
-        for place in (kept / "elf", kept / "vdso", kept, DEBUG_FILES / text[:2] / f"{text[2:]}.debug"):
+        for place in (kept / "elf", kept / "vdso", kept, Path(DEBUG_FILES) / text[:2] / f"{text[2:]}.debug"):
             yield str(place), _opened(place)
 
 

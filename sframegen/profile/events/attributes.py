@@ -13,17 +13,17 @@ from struct import Struct
 from typing import Self
 
 from cfi.errors import FormatError, SframegenError
+from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.program.privileges import root_in_words
 
-TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE, TYPE_RAW = range(5)
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
 SIZE = 128
-LAYOUT = Struct("=IIQQQQQIIQQQQIiQIHHIIQ")
+LAYOUT = Struct("=IIQQQQQI20xQQIi32x")  # without breakpoints, more parts of `config`, and what is in no record that we read
 CLOEXEC = 8
 ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
-SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "s390x": 331}
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
@@ -37,26 +37,25 @@ class EventFlag(IntFlag):
 
     DISABLED = 1 << 0
     INHERIT = 1 << 1
-    PINNED = 1 << 2
-    EXCLUSIVE = 1 << 3
-    EXCLUDE_USER = 1 << 4
     EXCLUDE_KERNEL = 1 << 5
     EXCLUDE_HYPERVISOR = 1 << 6
-    EXCLUDE_IDLE = 1 << 7
     MMAP = 1 << 8
     COMM = 1 << 9
     FREQUENCY = 1 << 10  # `period` is a frequency in Hz
-    ENABLE_ON_EXEC = 1 << 12
     TASK = 1 << 13  # FORK and EXIT
     WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
     MMAP_DATA = 1 << 17
     SAMPLE_ID_ALL = 1 << 18
-    EXCLUDE_CALLCHAIN_KERNEL = 1 << 21
     EXCLUDE_CALLCHAIN_USER = 1 << 22
     MMAP2 = 1 << 23
     COMM_EXEC = 1 << 24
     USE_CLOCKID = 1 << 25
     BUILD_ID = 1 << 34
+
+
+# What it takes to follow the mappings of processes.
+FOLLOWING = EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC | EventFlag.TASK
+FOLLOWING |= EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
 
 
 class SampleType(IntFlag):
@@ -99,20 +98,10 @@ class EventAttributes:
     read_format: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
-    breakpoint_type: int = 0
-    config1: int = 0
-    config2: int = 0
     branch_sample_type: int = 0
     user_registers: int = 0  # mask of the kernel's register numbers
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536
     clock: int = 0  # with EventFlag.USE_CLOCKID
-    interrupt_registers: int = 0
-    aux_watermark: int = 0
-    max_stack: int = 0
-    reserved_2: int = 0
-    aux_sample_size: int = 0
-    reserved_3: int = 0
-    signal_data: int = 0
 
     def packed(self) -> bytes:
         return LAYOUT.pack(*astuple(self))
@@ -130,9 +119,9 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
 
     `pid` -1: all processes on that CPU; `cpu` -1: that thread on all CPUs.
     """
-    number = SYSTEM_CALLS.get(os.uname().machine)
+    number = PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
-        raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(SYSTEM_CALLS)}", errno.ENOSYS)
+        raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(PERF_EVENT_OPEN)}", errno.ENOSYS)
     structure = ctypes.create_string_buffer(attributes.packed(), SIZE)
     arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(CLOEXEC))
     descriptor: int = _LIBC.syscall(ctypes.c_long(number), *arguments)

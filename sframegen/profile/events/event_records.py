@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HEADER = Struct("=IHH")  # kind, misc, size with this header
 PROT_EXEC = 4
-REGISTERS_32, REGISTERS_64 = 1, 2  # of a process of 32 or 64 bits; 0: none, because a thread of the kernel was sampled
+REGISTERS_64 = 2  # of a process of 64 bits; 1: of 32 bits; 0: none, because a thread of the kernel was sampled
 
 
 class RecordKind(IntEnum):
@@ -34,9 +34,6 @@ class RecordKind(IntEnum):
 
 
 class Misc(IntFlag):
-    CPU_MODE = 7
-    KERNEL = 1
-    USER = 2
     MMAP_DATA = 1 << 13
     COMM_EXEC = 1 << 13
     BUILD_ID = 1 << 14  # MMAP2
@@ -104,7 +101,6 @@ class ThrottleRecord(NamedTuple):
 class SampleRecord(NamedTuple):
     """What the attributes do not ask for is 0 or empty. `registers`: in the order of the mask's bits."""
 
-    user_mode: bool
     ip: int = 0
     pid: int = 0
     tid: int = 0
@@ -119,7 +115,7 @@ class SampleRecord(NamedTuple):
 
 
 class RecordId(NamedTuple):
-    """The suffix of records that are no samples: who wrote it, and when."""
+    """The suffix of records that are not samples: thread, process and time."""
 
     pid: int = 0
     tid: int = 0
@@ -128,7 +124,7 @@ class RecordId(NamedTuple):
     cpu: int = 0
 
 
-Record: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | ThrottleRecord | SampleRecord
+EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | ThrottleRecord | SampleRecord
 
 # (bit, its part of a structure, names of the values; `_` is not kept): parts of fixed size, in the order of a sample.
 SAMPLE_FIELDS: tuple[tuple[SampleType, str, tuple[str, ...]], ...] = (
@@ -203,7 +199,7 @@ class RecordReader:
             RecordKind.SAMPLE: self._sampled,
         }
 
-    def read(self, kind: int, misc: int, body: bytes) -> Record | None:
+    def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
         """Return what a record says; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
         read = self._read.get(kind)  # type: ignore[call-overload] # any number may come
         try:
@@ -212,7 +208,7 @@ class RecordReader:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
     def id_of(self, kind: int, body: bytes) -> RecordId:
-        """Return the suffix of a record that is no sample; zeros for what it does not have. Raises FormatError."""
+        """Return the suffix of a record that is not a sample; zeros for the fields that it lacks. Raises FormatError."""
         at = len(body) - self._suffix.layout.size
         if at < 0:
             raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
@@ -257,7 +253,7 @@ class RecordReader:
     def _throttle(self, kind: int, _: int, body: bytes) -> ThrottleRecord:
         return ThrottleRecord(kind == RecordKind.THROTTLE, THROTTLE_FIELDS.unpack_from(body)[0])
 
-    def _sampled(self, _: int, misc: int, body: bytes) -> SampleRecord:
+    def _sampled(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         wanted = self._sample_type
         cursor = _Cursor(body, self._sample.layout.size)
         fixed = self._sample.read(body, 0)
@@ -277,8 +273,7 @@ class RecordReader:
         if wanted & SampleType.STACK_USER and (size := cursor.word()):
             stack = cursor.part(size)
             stack = stack[: min(cursor.word(), size)]
-        user_mode = misc & Misc.CPU_MODE == Misc.USER
-        return SampleRecord(user_mode, callchain=callchain, registers_abi=abi, registers=registers, stack=stack, **fixed)
+        return SampleRecord(callchain=callchain, registers_abi=abi, registers=registers, stack=stack, **fixed)
 
 
 class _Cursor:

@@ -11,21 +11,21 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_descriptor
 from sframegen.profile.following.mapped_file import MappedFiles
-from sframegen.profile.packed_frames import MAX_FILES
+from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
-    from sframegen.profile.following.mapped_file import FileKey, Place
+    from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 REWRITTEN = "it was rewritten while it was traced"
 NOT_ELF = "not an ELF file"
-Inode = tuple[int, int]  # device and number, as stat has them
+TracedInode = tuple[int, int]  # device and number, as stat has them
 
 
 @dataclass
 class TracedFile:
-    """`path`: as the process has it. `elf`: None if it cannot be opened or is no ELF file; `why` says so."""
+    """`path`: as the process has it. `elf`: None if it cannot be opened or is not an ELF file; `why` says so."""
 
     number: int
     path: str
@@ -38,7 +38,7 @@ class TracedFile:
     made: bool = False  # no file, but code that a process makes: addresses are run-time ones
 
 
-class Span(NamedTuple):
+class CodeSpan(NamedTuple):
     """An executable mapping: run-time addresses [start, end); link-time address = run-time address - bias (64 bits)."""
 
     start: int
@@ -47,15 +47,15 @@ class Span(NamedTuple):
     file: int  # number; 0: no file
 
 
-class Files:
-    """All files that were seen. An open file keeps its inode, so that no other file gets the number of that inode."""
+class TracedFiles:
+    """All files that were seen. An open file keeps its inode: no other file gets the number of that inode."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, TracedFile] = {}
         self.refused = 0  # files above the greatest number: their code counts as code without a file
         self._mapped = MappedFiles()
         self._by_key: dict[FileKey, TracedFile] = {}
-        self._by_inode: dict[Inode, TracedFile] = {}
+        self._by_inode: dict[TracedInode, TracedFile] = {}
         self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
         self._unopened: set[int] = set()  # numbers: the next process that maps the file may allow it
         self._new: list[TracedFile] = []
@@ -68,7 +68,7 @@ class Files:
         return new
 
     def take_without_table(self) -> list[int]:
-        """Return the numbers of those for which there will be no table: they cannot be opened, or are no ELF files."""
+        """Return the numbers of those for which there will be no table: they cannot be opened, or are not ELF files."""
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
@@ -91,7 +91,7 @@ class Files:
         self._free += numbers
         return sorted(numbers)
 
-    def traced(self, key: FileKey, place: Place) -> TracedFile | None:
+    def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
         known = self._by_key.get(key)
         if known is not None and known.elf is not None and (_is_rewritten(known) or self._is_old_copy(known, key, place)):
@@ -104,7 +104,7 @@ class Files:
         return None if known is None or known.why == NOT_ELF else known
 
     def image(self, data: bytes) -> TracedFile | None:
-        """Return the file for the bytes of a vDSO; None if they are no ELF file."""
+        """Return the file for the bytes of a vDSO; None if they are not an ELF file."""
         known = self._by_bytes.get(data)
         if known is None and data and (known := self._numbered(VDSO)) is not None:
             self._by_bytes[data] = known
@@ -133,7 +133,7 @@ class Files:
         for file in self.by_number.values():
             _close(file)
 
-    def _opened(self, key: FileKey, place: Place, known: TracedFile | None) -> TracedFile | None:
+    def _opened(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
         """Open a file. `known`: if that has failed before."""
         try:
             descriptor, status, is_copy = self._mapped.open(key, place)
@@ -169,7 +169,7 @@ class Files:
             self._by_inode[inode] = traced
         return traced
 
-    def _is_old_copy(self, known: TracedFile, key: FileKey, place: Place) -> bool:
+    def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
         """Return True if a copy was made of another file, or one with other bytes. Unknown if that does not answer."""
         if not known.is_copy:
             return False
@@ -216,7 +216,7 @@ def _close(file: TracedFile) -> None:
         file.elf.descriptor = None
 
 
-def _without(files: dict[FileKey, TracedFile] | dict[Inode, TracedFile], file: TracedFile) -> None:
+def _without(files: dict[FileKey, TracedFile] | dict[TracedInode, TracedFile], file: TracedFile) -> None:
     for key in [key for key, other in files.items() if other is file]:
         del files[key]  # type: ignore[arg-type] # a key of the same dictionary
 

@@ -6,37 +6,34 @@ import errno
 import os
 import time
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
+    FOLLOWING,
     SOFTWARE_DUMMY,
     TYPE_SOFTWARE,
     EventAttributes,
     EventError,
-    EventFlag,
     SampleType,
     open_event,
 )
+from sframegen.profile.events.cpu_rings import CpuRings
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.events.online_cpus import online_cpus
-from sframegen.profile.events.ring import RingBuffer
-from sframegen.profile.following.files import Files, Span
-from sframegen.profile.following.mapped_code import Mapped, spans_of
-from sframegen.profile.following.mapped_file import FileKey, Place
+from sframegen.profile.following.files import CodeSpan, TracedFiles
+from sframegen.profile.following.mapped_code import Mapped, spans_in
+from sframegen.profile.following.mapped_file import FileKey, MappedPlace
 from sframegen.profile.following.mappings_now import mappings_now
 from sframegen.profile.following.processes import Processes
-from sframegen.program.helper import Answer, helpers
-from sframegen.stack.snapshot.mappings import VDSO
-from sframegen.stack.walking.frames import ADDRESS_MASK
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
+from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.profile.events.ring import RawRecord
-    from sframegen.profile.following.processes import Spans
+    from sframegen.profile.following.processes import ProcessSpans
 
 RING_PAGES = 128  # 512 KiB for each CPU: 5,000 mappings
 WAKE_UP = 1 << 16  # bytes
@@ -44,59 +41,53 @@ SIDE_BAND = EventAttributes(
     TYPE_SOFTWARE,
     config=SOFTWARE_DUMMY,
     sample_type=SampleType.TID | SampleType.TIME | SampleType.CPU,
-    flags=EventFlag.MMAP
-    | EventFlag.MMAP2
-    | EventFlag.COMM
-    | EventFlag.COMM_EXEC
-    | EventFlag.TASK
-    | EventFlag.SAMPLE_ID_ALL
-    | EventFlag.WATERMARK
-    | EventFlag.USE_CLOCKID,
+    flags=FOLLOWING,
     wakeup=WAKE_UP,
     clock=CLOCK_MONOTONIC,
 )
-TIME = Struct("=Q8x")  # at the end of each record: of its suffix, before the CPU
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
-MAX_VDSO = 1 << 20  # bytes
 
 
 class MappingResolver:
     """Has the files of mappings of running processes."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: TracedFiles) -> None:
         self.files = files
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
         start, end, offset = record.start, record.end, record.offset
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
-            traced = self.files.traced(key, Place(record.pid, start, end, record.path, time))
+            traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
             traced, offset = self.files.image(read_memory(record.pid, start, min(end - start, MAX_VDSO))), 0
         else:
             traced = None
-        if traced is None:
-            return [Span(start, end, 0, 0)]
-        if traced.elf is None:
-            return [Span(start, end, start - offset & ADDRESS_MASK, traced.number)]
-        return spans_of(traced.elf, traced.number, Mapped(start, end, offset))
+        return spans_in(traced, Mapped(start, end, offset))
+
+
+def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
+    """Take over what /proc says of a process. `now`: all records up to then were applied. Return False if it has no mappings."""
+    found = mappings_now(pid)
+    read = time.monotonic_ns()
+    if found is None:
+        return False
+    spans = [span for record in found.mappings for span in resolver.spans_of(record, now)]
+    processes.set_scanned(pid, spans, found.name, now, read)
+    return True
 
 
 class Follower:
     """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
 
     def __init__(self, targets: Iterable[int] | None = None) -> None:
-        self.files = Files()
-        self.lost = 0  # records that the kernel could not write: mappings were read again from /proc
+        self.files = TracedFiles()
         self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
-        self._rings: dict[int, tuple[int, RingBuffer]] = {}  # by CPU
-        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
-        self._number = 0
-        self._lost_before = 0  # in rings that are closed
+        self._rings = CpuRings()
         self._cpus: set[int] = set()
         self._cpus_at = 0
         try:
@@ -108,7 +99,12 @@ class Follower:
     @property
     def filenos(self) -> list[int]:
         """Return descriptors that are readable when there is something to drain. They change if CPUs come or go."""
-        return [descriptor for descriptor, _ in self._rings.values()]
+        return self._rings.filenos
+
+    @property
+    def lost(self) -> int:
+        """Return how many records the kernel could not write: mappings were read again from /proc."""
+        return self._rings.lost
 
     def drain(self) -> int:
         """Apply what has happened up to now, on all CPUs, in the order of time. Return that time: later samples have to wait.
@@ -118,35 +114,22 @@ class Follower:
         now = time.monotonic_ns()
         if now - self._cpus_at >= CPUS_INTERVAL:
             self._follow_cpus()
-        self._collect()
-        self._pending.sort()
-        count = 0
-        for at, _, raw in self._pending:
-            if at > now:  # another CPU may have an earlier one that was not seen
-                break
+        self._rings.collect()
+        for at, raw in self._rings.until(now):
             record = self._reader.read(raw.kind, raw.misc, raw.body)
             if record is not None:
                 self.processes.apply(record, at)
-            count += 1
-        del self._pending[:count]
+            self.records += 1
         self.processes.sweep(now)
-        self.records += count
         return now
 
-    def spans(self, pid: int, time: int | None = None) -> Spans | None:
+    def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
         """Return the spans now, or at a time (CLOCK_MONOTONIC, nanoseconds); None if they are not known: then `scan`."""
         return self.processes.spans(pid, time)
 
     def scan(self, pid: int) -> bool:
         """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel."""
-        now = self.drain()
-        found = mappings_now(pid)
-        read = time.monotonic_ns()
-        if found is None:
-            return False
-        spans = [span for record in found.mappings for span in self._resolver.spans_of(record, now)]
-        self.processes.set_scanned(pid, spans, found.name, now, read)
-        return True
+        return scan(pid, self.processes, self._resolver, self.drain())
 
     def thread_name(self, pid: int, tid: int) -> str:
         """Return the name of a thread; that of the process if it is unknown."""
@@ -169,20 +152,7 @@ class Follower:
 
     def close(self) -> None:
         """Close the events; files stay open, for names."""
-        for cpu in list(self._rings):
-            self._close_ring(cpu)
-
-    def _collect(self) -> None:
-        """Move all records out of the rings."""
-        lost = self._lost_before
-        for _, ring in self._rings.values():
-            for raw in ring.records():
-                self._number += 1
-                if len(raw.body) < TIME.size:
-                    raise FormatError(f"{len(raw.body)} bytes are too few", f"record of kind {raw.kind}")
-                self._pending.append((TIME.unpack_from(raw.body, len(raw.body) - TIME.size)[0], self._number, raw))
-            lost += ring.lost
-        self.lost = lost
+        self._rings.close_all()
 
     def _follow_cpus(self) -> None:
         """Open events on CPUs that are new, and close those of CPUs that are gone."""
@@ -190,31 +160,21 @@ class Follower:
         cpus = online_cpus()
         if cpus == self._cpus:
             return
-        was_running = bool(self._rings)
-        for cpu in self._rings.keys() - cpus:
-            self._collect()
-            self._close_ring(cpu)
-        for cpu in sorted(cpus - self._rings.keys()):
+        was_running = bool(self._rings.by_cpu)
+        for cpu in self._rings.by_cpu.keys() - cpus:
+            self._rings.collect()
+            self._rings.close(cpu)
+        for cpu in sorted(cpus - self._rings.by_cpu.keys()):
             try:
                 descriptor = open_event(SIDE_BAND, -1, cpu)
             except EventError as error:
                 if error.number == errno.ENODEV:  # it went offline meanwhile
                     continue
                 raise
-            try:
-                self._rings[cpu] = descriptor, RingBuffer(descriptor, RING_PAGES)
-            except EventError:
-                os.close(descriptor)
-                raise
+            self._rings.add(cpu, descriptor, RING_PAGES)
             if was_running:  # what was done there until now was not recorded
                 self.processes.forget_mappings(time.monotonic_ns())
         self._cpus = cpus
-
-    def _close_ring(self, cpu: int) -> None:
-        descriptor, ring = self._rings.pop(cpu)
-        self._lost_before += ring.lost
-        ring.close()
-        os.close(descriptor)
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.profile.following.files import Span
+from sframegen.profile.following.files import CodeSpan
 from sframegen.registry.jit_budget import Budget
 from sframegen.registry.jit_list import MAX_NODES, SERIAL_AT, list_address, read_nodes
 from sframegen.registry.jit_tables import JitTables, refresh_chains
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.format.model import FunctionTable
-    from sframegen.profile.following.files import Files, TracedFile
-    from sframegen.profile.following.processes import Processes, Spans
+    from sframegen.profile.following.files import TracedFile, TracedFiles
+    from sframegen.profile.following.processes import Processes, ProcessSpans
     from sframegen.registry.structures import JitNode
 
 NAME = "[jit]"
@@ -30,7 +30,7 @@ REST = 4  # times what reading the tables of a process took, it is not done agai
 SECONDS = 0.5  # for one reading; the next one goes on from there
 
 
-class Described(NamedTuple):
+class MadeFunctions(NamedTuple):
     """The functions of a range of code at their run-time addresses, in place of those that its number had; None: damaged tables.
 
     They hold while the word at `check` in the process is `serial`.
@@ -63,7 +63,7 @@ class _Range:
 class _Numbers:
     """Numbers of files for ranges of code: those of processes that have ended are used again."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: TracedFiles) -> None:
         self._files = files
         self._free: list[TracedFile] = []
 
@@ -93,7 +93,7 @@ class _Maker:
         """Return the ranges with the tables of that time."""
         return [one for one in self.ranges.values() if one.since <= time <= one.until]
 
-    def read(self, pid: int, numbers: _Numbers) -> list[Described]:
+    def read(self, pid: int, numbers: _Numbers) -> list[MadeFunctions]:
         """Read the list, then all tables, then the list again. Raises StackError if the memory cannot be read."""
         began = time.monotonic_ns()
         budget = Budget(SECONDS)
@@ -135,14 +135,14 @@ class _Maker:
 class MadeCode:
     """Follows the tables of processes. Their code gets numbers of files in place of 0, in spans to publish or to walk with."""
 
-    def __init__(self, files: Files, processes: Processes) -> None:
+    def __init__(self, files: TracedFiles, processes: Processes) -> None:
         self.dropped: list[int] = []  # numbers whose processes have ended, to be used again; the caller takes them out
         self._files = files
         self._numbers = _Numbers(files)
         self._processes = processes
         self._makers: dict[int, _Maker] = {}
         self._list_addresses: dict[int, tuple[TracedFile, int | None]] = {}  # link-time, by number of the file
-        self._searched: dict[int, Spans] = {}  # by process: where lists were looked for last
+        self._searched: dict[int, ProcessSpans] = {}  # by process: where lists were looked for last
         self._unknown: TracedFile | None = None
 
     @property
@@ -156,7 +156,7 @@ class MadeCode:
         """Return True if the process, as it was at the last `refresh`, has a list of tables."""
         return pid in self._makers
 
-    def refresh(self, pid: int, *, rests: bool = True) -> list[Described]:
+    def refresh(self, pid: int, *, rests: bool = True) -> list[MadeFunctions]:
         """Read the tables of a process that has code without a file; return those that are new or have changed.
 
         If its spans have other numbers then, it is in `Processes.changed`. This costs little if there is no list. `rests`: not
@@ -187,7 +187,7 @@ class MadeCode:
         maker.rests_until = now + REST * (now - began)
         return described
 
-    def refresh_all(self) -> list[Described]:
+    def refresh_all(self) -> list[MadeFunctions]:
         """Refresh those that have lists."""
         return [described for pid in list(self._makers) for described in self.refresh(pid)]
 
@@ -198,14 +198,14 @@ class MadeCode:
             if (one.file.number, one.node.serial) == (number, serial):
                 one.since, one.until = min(one.since, time), max(one.until, time)
 
-    def published(self, pid: int, spans: Spans) -> Spans:
+    def published(self, pid: int, spans: ProcessSpans) -> ProcessSpans:
         """Return the spans as the kernel program needs them, which checks whether tables are those of the time."""
         maker = self._makers.get(pid)
         if maker is None or maker.program != self._processes.program(pid):
             return spans
         return _over([span if span.file else span._replace(file=self.unknown) for span in spans], _spans(maker.ranges.values()))
 
-    def at(self, pid: int, spans: Spans, time: int) -> Spans | None:
+    def at(self, pid: int, spans: ProcessSpans, time: int) -> ProcessSpans | None:
         """Return the spans of that time with the numbers of tables of that time; None: to be asked again after a `refresh`.
 
         Tables are those of the time if the serial was the same before and after it. Other code that they may have described is
@@ -262,7 +262,7 @@ def _registered(nodes: dict[int, JitNode]) -> dict[int, JitNode]:
     return {} if any(one[1] > other[0] for one, other in pairwise(ranges)) else found
 
 
-def _described(at: int, one: _Range) -> list[Described]:
+def _described(at: int, one: _Range) -> list[MadeFunctions]:
     try:
         size = one.tables.size
         if size == one.described:
@@ -270,16 +270,16 @@ def _described(at: int, one: _Range) -> list[Described]:
         functions = one.tables.functions()
     except FormatError as error:
         one.file.why, one.described = error.message, (-1, -1)
-        return [Described(one.file, None, at + SERIAL_AT, one.node.serial)]
+        return [MadeFunctions(one.file, None, at + SERIAL_AT, one.node.serial)]
     one.file.why, one.described = "", size
-    return [Described(one.file, functions, at + SERIAL_AT, one.node.serial)]
+    return [MadeFunctions(one.file, functions, at + SERIAL_AT, one.node.serial)]
 
 
-def _spans(ranges: Iterable[_Range]) -> list[Span]:
-    return sorted(Span(one.node.text_start, one.node.text_end, 0, one.file.number) for one in ranges)
+def _spans(ranges: Iterable[_Range]) -> list[CodeSpan]:
+    return sorted(CodeSpan(one.node.text_start, one.node.text_end, 0, one.file.number) for one in ranges)
 
 
-def _over(spans: Sequence[Span], made: list[Span]) -> Spans:
+def _over(spans: Sequence[CodeSpan], made: list[CodeSpan]) -> ProcessSpans:
     """Return both, and of the first only what the others leave. Both ascend, without overlaps."""
     starts, ends = [span.start for span in made], [span.end for span in made]
     result = list(made)

@@ -6,12 +6,13 @@ import mmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.records import PT_LOAD
-from sframegen.profile.following.files import Span
+from sframegen.profile.following.files import CodeSpan
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
+    from sframegen.profile.following.files import TracedFile
 
 MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
@@ -25,8 +26,17 @@ class Mapped(NamedTuple):
     offset: int
 
 
-def spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[Span]:
-    """Return the spans of an executable mapping, ascending; one without a file if it is no code of the file.
+def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
+    """Return the spans of an executable mapping; of a file that is not open, one with its number."""
+    if traced is None:
+        return [CodeSpan(mapped.start, mapped.end, 0, 0)]
+    if traced.elf is None:
+        return [CodeSpan(mapped.start, mapped.end, mapped.start - mapped.offset & ADDRESS_MASK, traced.number)]
+    return code_spans_of(traced.elf, traced.number, mapped)
+
+
+def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
+    """Return the spans of an executable mapping, ascending; one without a file if it is not code of the file.
 
     The kernel and ld.so map a segment in whole pages: then all of the mapping has its bias. If a mapping has segments with
     different biases, each has the bytes that are its own.
@@ -40,16 +50,16 @@ def spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[Span]:
     exact = {_bias(load, mapped) for load in loads if _is_whole(load, mapped.offset, stop)}
     for only in (biases, exact):
         if len(only) == 1:
-            return [Span(mapped.start, mapped.end, only.pop(), number)]
-    spans: list[Span] = []
+            return [CodeSpan(mapped.start, mapped.end, only.pop(), number)]
+    spans: list[CodeSpan] = []
     at = mapped.start
     for load in sorted(loads, key=lambda load: load.p_offset):
         start = max(at, mapped.start + load.p_offset - mapped.offset)
         end = min(mapped.end, mapped.start + load.p_offset + load.p_filesz - mapped.offset)
         if start < end:
-            spans.append(Span(start, end, _bias(load, mapped), number))
+            spans.append(CodeSpan(start, end, _bias(load, mapped), number))
             at = end
-    return spans or [Span(mapped.start, mapped.end, 0, 0)]
+    return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
 
 
 def _is_in(load: Phdr, start: int, stop: int) -> bool:

@@ -13,8 +13,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.program.helper import Answer, NoAnswerError, helpers
-from sframegen.stack.live.open_aside import Opened, handed_over, opened
+from sframegen.program.forked import Answer
+from sframegen.program.helper import NoAnswerError, helpers
+from sframegen.stack.live.open_aside import OpenedAside, handed_over, open_aside
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import DELETED
 
@@ -36,7 +37,7 @@ class FileKey(NamedTuple):
     generation: int = 0  # PERF_RECORD_MMAP2 only; 0: unknown
 
 
-class Place(NamedTuple):
+class MappedPlace(NamedTuple):
     """Where a process has mapped the file: addresses [start, end), at `time` (CLOCK_MONOTONIC, nanoseconds) or before it."""
 
     pid: int
@@ -50,14 +51,14 @@ class MappedFiles:
     """Opens files through helpers: no mount that does not answer can hold us, except for as long as `Helpers` allows."""
 
     def __init__(self) -> None:
-        self._answering: set[tuple[int, int]] = set()  # devices of files that are no copies
+        self._answering: set[tuple[int, int]] = set()  # devices of files that are not copies
         self._risks: dict[FileKey, Hashable] = {}  # of files that did not answer
 
-    def open(self, key: FileKey, place: Place) -> Opened:
+    def open(self, key: FileKey, place: MappedPlace) -> OpenedAside:
         """Return the file. Raises what `Opener.open` raises, and NoAnswerError."""
         risk = self._risk(key, place)
         try:
-            found = opened(risk, mapped_file, key, place)
+            found = open_aside(risk, mapped_file, key, place)
         except NoAnswerError:
             self._risks[key] = risk
             raise
@@ -65,7 +66,7 @@ class MappedFiles:
             self._answering.add(key[:2])
         return found
 
-    def status(self, key: FileKey, place: Place) -> os.stat_result:
+    def status(self, key: FileKey, place: MappedPlace) -> os.stat_result:
         """Return the status of the file now. Raises the same."""
         status: os.stat_result = helpers().call(self._risk(key, place), status_of_mapped, key, place).value
         return status
@@ -77,12 +78,12 @@ class MappedFiles:
             del self._risks[key]
         return found
 
-    def _risk(self, key: FileKey, place: Place) -> Hashable:
+    def _risk(self, key: FileKey, place: MappedPlace) -> Hashable:
         device = key[:2]
         return (device, place.pid) if device in self._answering else device  # a process may map another file meanwhile
 
 
-def status_of_mapped(key: FileKey, place: Place) -> Answer:
+def status_of_mapped(key: FileKey, place: MappedPlace) -> Answer:
     """In a helper: the status of the file."""
     descriptor = _opener().open(key, place)
     try:
@@ -91,7 +92,7 @@ def status_of_mapped(key: FileKey, place: Place) -> Answer:
         os.close(descriptor)
 
 
-def mapped_file(key: FileKey, place: Place) -> Answer:
+def mapped_file(key: FileKey, place: MappedPlace) -> Answer:
     """In a helper: open the file, or copy it."""
     return handed_over(_opener().open(key, place), place.path)
 
@@ -107,7 +108,7 @@ class Opener:
     def __init__(self) -> None:
         self._devices: dict[tuple[int, int], set[int]] = {}  # of mappings -> st_dev
 
-    def open(self, key: FileKey, place: Place) -> int:
+    def open(self, key: FileKey, place: MappedPlace) -> int:
         """Return a descriptor. Raises OSError, or FormatError if what can be opened is not that file, or not regular."""
         path = place.path.removesuffix(DELETED)
         error: OSError | FormatError = FormatError("it has no path")
@@ -126,7 +127,7 @@ class Opener:
                         error = refused
         raise error
 
-    def _through_mapping(self, key: FileKey, place: Place) -> int:
+    def _through_mapping(self, key: FileKey, place: MappedPlace) -> int:
         """Open what is mapped at these addresses now."""
         link = f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}"
         unopened, status = _identified(link)
@@ -143,7 +144,7 @@ class Opener:
         finally:
             os.close(unopened)
 
-    def _by_path(self, path: str, key: FileKey, place: Place) -> int:
+    def _by_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
         """Open a path if it names that inode, and nothing has changed it since it was mapped."""
         unopened, status = _identified(path)
         try:
@@ -162,7 +163,7 @@ class Opener:
         device = status.st_dev
         return (os.major(device), os.minor(device)) == key[:2] or device in self._devices.get(key[:2], ())
 
-    def _check_row(self, key: FileKey, place: Place) -> None:
+    def _check_row(self, key: FileKey, place: MappedPlace) -> None:
         """Where stat has other numbers than mappings: the process must have that file mapped there now, as mappings have it."""
         row = parse_mappings(Path(f"/proc/{place.pid}/maps").read_bytes()).find(place.start)
         if row is None or key_of_row(row.device, row.inode)[:3] != key[:3] or row.path != place.path:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
-from sframegen.profile.following.files import Span
+from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.profile.events.event_records import Record
+    from sframegen.profile.events.event_records import EventRecord
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
 MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
@@ -22,14 +22,14 @@ VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
-Spans = tuple[Span, ...]
+ProcessSpans = tuple[CodeSpan, ...]
 PROGRAMS = count(1)
 
 
 class Resolver(Protocol):
     """Has the files of mappings."""
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of a new executable mapping, ascending, all inside it."""
 
 
@@ -37,10 +37,10 @@ class Version(NamedTuple):
     """The spans from that time on (nanoseconds of CLOCK_MONOTONIC); None: not known."""
 
     since: int
-    spans: Spans | None
+    spans: ProcessSpans | None
 
 
-class State:
+class ProcessState:
     """A process. The tuples of spans are shared with its children."""
 
     __slots__ = ("changed_at", "ended_at", "kept", "name", "program", "scanned_at", "threads", "versions")
@@ -56,23 +56,23 @@ class State:
         self.ended_at = 0
 
     @property
-    def spans(self) -> Spans | None:
+    def spans(self) -> ProcessSpans | None:
         return self.versions[-1].spans
 
-    def set_spans(self, since: int, spans: Spans | None) -> None:
+    def set_spans(self, since: int, spans: ProcessSpans | None) -> None:
         self.versions.append(Version(since, spans))
         self.kept += _cost(self.versions[-1])
         while len(self.versions) > 1 and (self.kept > MAX_KEPT or self.versions[1].since < since - HISTORY):
             self.kept -= _cost(self.versions.popleft())
 
-    def insert(self, time: int, spans: Spans) -> None:
+    def insert(self, time: int, spans: ProcessSpans) -> None:
         """Add a version that holds until the next one, if there is one."""
         place = next((number for number, version in enumerate(self.versions) if version.since > time), None)
         if place is not None:
             self.versions.insert(place, Version(time, spans))
             self.kept += _cost(self.versions[place])
 
-    def at(self, time: int) -> Spans | None:
+    def at(self, time: int) -> ProcessSpans | None:
         for version in reversed(self.versions):
             if version.since <= time:
                 return version.spans
@@ -87,7 +87,7 @@ class Processes:
         self.ended: set[int] = set()  # the same
         self._resolver = resolver
         self._all = targets is None
-        self._states: dict[int, State] = {pid: State("", Version(0, None)) for pid in targets or ()}
+        self._states: dict[int, ProcessState] = {pid: ProcessState("", Version(0, None)) for pid in targets or ()}
         self._leaving: deque[tuple[int, int]] = deque()  # time, pid
 
     def __contains__(self, pid: int) -> bool:
@@ -96,7 +96,7 @@ class Processes:
     def __len__(self) -> int:
         return len(self._states)
 
-    def spans(self, pid: int, time: int | None = None) -> Spans | None:
+    def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
         """Return the spans now, or at an earlier time; None if they are not known."""
         state = self._states.get(pid)
         if state is None:
@@ -118,7 +118,7 @@ class Processes:
         state = self._states.get(pid)
         return state.threads.get(tid, "") if state else ""
 
-    def apply(self, record: Record, time: int) -> None:
+    def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
         match record:
             case MmapRecord(pid=pid) | CommRecord(pid=pid) | TaskRecord(pid=pid) if pid in NO_PID:
@@ -134,12 +134,12 @@ class Processes:
             case _:
                 pass
 
-    def set_scanned(self, pid: int, spans: Sequence[Span], name: str, time: int, read: int = 0) -> None:
+    def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
         """Take over what /proc says; `time`: all records up to then were applied before it was `read`, at that time or later."""
         state = self._states.get(pid)
         found = tuple(spans[:MAX_SPANS])
         if state is None:
-            state = self._states[pid] = State(name, Version(0, found))
+            state = self._states[pid] = ProcessState(name, Version(0, found))
         elif state.spans is None:  # so it was since the last change
             state.set_spans(state.changed_at, found)
         elif state.spans != found:
@@ -210,7 +210,7 @@ class Processes:
         if not record.executable:
             return
         if state is None and self._all:
-            state = self._states[record.pid] = State("", Version(time, None))
+            state = self._states[record.pid] = ProcessState("", Version(time, None))
         if state is None:
             return
         if time <= state.scanned_at:  # the kernel had not written it when records were read before the scan
@@ -230,7 +230,7 @@ class Processes:
         if state is None:
             if not (self._all and record.by_exec):
                 return
-            state = self._states[record.pid] = State("", Version(time, None))
+            state = self._states[record.pid] = ProcessState("", Version(time, None))
         if record.by_exec and time <= state.scanned_at:
             state.insert(time, ())
         elif record.by_exec:
@@ -250,7 +250,7 @@ class Processes:
                 self._states.pop(record.pid, None)  # the number is used again
                 return
             name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
-            self._states[record.pid] = State(name, Version(time, parent.at(time) if parent else None))
+            self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
         elif parent is not None and record.parent_tid in parent.threads:
             parent.threads[record.tid] = parent.threads[record.parent_tid]
 
@@ -265,7 +265,7 @@ class Processes:
             state.threads.pop(record.tid, None)
 
 
-def inserted(spans: Spans, start: int, end: int, new: Sequence[Span]) -> Spans:
+def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
     """Return the spans with `new` in place of all that was mapped at [start, end)."""
     first = bisect_right(spans, start, key=_end)
     last = bisect_left(spans, end, lo=first, key=_start)
@@ -278,11 +278,11 @@ def _cost(version: Version) -> int:
     return VERSION_COSTS + len(version.spans or ())
 
 
-def _start(span: Span) -> int:
+def _start(span: CodeSpan) -> int:
     return span.start
 
 
-def _end(span: Span) -> int:
+def _end(span: CodeSpan) -> int:
     return span.end
 
 

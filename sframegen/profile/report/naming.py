@@ -6,13 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sframegen.elf.text import printable
-from sframegen.profile.packed_frames import COMPLETE, FILE_SHIFT, GUESSED, IN_WORDS, KERNEL_FILE, NO_FILE, unpacked
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, unpacked_frame
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedMoment, NamedStack
 from sframegen.profile.report.runtime_frames import MADE, collapse, read_name
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.mappings import DELETED
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stack
@@ -52,7 +53,7 @@ def _stack(collected: Collected, stack: Stack, count: int, namer: _Namer, collap
         process,
         printable(collected.threads.get(stack.tid, "")) or process,
         frames if complete else (MISSING, *frames),
-        IN_WORDS[stack.end],
+        stack.end.words,
         complete,
         count,
     )
@@ -69,7 +70,7 @@ class _Namer:
         self.notes: list[str] = []
         wanted: dict[int, set[int]] = {}
         for packed in {packed & ~GUESSED for stack in collected.counts for packed in stack.frames}:
-            frame = unpacked(packed)
+            frame = unpacked_frame(packed)
             wanted.setdefault(frame.file, set()).add(frame.address)
         for number, names in self._files.items():
             names.learn(wanted.get(number, ()))
@@ -87,7 +88,7 @@ class _Namer:
         is_made = number == NO_FILE or (file is not None and file.made)
         key = (pid if is_made else 0, packed)
         if key not in self._known:
-            address, guessed = unpacked(packed)[1:]
+            address, guessed = unpacked_frame(packed)[1:]
             if number == KERNEL_FILE:
                 found = self._of_kernel(address | KERNEL_BITS)
             elif is_made:

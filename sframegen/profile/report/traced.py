@@ -9,7 +9,8 @@ from sframegen.elf.text import printable
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedMoment, NamedStack
 from sframegen.profile.report.runtime_frames import read_name
-from sframegen.stack.report import BOTTOM, UNKNOWN, function_of
+from sframegen.stack.report import UNKNOWN, function_of
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from sframegen.stack.names.frame_names import Symbols
@@ -47,12 +48,12 @@ class TracedStacks:
 
     def _stack(self, pid: int, process: str, thread: Thread) -> NamedStack:
         frames = tuple([self._frame(frame) for frame in reversed(thread.frames)])
-        complete = thread.end in BOTTOM
+        complete = thread.end in COMPLETE
         name = printable(thread.name or str(thread.tid))
         key = (pid, thread.tid, name, frames, thread.end)
         if key not in self._stacks:
             frames = frames if complete else (MISSING, *frames)
-            self._stacks[key] = NamedStack(pid, thread.tid, process, name, frames, thread.end.value, complete, 0)
+            self._stacks[key] = NamedStack(pid, thread.tid, process, name, frames, thread.end.words, complete, 0)
         return self._stacks[key]
 
     def _frame(self, frame: Frame) -> NamedFrame:

@@ -1,6 +1,6 @@
 """The decoded table of a file, as the kernel program and the walker of copied stacks search it. bpf/walker.h has the same numbers.
 
-The table is an array of little-endian 64-bit elements, so that it fits a BPF array:
+The table is an array of little-endian 64-bit elements, as a BPF array needs:
 
 | elements from | what |
 | --- | --- |
@@ -9,12 +9,11 @@ The table is an array of little-endian 64-bit elements, so that it fits a BPF ar
 | rules_at | 16 bytes for each rule: i32 cfa_offset, ra_offset, fp_offset; u8 cfa_register, ra_register, fp_register, flags |
 
 The parts are in any order. A row holds until the next one, across pages; before the first there is no rule, and rule 0 is none.
-Offset = link-time address - base.
+Flags are stack/walking/step.RuleFlag. Offset = link-time address - base.
 """
 
 from __future__ import annotations
 
-from enum import IntFlag
 from typing import NamedTuple
 
 PAGE_BITS = 8
@@ -23,19 +22,6 @@ MAX_RULES = 1 << 16
 ELEMENT = 8  # bytes
 RULE_ELEMENTS = 2
 RULE = "<iiiBBBB"
-
-
-class RuleFlag(IntFlag):
-    """(cfa, ra, fp): registers are DWARF numbers; without a *_REGISTER flag RA and FP are relative to the CFA."""
-
-    CFA_DEREF = 1  # cfa = *(register + offset)
-    RA_REGISTER = 2  # ra = register + offset
-    RA_DEREF = 4  # ra = *(...)
-    FP = 8  # FP is recovered; without it it is unchanged
-    FP_REGISTER = 0x10
-    FP_DEREF = 0x20
-    OUTERMOST = 0x40
-    SIGNAL = 0x80  # a signal frame: all registers come from the saved context, and the caller's PC is exact
 
 
 class DecodedTable(NamedTuple):

@@ -17,6 +17,7 @@ from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
+from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.table_of import table_of
@@ -36,11 +37,11 @@ class Origin(Enum):
     SECTION = "its own section"
     DETACHED = "a detached section"
     CONVERTED = "its call frame information"
-    KEPT = "the cache"  # and of what it was made is not known
+    KEPT = "the cache"  # its source is unknown
     NOTHING = "nothing"
 
 
-class Made(NamedTuple):
+class MadeTable(NamedTuple):
     """`table`: None if nothing can be said. `why`: one line, of a section that is damaged or of what cannot be read; else empty."""
 
     table: DecodedTable | None
@@ -48,7 +49,7 @@ class Made(NamedTuple):
     why: str = ""
 
 
-class Found(NamedTuple):
+class FoundSection(NamedTuple):
     """A section's bytes and link-time address."""
 
     origin: Origin
@@ -56,7 +57,7 @@ class Found(NamedTuple):
     address: int
 
 
-def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> Made:
+def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
     """The table with link-time addresses. A section that is damaged is not used: `why` says so. Raises nothing for any bytes.
 
     `stores`: of detached sections, for files without a section that can be used.
@@ -66,26 +67,26 @@ def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | N
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
-            return Made(None, Origin.NOTHING, f"{elf.name}: no program or library of x86-64 or AArch64")
+            return MadeTable(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
         keeper = _Keeper(elf, cache, stores)
         try:
             with naming(elf.name):
                 table = _from_section(elf, abi, keeper)
             if table is not None:
-                return keeper.remembered(Made(table, Origin.SECTION, _left_out(elf, table)))
+                return keeper.remembered(MadeTable(table, Origin.SECTION, _left_out(elf, table)))
         except FormatError as error:
             why = f"{error}; not used"
-        table = stores.find_for(elf, lambda data: _from_bytes(elf, abi, keeper, Found(Origin.DETACHED, data, ADDRESS)))
+        table = stores.find_for(elf, lambda data: _from_bytes(elf, abi, keeper, FoundSection(Origin.DETACHED, data, ADDRESS)))
         why = _joined(why, *stores.take_notes())
         if table is not None:
-            return keeper.remembered(Made(table, Origin.DETACHED, _joined(why, _left_out(elf, table))))
+            return keeper.remembered(MadeTable(table, Origin.DETACHED, _joined(why, _left_out(elf, table))))
         with naming(elf.name):
             table, warnings = _from_cfi(elf, abi, keeper)
     except FormatError as error:
-        return Made(None, Origin.NOTHING, _joined(why, str(error)))
+        return MadeTable(None, Origin.NOTHING, _joined(why, str(error)))
     if table is None:
-        return Made(None, Origin.NOTHING, _joined(why, *warnings))
-    return keeper.remembered(Made(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table))))
+        return MadeTable(None, Origin.NOTHING, _joined(why, *warnings))
+    return keeper.remembered(MadeTable(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table))))
 
 
 def _joined(*notes: str) -> str:
@@ -124,7 +125,7 @@ class _Keeper:
         if self.cache and name:
             self.cache.store(name, table)
 
-    def remembered(self, made: Made) -> Made:
+    def remembered(self, made: MadeTable) -> MadeTable:
         """Next time the file need not be read, if there is nothing to say about its table."""
         if self.cache and self.name and not made.why:
             self.cache.remember(self.status, self.name, self.state)
@@ -136,10 +137,10 @@ def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | Non
     found = sframe_of(elf)
     if found is None or not found[0]:
         return None
-    return _from_bytes(elf, abi, keeper, Found(Origin.SECTION, *found))
+    return _from_bytes(elf, abi, keeper, FoundSection(Origin.SECTION, *found))
 
 
-def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: Found) -> DecodedTable | None:
+def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: FoundSection) -> DecodedTable | None:
     """None for a section of no functions. Raises FormatError where `check` finds an error in its bytes."""
     origin, data, address = found
     name = keeper.name_of(origin, str(address).encode(), data)

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
 from sframegen.conversion.resolve import ascends
-from sframegen.format.model import OUTERMOST, FdeType, Where
-from sframegen.profile.tables.decoded_table import (
-    ELEMENT,
-    MAX_RULES,
-    PAGE_BITS,
-    ROW_RULE_SHIFT,
-    RULE,
-    RULE_ELEMENTS,
-    DecodedTable,
-    RuleFlag,
-)
+from sframegen.format.model import OUTERMOST, FdeType
+from sframegen.profile.machines import LINK_REGISTER
+from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES, RULE, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
+from sframegen.stack.walking.step import numbers_of
 
 if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable, Rule
 
 RULE_BYTES = struct.Struct(RULE)
 NO_RULE = bytes(RULE_BYTES.size)
-LINK_REGISTER = 30  # AArch64's; on x86-64 no rule has the return address in its register
 MAX_BYTES = 1 << 31  # of text: its index then takes 32 MiB
 MAX_REPEATED = 1 << 20  # rows of PC type MASK: a hostile function could repeat a row 4 billion times
 OFFSETS = range(-(1 << 31), 1 << 31)
-REGISTERS = range(1 << 8)
-
-
-class DecodedRule(NamedTuple):
-    """A rule as decoded_table.py describes it."""
-
-    cfa_offset: int
-    ra_offset: int
-    fp_offset: int
-    cfa_register: int
-    ra_register: int
-    fp_register: int
-    flags: RuleFlag
+REGISTER_NUMBERS = range(1 << 8)
 
 
 def table_of(functions: FunctionTable) -> DecodedTable:
@@ -69,40 +48,12 @@ def table_of(functions: FunctionTable) -> DecodedTable:
     return DecodedTable(paginator.base, pages, 0, rows_at, rules_at, paginator.rows, len(rules.packed), data, left_out)
 
 
-def find_rule(table: DecodedTable, address: int) -> DecodedRule | None:
-    """The rule at an address, as the kernel program searches it."""
-    offset = address - table.base
-    page = offset >> PAGE_BITS
-    if not 0 <= page < table.pages:
-        return None
-    with memoryview(table.data) as view, view.cast("I") as numbers:
-        first, end = numbers[2 * table.index_at + page : 2 * table.index_at + page + 2]
-        rows = numbers[2 * table.rows_at : 2 * table.rows_at + table.rows]
-        in_page = offset & (1 << PAGE_BITS) - 1
-        row = bisect_right(rows, in_page, first, end, key=lambda row: row & 0xFF) - 1
-        number = rows[row] >> ROW_RULE_SHIFT if row >= 0 else 0
-    return rule_numbered(table, number) if number else None
-
-
-def rule_numbered(table: DecodedTable, number: int) -> DecodedRule:
-    said = DecodedRule(*RULE_BYTES.unpack_from(table.data, ELEMENT * (table.rules_at + RULE_ELEMENTS * number)))
-    return said._replace(flags=RuleFlag(said.flags))
-
-
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
     """A rule's 16 bytes; None where an offset or a register does not fit."""
-    flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
-    if rule.cfa is None:
-        return RULE_BYTES.pack(0, 0, 0, 0, 0, 0, flags | RuleFlag.OUTERMOST)
-    cfa, ra, fp = rule.cfa, rule.ra or Where(LINK_REGISTER, 0), rule.fp or Where(None, 0)
-    places = (cfa, ra, fp)
-    if cfa.register is None or any(where.offset not in OFFSETS or (where.register or 0) not in REGISTERS for where in places):
+    numbers = numbers_of(rule, LINK_REGISTER, signal=signal)
+    if any(offset not in OFFSETS for offset in numbers[:3]) or any(register not in REGISTER_NUMBERS for register in numbers[3:6]):
         return None
-    flags |= RuleFlag.CFA_DEREF * cfa.deref
-    flags |= RuleFlag.RA_REGISTER * (ra.register is not None) | RuleFlag.RA_DEREF * ra.deref
-    if rule.fp is not None:
-        flags |= RuleFlag.FP | RuleFlag.FP_REGISTER * (fp.register is not None) | RuleFlag.FP_DEREF * fp.deref
-    return RULE_BYTES.pack(*(where.offset for where in places), *(where.register or 0 for where in places), flags)
+    return RULE_BYTES.pack(*numbers)
 
 
 class _Rules:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
-from sframegen.profile.packed_frames import MAX_DEPTH, End
+from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
-from sframegen.profile.tables.table_of import packed_rule
-from sframegen.profile.walk.columns import MachineColumns, SpanColumns, TableColumns
-from sframegen.profile.walk.steps import REGISTERS, RETURNS, RETURNS_FROM_SIGNAL, Steps
-from sframegen.stack.abi.machines import conventions_of, ends_call
+from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, SpanColumns, Steps, TableColumns
+from sframegen.stack.abi.machines import conventions_of, ends_call, walked_machine
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.profile.following.files import Span
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 WORDS = ELEMENT // 4
-NO_PLACE = -1
 
 
 class Start(NamedTuple):
@@ -45,7 +43,7 @@ class Start(NamedTuple):
     guessed: bool = False
 
 
-def span_columns(spans: Iterable[Span]) -> SpanColumns:
+def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
     """The spans of one process, in any order, without overlaps."""
     rows = sorted(spans)
     return SpanColumns(
@@ -72,10 +70,12 @@ class CopyWalker:
     def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
         """`elf_of`: the file with a number, for its code where no rule applies; None if it cannot be read."""
         self.abi = abi
+        machine = walked_machine(abi)
+        if machine.guess is None or not machine.little:
+            raise FormatError(f"copied stacks of {abi.name} are not walked")
         self._frames = zeros("Q", MAX_DEPTH)
-        self._values = zeros("Q", REGISTERS)
         self._code = _Code(abi, elf_of)
-        self._steps = Steps(_machine(abi), conventions_of(abi).ra_mask, self._frames, self._code)
+        self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
 
     def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True) -> None:
         """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off.
@@ -94,13 +94,10 @@ class CopyWalker:
     def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes) -> End:
         """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin."""
         steps = self._steps
-        self._values[:] = array("Q", start.values)
-        steps.values = self._values
-        steps.known = start.known
         steps.depth = min(len(start.frames), MAX_DEPTH)
         for number, frame in enumerate(start.frames[:MAX_DEPTH]):
             self._frames[number] = frame
-        steps.begin(start.pc, start.exact, start.guessed, stack_start, stack)
+        steps.begin(array("Q", start.values), start.known, start.pc, start.exact, start.guessed, stack_start, stack)
         return End(steps.run(spans))
 
     @property
@@ -143,19 +140,3 @@ class _Code:
         contexts = conventions_of(self.abi).contexts
         signal = any(code(address - at, len(one.code)) == one.code for one in contexts for at in one.instructions)
         return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL
-
-
-def _machine(abi: Abi) -> MachineColumns:
-    conventions = conventions_of(abi)
-    record, context = conventions.frame_record, conventions.contexts[0]
-    if record is None or abi.byte_order != "little":
-        raise FormatError(f"copied stacks of {abi.name} are not walked")
-    places = array("q", [context.places.get(number, NO_PLACE) for number in range(REGISTERS)])
-    guess = _words(packed_rule(record.rule))
-    signal = _words(packed_rule(context.rule(abi.sp, abi.fp), signal=True))
-    return MachineColumns(abi.sp, abi.fp, abi.sp_offset, context.pc, places, guess, signal, record.sp_is_cfa)
-
-
-def _words(rule: bytes | None) -> array[int]:
-    assert rule, "the layout can say what ABIs fix"
-    return array("I", rule)

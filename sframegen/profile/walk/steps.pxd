@@ -1,38 +1,43 @@
 cimport cython
 
-from sframegen.profile.walk.columns cimport MachineColumns, SpanColumns, TableColumns
+from sframegen.stack.walking.step cimport CallerRule, StackCursor, WalkedMachine
+
+@cython.final
+cdef class SpanColumns:
+    cdef public const unsigned long long[::1] start
+    cdef public const unsigned long long[::1] end
+    cdef public const unsigned long long[::1] bias
+    cdef public const unsigned int[::1] file
+
+@cython.final
+cdef class TableColumns:
+    cdef public const unsigned int[::1] words
+    cdef public unsigned long long base
+    cdef public unsigned long long pages
+    cdef public unsigned long long index_at
+    cdef public unsigned long long rows_at
+    cdef public unsigned long long rules_at
+    cdef public unsigned long long rows
+    cdef public unsigned long long rules
+    cdef public bint guessed
 
 @cython.final
 cdef class Steps:
-    cdef MachineColumns machine
+    cdef readonly StackCursor cursor
     cdef object code
     cdef list tables
-    cdef public unsigned long long ra_mask
     cdef public unsigned long long[::1] frames
-    cdef public unsigned long long[::1] values
-    cdef unsigned long long[::1] saved
-    cdef public unsigned long long known
-    cdef public unsigned long long pc
-    cdef unsigned long long lowest, stack_start, word, mask, address_mask, guess_reach
-    cdef public bint exact
-    cdef public bint guessed
-    cdef bint elsewhere
-    cdef const unsigned char[::1] stack
+    cdef CallerRule rule, guess
+    cdef bint guessed
+    cdef unsigned long long stack_start, stack_size, mask, address_mask
     cdef public Py_ssize_t depth
     cdef public Py_ssize_t missing
     cdef Py_ssize_t span
-    cdef int flags, cfa_register, ra_register, fp_register
-    cdef long long cfa_offset, ra_offset, fp_offset
 
     cdef int frame(self, SpanColumns spans) except -9
+    cdef int step(self, SpanColumns spans, CallerRule rule) except -9
     cdef bint find_span(self, SpanColumns spans, unsigned long long address) except -9
     cdef Py_ssize_t find_rule(self, unsigned long long file, unsigned long long address) except -9
-    cdef int set_rule(self, const unsigned int[::1] words) except -9
-    cdef Py_ssize_t extended(self, Py_ssize_t word) except? -9
-    cdef bint is_known(self, int register) except -9
-    cdef int read(self, unsigned long long address) except -9
-    cdef unsigned long long byte(self, Py_ssize_t at) except? 999
-    cdef bint is_elsewhere(self, unsigned long long sp) except -9
-    cdef int step(self, SpanColumns spans, bint guess) except -9
+    cdef int set_rule(self, const unsigned int[::1] words, Py_ssize_t first) except -9
+    cdef unsigned long long extended(self, unsigned long long word) except? 999
     cdef bint returns_to(self, SpanColumns spans, unsigned long long pc) except -9
-    cdef unsigned long long interrupted(self, unsigned long long pc) except? 999

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import End
 from sframegen.profile.walk.copied_stack import span_columns
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cfi.columns import Bytes
-    from sframegen.profile.following.files import Span
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.profile.walk.columns import SpanColumns
     from sframegen.profile.walk.copied_stack import CopyWalker, Start
+    from sframegen.profile.walk.steps import SpanColumns
 
 
 class CopiedSample(NamedTuple):
@@ -27,7 +27,7 @@ class CopiedSample(NamedTuple):
     start: Start
     stack_start: int
     stack: Bytes
-    spans: Sequence[Span]
+    spans: Sequence[CodeSpan]
 
 
 class WalkQueue:
@@ -44,7 +44,7 @@ class WalkQueue:
         self._request = request
         self._done = done
         self._waiting: dict[int, list[CopiedSample]] = {}  # by the number of the file
-        self._columns: dict[int, tuple[Sequence[Span], SpanColumns]] = {}  # by process: its spans, and the same by columns
+        self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by process: its spans, and the same by columns
 
     def add(self, sample: CopiedSample) -> None:
         """Walk a sample, or keep it until the tables are there."""

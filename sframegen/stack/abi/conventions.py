@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.format.model import Rule, Where
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ALL_BITS = 0xFFFFFFFFFFFFFFFF
 UCONTEXT_REGISTERS = 40  # in struct ucontext: after uc_flags, uc_link, uc_stack
 
 ReadCode: TypeAlias = "Callable[[int, int], bytes]"  # (address, size): the bytes there; none if they cannot be read
@@ -59,6 +59,6 @@ class Conventions(NamedTuple):
     ends_call: Callable[[ReadCode, int], bool] | None = None
     #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
-    ra_mask: int = ALL_BITS  #: the bits of a return address that are not its signature, if the kernel does not say
+    ra_mask: int = ADDRESS_MASK  #: the bits of a return address that are not its signature, if the kernel does not say
     ra_mask_set: int | None = None  #: the register set that holds these masks
     sampled: RegisterSet | None = None  #: the registers in samples of perf events, by the kernel's numbers for them

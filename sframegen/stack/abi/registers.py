@@ -6,8 +6,8 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.records import MARKS
-from sframegen.stack.abi.conventions import ALL_BITS
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -17,15 +17,15 @@ NT_PRSTATUS, NT_PRFPREG = 1, 2
 MASKS_BYTES = 16
 
 
-class Registers(NamedTuple):
+class ThreadRegisters(NamedTuple):
     """`values` by DWARF number, of those that are known; `ra_mask`: the bits of a return address that are not its signature."""
 
     pc: int
     values: dict[int, int]
-    ra_mask: int = ALL_BITS
+    ra_mask: int = ADDRESS_MASK
 
 
-def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> Registers | None:
+def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> ThreadRegisters | None:
     """Return the registers in NT_PRSTATUS, NT_PRFPREG and the signature masks; None if the first is not a 64-bit thread's."""
     known = conventions_of(abi)
     if len(general) != 8 * known.general.words:
@@ -36,7 +36,7 @@ def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes =
         more = _words(abi, floating, known.floating)
         values |= {number: more[at] for number, at in known.floating.places.items()}
     signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == MASKS_BYTES else 0
-    return Registers(words[known.general.pc], values, ~signature if signature else known.ra_mask)
+    return ThreadRegisters(words[known.general.pc], values, ~signature if signature else known.ra_mask)
 
 
 def _words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from sframegen.stack.core.link_map import LinkMap
 from sframegen.stack.core.mapped_files import NOTHING, Finder, MappedFile
 from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, CoreNotes, FileRange
 from sframegen.stack.snapshot.mappings import VDSO, Mapping, Mappings
-from sframegen.stack.snapshot.memory import Memory
+from sframegen.stack.snapshot.memory import KeptMemory
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
     from sframegen.stack.core.dumped_memory import Dumped
 
 MAX_READ = 1 << 28  # bytes of one read: the largest known section has 1 << 25; a core can have a file mapped any number of times
 
 
 class Core:
-    """A snapshot. Raises FormatError for a file that is no core, or is damaged; StackError if other files do not match it."""
+    """A snapshot. Raises FormatError for a file that is not a core, or is damaged; StackError if other files do not match it."""
 
     def __init__(self, path: Path | str, exe: Path | None = None, sysroot: Path | None = None, tid: int | None = None) -> None:
         """`exe`: the program, if it is not at its path; `sysroot`: a folder with the files of another machine.
@@ -61,7 +61,7 @@ class Core:
                 self._files[row.path] = MappedFile(row.path, self._dumped, self._finder)
             self._files[row.path].ranges.append(row)
         self.mappings = Mappings(list(self._rows(ranges)))
-        self.memory = Memory(self._read, elf.byte_order)
+        self.memory = KeptMemory(self._read, elf.byte_order)
         if exe and ((program := self._files.get(self.executable)) is None or program.elf is None):
             raise StackError(f"{exe}: {program.remark if program else 'the core does not say where its program was mapped'}")
 
@@ -75,7 +75,7 @@ class Core:
     def idle(self, tid: int) -> None:
         """Return None: a core file does not say."""
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         thread = self._notes.threads[tid]
         registers = registers_of(self.abi, thread.general, thread.floating, thread.masks)
         if registers is None:

@@ -71,7 +71,7 @@ class MappedFile:
         try:
             elf = self._finder.open(self.path)
             self._bases = _bases(elf, self.ranges)
-            self.remark = difference(elf, self._bases[0], self._memory)
+            self.remark = file_difference(elf, self._bases[0], self._memory)
         except StackError as error:
             self.remark = str(error)
             return None
@@ -100,7 +100,7 @@ class MappedFile:
         return next(flags, PF_X)
 
 
-def difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
+def file_difference(elf: ElfFile, start: int, memory: DumpedMemory) -> str:
     """Raises StackError if the core shows that another file was mapped from `start`.
 
     Return a remark if neither build-id nor first page can decide, else nothing.

@@ -15,7 +15,8 @@ from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor, open_regular
 from sframegen.elf.records import SHF_ALLOC
-from sframegen.program.helper import Answer, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -51,7 +52,7 @@ UNREAD = (".debug_", ".zdebug_")  # names of sections that are not copied: they 
 READ = ".debug_frame"
 
 
-class Opened(NamedTuple):
+class OpenedAside(NamedTuple):
     """`status`: of the file itself. `is_copy`: of its bytes; there is no descriptor of the file itself."""
 
     descriptor: int
@@ -59,16 +60,16 @@ class Opened(NamedTuple):
     is_copy: bool
 
 
-def opened(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> Opened:
+def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> OpenedAside:
     """Call a function in a helper that returns what `handed_over` does. Raises what it raises, and NoAnswerError."""
     answer = helpers().call(risk, work, *arguments)
     [descriptor] = answer.descriptors
-    return Opened(descriptor, *answer.value)
+    return OpenedAside(descriptor, *answer.value)
 
 
 def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
     """Return the ELF file at a path, and whether it is a copy. Raises FormatError and OSError, such as NoAnswerError."""
-    found = opened(risk, file_at, path)
+    found = open_aside(risk, file_at, path)
     try:
         data, _ = map_descriptor(found.descriptor, path)
     finally:

@@ -16,7 +16,7 @@ PF_KTHREAD = 0x00200000
 PIECE = 1 << 16  # bytes read at a time
 
 
-def contents(path: str) -> bytes:
+def proc_contents(path: str) -> bytes:
     """Return a file of /proc. Raises OSError. Two are read for each thread: `open` takes three times as long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -36,10 +36,10 @@ def threads_of(pid: int) -> list[int]:
     return sorted(found, key=lambda tid: (tid != pid, tid))
 
 
-def fields_of(tid: int) -> dict[str, str]:
+def status_fields_of(tid: int) -> dict[str, str]:
     """Return the fields of /proc/TID/status; none if the thread has ended."""
     try:
-        lines = contents(f"/proc/{tid}/status").decode(errors="replace").splitlines()
+        lines = proc_contents(f"/proc/{tid}/status").decode(errors="replace").splitlines()
     except OSError:
         return {}
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -47,14 +47,14 @@ def fields_of(tid: int) -> dict[str, str]:
 
 def _is_the_kernels(tid: int) -> bool:
     try:
-        _, _, numbers = contents(f"/proc/{tid}/stat").decode(errors="replace").rpartition(") ")
+        _, _, numbers = proc_contents(f"/proc/{tid}/stat").decode(errors="replace").rpartition(") ")
     except OSError:
         return False
     return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
 
 
 def lives(tid: int) -> bool:
-    return fields_of(tid).get("State", "Z")[0] not in "ZX"
+    return status_fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 
 def _may_be_traced(tid: int) -> bool:
@@ -76,7 +76,7 @@ def _may_be_traced(tid: int) -> bool:
 
 def why_not(tid: int) -> str:
     """Return why the kernel does not let us trace a thread, and what to do."""
-    fields = fields_of(tid)
+    fields = status_fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
         return GONE
     if "VmSize" not in fields:  # a process that ends loses its memory first
@@ -89,7 +89,7 @@ def why_not(tid: int) -> str:
     if _may_be_traced(tid):
         return EXECUTES
     try:
-        scope = contents("/proc/sys/kernel/yama/ptrace_scope").decode().strip()
+        scope = proc_contents("/proc/sys/kernel/yama/ptrace_scope").decode().strip()
     except OSError:
         scope = "0"
     if scope != "0":

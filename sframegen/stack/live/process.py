@@ -9,13 +9,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from cfi.errors import FormatError
-from sframegen.program.helper import Answer, NoAnswerError, helpers
+from sframegen.program.forked import Answer
+from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS, registers_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.snapshot.mappings import DELETED, Mapping, Mappings
-from sframegen.stack.snapshot.memory import CopiedMemory, Memory
+from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
 
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
@@ -133,7 +134,7 @@ class Process:
 
     def has_ended(self) -> bool:
         """Return True if it has ended, or its last thread is about to, and its memory is gone."""
-        return not any("VmSize" in proc.fields_of(tid) for tid in proc.threads_of(self.pid))
+        return not any("VmSize" in proc.status_fields_of(tid) for tid in proc.threads_of(self.pid))
 
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
@@ -166,14 +167,14 @@ class Process:
 
     def _maps(self) -> bytes:
         try:
-            return proc.contents(f"{self._folder}/maps")
+            return proc.proc_contents(f"{self._folder}/maps")
         except OSError:
             return b""
 
     def _living(self) -> str:
         """Return the folder of a thread that has not ended: the first may have, and then has no memory."""
         for tid in proc.threads_of(self.pid):
-            if proc.fields_of(tid).get("State", "Z")[0] not in "ZX":
+            if proc.status_fields_of(tid).get("State", "Z")[0] not in "ZX":
                 return f"/proc/{tid}"
         return f"/proc/{self.pid}"
 
@@ -222,7 +223,7 @@ class StoppedProcess:
         self.process = process
         self.pid, self.abi, self.executable = process.pid, process.abi, process.executable
         self.mappings = mappings
-        self.memory = Memory(process.read, process.abi.byte_order)
+        self.memory = KeptMemory(process.read, process.abi.byte_order)
         self.file_of = process.file_of
         self.refused = threads.refused
         self._threads = threads
@@ -232,14 +233,14 @@ class StoppedProcess:
 
     def thread_name(self, tid: int) -> str:
         try:
-            return proc.contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
+            return proc.proc_contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
         except OSError:
             return ""
 
     def idle(self, tid: int) -> bool:
         return tid in self._threads.idle
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         known = conventions_of(self.abi)
         try:
             general = ptrace.register_set(tid, NT_PRSTATUS)
@@ -254,7 +255,7 @@ class StoppedProcess:
 
     def copied(self, stack_bytes: int) -> CopiedProcess:
         """Copy registers and up to `stack_bytes` of each stack from SP on, for use after the process runs again."""
-        registers: dict[int, Registers | StackError] = {}
+        registers: dict[int, ThreadRegisters | StackError] = {}
         parts = []
         for tid in self._threads.tids:
             try:
@@ -274,7 +275,7 @@ class CopiedProcess:
     """A copy of what most walks need, for use while the process runs again."""
 
     def __init__(
-        self, stopped: StoppedProcess, registers: dict[int, Registers | StackError], parts: list[tuple[int, bytes]]
+        self, stopped: StoppedProcess, registers: dict[int, ThreadRegisters | StackError], parts: list[tuple[int, bytes]]
     ) -> None:
         self.pid, self.abi, self.executable, self.mappings = stopped.pid, stopped.abi, stopped.executable, stopped.mappings
         self.memory = CopiedMemory(parts, self.mappings, self.abi.byte_order)
@@ -285,7 +286,7 @@ class CopiedProcess:
     def threads(self) -> Sequence[int]:
         return list(self._registers)
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         found = self._registers[tid]
         if isinstance(found, StackError):
             raise found

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.live.proc import EXECUTES, GONE, contents, fields_of, lives, threads_of, why_not
+from sframegen.stack.live.proc import EXECUTES, GONE, lives, proc_contents, status_fields_of, threads_of, why_not
 from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
@@ -62,23 +62,23 @@ def register_set(tid: int, kind: int) -> bytes:
     return buffer.raw[: vector.size]
 
 
-class State(NamedTuple):
+class ThreadState(NamedTuple):
     """The state of a traced thread: `si_code` is 0 if it runs."""
 
     si_code: int
     si_status: int
 
 
-def _state(tid: int) -> State | None:
+def _state(tid: int) -> ThreadState | None:
     """Return the state without reaping the thread: whoever started a child waits for it. None if it is gone."""
     try:
         found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except OSError:
         return None
-    return State(found.si_code, found.si_status) if found else State(0, 0)
+    return ThreadState(found.si_code, found.si_status) if found else ThreadState(0, 0)
 
 
-def _signal(state: State) -> int:
+def _signal(state: ThreadState) -> int:
     """Return the signal to deliver to a thread that stopped with this state."""
     event, number = divmod(state.si_status, 256)
     return 0 if event == EVENT_STOP else number
@@ -88,7 +88,7 @@ def _scheduled(tid: int, deadline: float) -> bytes:
     """Return the letter of its state, after any uninterruptible sleep (`D`): seized in one, it would stop much later."""
     while True:
         try:
-            state = contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
+            state = proc_contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
         except OSError:
             return b""
         if state != SLEEPS_ON or time.monotonic() > deadline:
@@ -209,7 +209,7 @@ class Stopped:
 
         A thread that executes a program takes over its id, and has to stop too.
         """
-        fields = fields_of(self.pid)
+        fields = status_fields_of(self.pid)
         if fields.get("State", "Z")[0] in "ZX" or fields["TracerPid"].strip() != str(os.getpid()):
             return False
         with suppress(OSError):
@@ -259,7 +259,7 @@ def _reap(tid: int) -> bool:
     state = _state(tid)
     if state and state.si_code not in ENDED:
         return False
-    fields = fields_of(tid)
+    fields = status_fields_of(tid)
     if state and not (fields.get("Tgid", "").strip() == str(tid) and fields.get("PPid", "").strip() == str(os.getpid())):
         with suppress(OSError):
             os.waitpid(tid, WALL | os.WNOHANG)

@@ -7,33 +7,25 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import re
 import resource
 import signal
-import struct
-from bisect import bisect_right
 from functools import cache, lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from sframegen.program.forked import Forked
 from sframegen.stack.names.rust import demangle_v0
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import BinaryIO
 
 LIBRARY = "libstdc++.so.6"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
-LENGTH = struct.Struct("=I")
 MAX_TEXT = 1 << 16  # bytes: longer names are useless
 MAX_MEMORY = 1 << 26  # bytes more than the process has at its start
 MAX_SECONDS = 0.25  # of CPU time for a name
-MAX_SENT = (
-    1 << 15
-)  # bytes of names that are sent before the answers are read: they fit into a pipe, so neither process waits forever
-MAX_PART = 1024  # names, the same
-MAX_DEATHS = 4  # of such processes; after these, names stay mangled
+MAX_PART = 256  # names that are sent at once: a quarter of that memory, if their texts are as long as may be
+MAX_DEATHS = 4  # of such processes, with one name each; after these, names stay mangled
 
 
 @cache
@@ -49,97 +41,67 @@ def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     return demangler, free
 
 
-class _Helper:
+class _Demangler:
     """The process; started for the first name, and again after a name ended it."""
 
     def __init__(self) -> None:
-        self._pid = 0
+        self._process: Forked | None = None
         self._deaths = 0
-        self._names: BinaryIO
-        self._texts: BinaryIO
 
     def ask_all(self, names: list[bytes]) -> list[bytes]:
         """Return the demangled names, in order; empty without an answer."""
         texts: list[bytes] = []
+        most = MAX_PART
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
-            part = names[len(texts) : len(texts) + MAX_PART]
-            sizes = accumulate(LENGTH.size + len(name) for name in part)
-            part = part[: max(1, bisect_right(list(sizes), MAX_SENT))]
+            part = names[len(texts) : len(texts) + most]
             try:
-                if not self._pid:
-                    self._start()
-                _send(self._names, *part)
-                texts.extend(_receive(self._texts) for _ in part)
-            except (OSError, EOFError):  # the first name without an answer ended the process
-                self._deaths += 1
+                self._process = self._process or Forked(_demangled, _limit)
+                self._process.ask((part,))
+                texts += self._process.answer().value
+            except OSError:
                 self.end()
-                texts.append(b"")
+                if len(part) == 1:
+                    self._deaths += 1
+                    texts.append(b"")
+                most = MAX_PART if len(part) == 1 else 1  # one of them ended it
         return texts + [b""] * (len(names) - len(texts))
 
     def end(self) -> None:
-        if self._pid:
-            self._names.close()
-            self._texts.close()
-            os.waitpid(self._pid, 0)
-            self._pid = 0
-
-    def _start(self) -> None:
-        names, to_names = os.pipe()
-        from_texts, texts = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.close(to_names)
-                os.close(from_texts)
-                _serve(open(names, "rb"), open(texts, "wb"))  # noqa: SIM115, PTH123 - until it ends
-            finally:
-                os._exit(0)
-        os.close(names)
-        os.close(texts)
-        self._pid, self._names, self._texts = pid, open(to_names, "wb", 0), open(from_texts, "rb")  # noqa: SIM115, PTH123
+        if self._process:
+            self._process.end()
+            self._process = None
 
 
-_HELPER = _Helper()
-atexit.register(_HELPER.end)
+_DEMANGLER = _Demangler()
+atexit.register(_DEMANGLER.end)
 
 
-def _send(file: BinaryIO, *texts: bytes) -> None:
-    file.write(b"".join(LENGTH.pack(len(text)) + text for text in texts))
-    file.flush()
+# -- in the process
 
 
-def _receive(file: BinaryIO) -> bytes:
-    """Raises EOFError."""
-    head = file.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    size = LENGTH.unpack(head)[0]
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
-def _serve(names: BinaryIO, texts: BinaryIO) -> None:
-    """Demangle until there are no more names, or one exceeds a limit."""
+def _limit(_pipe: int) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent may still need names: this process ends with it
+    for number in (signal.SIGTERM, signal.SIGHUP):  # its parent may still need names: this process ends with it
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    functions = _functions()
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
         pages = int(file.read().split()[0])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_MEMORY,) * 2)
-    while True:
-        name = _receive(names)
+
+
+def _demangled(names: list[bytes]) -> list[bytes]:
+    """Ends the process if one of them exceeds a limit."""
+    demangler, free = _functions() or (None, None)
+    texts = []
+    for name in names:
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-        found = functions[0](name, None, None, None) if functions else None
-        text = ctypes.string_at(found, _length(found)) if found else b""
-        if functions and found:
-            functions[1](found)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        _send(texts, text)
+        found = demangler(name, None, None, None) if demangler else None
+        texts.append(ctypes.string_at(found, _length(found)) if found else b"")
+        if found and free:
+            free(found)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return texts
 
 
 def _length(address: int) -> int:
@@ -158,6 +120,6 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
     found = {name: (name.startswith("_R") and demangle_v0(name)) or name for name in names}
     mangled = [name for name in found if name.startswith("_Z")]
     if mangled and _functions():  # the library takes as long to load as the names of a large program
-        for name, text in zip(mangled, _HELPER.ask_all([name.encode() for name in mangled]), strict=True):
+        for name, text in zip(mangled, _DEMANGLER.ask_all([name.encode() for name in mangled]), strict=True):
             found[name] = RUST_HASH.sub("", text.decode(errors="replace")) or name
     return found

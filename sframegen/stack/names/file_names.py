@@ -23,7 +23,7 @@ DEBUG_FILES = "/usr/lib/debug/.build-id"
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
-class Function(NamedTuple):
+class NamedFunction(NamedTuple):
     """`name`: None without a symbol. `start`: link-time address; None if unknown."""
 
     name: str | None
@@ -38,9 +38,9 @@ class FileNames:
         self._demangled = demangled
         self._symbols: FunctionColumns | None = None
         self._described: tuple[array[int], array[int]] | None = None
-        self._known: dict[int, Function] = {}
+        self._known: dict[int, NamedFunction] = {}
 
-    def at(self, address: int) -> Function:
+    def at(self, address: int) -> NamedFunction:
         """Return the function that holds an address."""
         found = self._known.get(address)
         if found is None:
@@ -60,20 +60,20 @@ class FileNames:
             from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415
 
             names = demangle_all(mangled)
-            found = {address: Function(names.get(name or "", name), start) for address, (name, start) in found.items()}
+            found = {address: NamedFunction(names.get(name or "", name), start) for address, (name, start) in found.items()}
         self._known |= found
 
-    def _found(self, address: int) -> Function:
+    def _found(self, address: int) -> NamedFunction:
         if self._symbols is None:
             self._symbols = _functions(self._file)
         symbol = self._symbols.at(address) if self._symbols else None
         if symbol:
-            return Function(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+            return NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described
         at = bisect_right(starts, address) - 1
-        return Function(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+        return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
 
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.perf_map import PerfMap
-    from sframegen.stack.objects.loaded_objects import LoadedObject, Objects
+    from sframegen.stack.objects.loaded_objects import LoadedObject, LoadedObjects
     from sframegen.stack.walking.frames import Frame, Thread
 
 
-class Place(NamedTuple):
+class NamedPlace(NamedTuple):
     """Where a frame is; None for what is unknown. `offset`: from the start of the function to the PC."""
 
     function: str | None
@@ -44,11 +44,11 @@ class Place(NamedTuple):
 class Symbols:
     """Names from the symbol tables of the objects in the stacks."""
 
-    def __init__(self, objects: Objects, *, demangled: bool = True) -> None:
+    def __init__(self, objects: LoadedObjects, *, demangled: bool = True) -> None:
         self.objects = objects
         self._demangled = demangled
         self._files: dict[Hashable, FileNames] = {}
-        self._places: dict[tuple[Hashable, int, bool], Place] = {}
+        self._places: dict[tuple[Hashable, int, bool], NamedPlace] = {}
         self._perf_map: PerfMap | None = None
 
     def follow(self, pid: int, threads: Iterable[Thread]) -> None:
@@ -60,22 +60,22 @@ class Symbols:
             self._perf_map = self._perf_map or PerfMap(pid)
             self._perf_map.read()
 
-    def place(self, frame: Frame) -> Place:
+    def place(self, frame: Frame) -> NamedPlace:
         """Return the place of a frame of the last trace."""
         loaded = self.objects.known_at(frame.code)
         if loaded is None or loaded.file is None:
             entry = self._perf_map.find(frame.code) if self._perf_map else None
             name = (loaded and loaded.name) or None
             if entry is None:
-                return Place(None, 0, name, None)
-            return Place(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
+                return NamedPlace(None, 0, name, None)
+            return NamedPlace(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
         known = identity(loaded.file)
         key = (known, frame.pc - loaded.bias & ADDRESS_MASK, frame.exact)
         if key not in self._places:
             self._places[key] = self._in_file(frame, loaded, loaded.file)
         return self._places[key]
 
-    def _in_file(self, frame: Frame, loaded: LoadedObject, file: ElfFile) -> Place:
+    def _in_file(self, frame: Frame, loaded: LoadedObject, file: ElfFile) -> NamedPlace:
         address, code = (at - loaded.bias & ADDRESS_MASK for at in (frame.pc, frame.code))
         known = identity(file)
         if known not in self._files:
@@ -83,7 +83,7 @@ class Symbols:
         function, start = self._files[known].at(code)
         if start is None:
             start = _start_by_section(loaded, frame.code)
-        return Place(function, 0 if start is None else address - start, loaded.name, address, start)
+        return NamedPlace(function, 0 if start is None else address - start, loaded.name, address, start)
 
 
 def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:

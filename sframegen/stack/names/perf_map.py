@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import finalize
 
-from sframegen.program.helper import Answer, helpers
-from sframegen.stack.live.proc import contents, fields_of
+from sframegen.program.forked import Answer
+from sframegen.program.helper import helpers
+from sframegen.stack.live.proc import proc_contents, status_fields_of
 
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
@@ -26,7 +27,7 @@ STARTED_BEFORE = 2.0  # seconds that a file may seem older than its process: clo
 ROOT = 0
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     start: int
     size: int
     name: bytes
@@ -37,7 +38,7 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         """Raises OSError, also if the process has ended."""
-        fields = fields_of(pid)
+        fields = status_fields_of(pid)
         self.ticks = _ticks(pid)  # when it started: another process may get its id
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
@@ -68,7 +69,7 @@ class PerfMap:
         self._file: tuple[int, int] | None = None
         self._read = 0  # bytes of it
         self._places = 0
-        self._buckets: dict[int, list[Entry]] = {}
+        self._buckets: dict[int, list[MapEntry]] = {}
 
     def read(self) -> None:
         """Read entries that are new since the last read. A file that is not trusted gives no names."""
@@ -106,7 +107,7 @@ class PerfMap:
         self._process, self._ended = None, True
         return bool(self._buckets)
 
-    def find(self, address: int) -> Entry | None:
+    def find(self, address: int) -> MapEntry | None:
         """Return the entry at an address: the last one written, because memory is reused."""
         for entry in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
             if entry.start <= address < entry.start + entry.size:
@@ -121,7 +122,7 @@ class PerfMap:
         data = data[: data.rfind(b"\n") + 1]
         self._read += len(data)
         for match in ENTRY.finditer(data):
-            entry = Entry(int(match[1], 16), int(match[2], 16), match[3][:MAX_NAME])
+            entry = MapEntry(int(match[1], 16), int(match[2], 16), match[3][:MAX_NAME])
             first, last = entry.start >> BUCKET_BITS, entry.start + entry.size - 1 >> BUCKET_BITS
             if not 0 <= last - first < MAX_BUCKETS:
                 continue
@@ -160,7 +161,7 @@ def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
 
 def _ticks(pid: int) -> int:
     """Return when a process started, in clock ticks after boot. Raises OSError."""
-    text = contents(f"/proc/{pid}/stat").decode(errors="replace")
+    text = proc_contents(f"/proc/{pid}/stat").decode(errors="replace")
     try:
         return int(text.rpartition(") ")[2].split()[19])
     except (IndexError, ValueError):

@@ -10,7 +10,7 @@ from sframegen.detached.identity import identity_with
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_among, notes_in
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
-from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot.snapshot import Snapshot
 
 PAGE_MASK = 0xFFF
-MAX_VDSO = 1 << 20  # bytes
 MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
 MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
 @dataclass
-class Image:
+class LoadedImage:
     """`bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there; `file`: if it can be opened."""
 
     header: Ehdr
@@ -46,7 +45,7 @@ def identity(file: ElfFile) -> Hashable:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 
 
-def identity_in_memory(image: Image, snapshot: Snapshot) -> Identity | None:
+def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | None:
     """Return what a detached section for the object must agree with. The file is not needed: headers and notes are loaded."""
     notes = [segment for segment in image.segments if segment.p_type == PT_NOTE]
     for segment in notes:
@@ -60,7 +59,7 @@ def identity_in_memory(image: Image, snapshot: Snapshot) -> Identity | None:
     return None
 
 
-def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
+def read_loaded_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
     """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
         return None
@@ -72,7 +71,7 @@ def read_image(snapshot: Snapshot, row: Mapping) -> Image | None:
     bias = _bias(segments, row)
     if bias is None:
         return None
-    image = Image(header, segments, bias, reader.file, reader.seen)
+    image = LoadedImage(header, segments, bias, reader.file, reader.seen)
     for segment in segments:
         if segment.p_type == PT_NOTE:
             address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)

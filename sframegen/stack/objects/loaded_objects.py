@@ -11,7 +11,7 @@ from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
-from sframegen.stack.objects.loaded_image import identity_in_memory, read_image
+from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
 from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Found
-    from sframegen.stack.objects.loaded_image import Image
+    from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
-    from sframegen.stack.walking.frames import End
-    from sframegen.stack.walking.walk import Described
+    from sframegen.stack.walking.ends import End
+    from sframegen.stack.walking.walk import CodeRule
 
-Answers: TypeAlias = "tuple[dict[int, Described | End], dict[int, Described | End]]"  # by PC: of calls; where the PC is exact
+Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
 HEAD = 64  # bytes that identify a section
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
 MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times
@@ -37,7 +37,7 @@ MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped man
 class LoadedObject:
     """The code in one executable mapping: the describer of its region."""
 
-    def __init__(self, row: Mapping, image: Image | None, read: Callable[[int, int], bytes]) -> None:
+    def __init__(self, row: Mapping, image: LoadedImage | None, read: Callable[[int, int], bytes]) -> None:
         """`read`: reads the memory of the process."""
         self.row = row
         self._read = read
@@ -74,7 +74,7 @@ class LoadedObject:
         return self.section.look_up(pc) if self.section else None
 
 
-class Objects:
+class LoadedObjects:
     """All objects that a process has loaded, read on demand."""
 
     def __init__(self, *, convert: bool = False, stores: Stores | None = None) -> None:
@@ -179,7 +179,7 @@ class Objects:
         row = self._snapshot.mappings.find(address)
         if row is None or not row.executable:
             return None
-        loaded = LoadedObject(row, read_image(self._snapshot, row), self._snapshot.memory.read)
+        loaded = LoadedObject(row, read_loaded_image(self._snapshot, row), self._snapshot.memory.read)
         self._read_section(loaded)
         self._regions.register(Region(row.start, row.end, row, loaded))
         self._verified.add(row)
@@ -214,7 +214,7 @@ class Objects:
         except FormatError as error:
             loaded.damage = str(error)
 
-    def _read_unloaded(self, loaded: LoadedObject, image: Image, abi: Abi) -> bool:
+    def _read_unloaded(self, loaded: LoadedObject, image: LoadedImage, abi: Abi) -> bool:
         """Read it from the file that is mapped there, if that can still be opened. Return False if there is none."""
         file = image.file
         section = unloaded_of(file) if file else None
@@ -230,7 +230,7 @@ class Objects:
             loaded.damage = str(error)
         return True
 
-    def _read_detached(self, loaded: LoadedObject, image: Image, snapshot: Snapshot) -> None:
+    def _read_detached(self, loaded: LoadedObject, image: LoadedImage, snapshot: Snapshot) -> None:
         """Read it from a store."""
         if not self._stores:
             return

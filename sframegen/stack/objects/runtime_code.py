@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.stack.objects.loaded_image import read_image
+from sframegen.stack.objects.loaded_image import read_loaded_image
 
 if TYPE_CHECKING:
     from sframegen.registry.jit_list import JitRegions
@@ -68,7 +68,7 @@ def _is_made(row: Mapping) -> bool:
 def _list_address(snapshot: Snapshot, row: Mapping) -> int | None:
     from sframegen.registry.jit_list import list_address  # noqa: PLC0415
 
-    image = read_image(snapshot, row)
+    image = read_loaded_image(snapshot, row)
     try:
         address = list_address(image.file) if image and image.file else None
     except FormatError:

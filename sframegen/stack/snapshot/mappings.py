@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 DELETED = " (deleted)"  # after the path of a file that has no name any more
 VDSO = "[vdso]"
+MAX_VDSO = 1 << 20  # bytes
 MAX_NEAR = 16  # rows of a file on each side
 
 

@@ -19,7 +19,7 @@ MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a m
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
 
 
-class Reader(Protocol):
+class MemoryReader(Protocol):
     """Memory of a process."""
 
     def read(self, address: int, size: int) -> bytes:
@@ -32,7 +32,7 @@ class Reader(Protocol):
         """Return the bytes around `address` that are kept, and where they begin; none if `word` must be asked."""
 
 
-class Memory:
+class KeptMemory:
     """Memory of a process that does not run, read by pages and kept."""
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:

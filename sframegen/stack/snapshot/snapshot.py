@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.registers import Registers
+    from sframegen.stack.abi.registers import ThreadRegisters
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
-    from sframegen.stack.snapshot.memory import Reader
+    from sframegen.stack.snapshot.memory import MemoryReader
 
 
 class StackError(SframegenError):
@@ -29,7 +29,7 @@ class Snapshot(Protocol):
     mappings: Mappings
 
     @property
-    def memory(self) -> Reader:
+    def memory(self) -> MemoryReader:
         """The memory at that moment."""
 
     def threads(self) -> Sequence[int]:
@@ -41,7 +41,7 @@ class Snapshot(Protocol):
     def idle(self, tid: int) -> bool | None:
         """Return True for a thread that waited; None if unknown."""
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         """Return the registers of a thread. Raises StackError if they cannot be read."""
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:

@@ -1,34 +1,14 @@
-"""Frames and stacks: the result of a walk, how each frame was found, and why the walk ended."""
+"""Frames and stacks: the result of a walk, and how each frame was found."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sframegen.stack.walking.ends import End
 
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
-GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead to another stack
-
-
-class End(Enum):
-    """Why a walk ended, in the words that users see."""
-
-    OUTERMOST = "the outermost frame"
-    NO_RETURN = "the return address is 0"
-    NOT_CODE = "the PC is not in executable memory"
-    NO_SECTION = "there is no SFrame section for this code"
-    NO_FRAME_POINTER = "there is no SFrame section for this code, and frame pointers lead nowhere"
-    NOT_COVERED = "the SFrame section does not cover this code"
-    DAMAGED = "the SFrame section is damaged"
-    NOT_READ = "the tables of this code were not read"
-    PENDING = "the section for this code is still to be made"
-    NO_STACK = "SP is not in writable memory"
-    UNKNOWN_REGISTER = "a register that the rule needs is not known in this frame"
-    UNREADABLE = "memory that the rule reads cannot be read"
-    NOT_ASCENDING = "the caller's frame would not be nearer to the base of the stack"
-    OFF_THE_STACK = "the caller's frame would be outside of the stack"
-    BAD_RETURN = "the return address is not in executable memory"
-    LOOP = "the frames repeat"
-    TOO_DEEP = "there are more frames than are walked"
 
 
 class How(Enum):
@@ -61,7 +41,7 @@ class Frame(NamedTuple):
         return self.pc if self.exact else self.pc - 1
 
 
-class Walk(NamedTuple):
+class WalkedStack(NamedTuple):
     """The frames of a thread, the innermost first."""
 
     frames: list[Frame]

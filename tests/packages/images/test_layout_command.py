@@ -49,7 +49,7 @@ def test_damaged_layout_is_one_line(tmp_path: Path) -> None:
     (layout / "index.json").write_bytes(b'{"manifests": [{"digest": "sha256:../../x", "size": 1}]}')
     done = sframegen("add-section", layout)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [f"sframegen: {layout}: index.json: sha256:../../x is no digest of sha256 or sha512"]
+    assert done.stderr.splitlines() == [f"sframegen: {layout}: index.json: sha256:../../x is not a digest of sha256 or sha512"]
 
 
 def test_signed_image_in_a_dry_run(tmp_path: Path) -> None:

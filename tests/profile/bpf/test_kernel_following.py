@@ -12,8 +12,10 @@ import pytest
 
 from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.libbpf import is_loaded
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.bpf.kernel_walker import Statistic
+from sframegen.profile.bpf.libbpf import library
+from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import HOLD
@@ -80,7 +82,7 @@ def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
         assert process.stdout
         child = int(process.stdout.readline())
         sampled.until(lambda: any(pid == child for _, pid, _ in sampled.stacks()))
-        sampled.until(lambda: sampled.walker.statistics().samples > 30)
+        sampled.until(lambda: sampled.walker.statistics()[Statistic.SAMPLES] > 30)
         sampled.end()
         assert not [record for record in sampled.unfinished() if record.pid == child]
         ends = {stack.end for stack in sampled.stacks().values() if stack.pid == child}
@@ -118,11 +120,11 @@ def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -
         assert process.stdout
         assert process.stdout.readline() == b"1\n"  # both are at the same address
         sampled.until(lambda: len(sampled.unfinished()) > 10)
-        assert not [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == stale]
+        assert not [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == stale]
         sampled.publish(process.pid)
-        sampled.until(lambda: any(unpacked(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
+        sampled.until(lambda: any(unpacked_frame(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
         sampled.end()
-        files = {unpacked(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
+        files = {unpacked_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
         assert sampled.numbers[str(libraries[1])] in files
         assert stale not in files
         process.kill()
@@ -146,7 +148,7 @@ def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compil
         assert sampled.walker.publish(process.pid, spans, epoch)
         sampled.until(lambda: len(sampled.unfinished()) > 10)
         sampled.end()
-        assert not [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == stale]
+        assert not [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == stale]
         process.kill()
 
 
@@ -165,12 +167,21 @@ def test_processes_that_end_leave_no_entry(compile_c: Compiler) -> None:
         assert not known & ended
 
 
+def is_loaded(number: int) -> bool:
+    """True if the kernel has a program with this number."""
+    fd = library().functions.bpf_prog_get_fd_by_id(number)
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)
+
+
 @needs_bpf
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (
         "from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling\n"
         "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
-        "print(walker.program_id, flush=True)\n"
+        "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
+        "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"
         "while True: walker.poll(10)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

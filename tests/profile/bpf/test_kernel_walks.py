@@ -12,13 +12,15 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import Sampling
-from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, MAX_DEPTH, End, unpacked
+from sframegen.profile.bpf.kernel_walker import LOST, Sampling, Statistic
+from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import spinning
@@ -104,7 +106,7 @@ def test_stacks_equal_those_of_the_stopped_process(compile_c: Compiler, source: 
         expected = [frame.code for frame in frames]
         counts, stacks = sampled.counts(), sampled.stacks()
         assert counts.keys() == stacks.keys()
-        assert sum(counts.values()) == sampled.walker.statistics().samples
+        assert sum(counts.values()) == sampled.walker.statistics()[Statistic.SAMPLES]
         assert len(expected) >= depth
         spinning = {key: stack for key, stack in stacks.items() if len(stack.frames) == len(expected)}
         assert sum(counts[key] for key in spinning) >= sum(counts.values()) - 3  # the first may be in write()
@@ -128,7 +130,7 @@ def test_an_unknown_process_sends_its_registers_and_its_stack(compile_c: Compile
     with running(compile_c, RECURSION, "-DDEPTH=40") as pid, Sampled({pid}) as sampled:
         sampled.sample(5)
         records = sampled.unfinished()
-        assert len(records) == sampled.walker.statistics().samples
+        assert len(records) == sampled.walker.statistics()[Statistic.SAMPLES]
         for record in records:
             assert (record.pid, record.tid, record.comm, record.end) == (pid, pid, "a.out", End.NO_PROCESS)
             assert (record.frames, record.exact, record.guessed, record.known) == ((), True, False, 0xFFFF)
@@ -177,7 +179,7 @@ def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Com
         assert finished
         for record in finished:
             assert record.end is End.NO_TABLE
-            assert [unpacked(frame).file for frame in record.frames] == [1, 1]  # compare, spin
+            assert [unpacked_frame(frame).file for frame in record.frames] == [1, 1]  # compare, spin
             assert not record.exact
             span = next(span for span in sampled.spans[pid] if span.start <= record.pc < span.end)
             assert span.file == libc
@@ -213,7 +215,7 @@ def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: C
         sampled.publish(pid)
         sampled.walker.add_table(1, None)
         sampled.sample(20)
-        stacks = [stack for stack in sampled.stacks().values() if unpacked(stack.frames[0]).file == 1]
+        stacks = [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == 1]
         assert stacks
         for stack in stacks:
             assert [bool(frame & GUESSED) for frame in stack.frames[:8]] == [False, *[True] * 7]
@@ -236,7 +238,7 @@ def test_made_code_that_only_returns_needs_no_rule_and_no_frame_pointer(compile_
         stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
         assert stacks
         for stack in stacks:
-            assert [unpacked(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
+            assert [unpacked_frame(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
             assert stack.end is End.OUTERMOST
             assert not any(frame & GUESSED for frame in stack.frames)
 
@@ -255,16 +257,16 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
     with running(compile_c, calls) as pid, Sampled({pid}, Sampling(frequency=999, kernel_frames=True, moments=True)) as sampled:
         sampled.publish(pid)
         sampled.walker.attach()
-        sampled.until(lambda: sampled.walker.statistics().kernel_mode > 20)
+        sampled.until(lambda: sampled.walker.statistics()[Statistic.KERNEL_MODE] > 20)
         sampled.end()
         stacks = sampled.stacks()
-        in_kernel = [stack for stack in stacks.values() if unpacked(stack.frames[0]).file == KERNEL_FILE]
+        in_kernel = [stack for stack in stacks.values() if unpacked_frame(stack.frames[0]).file == KERNEL_FILE]
         finished = [stack for stack in in_kernel if stack.end is End.OUTERMOST]
         assert finished
         for stack in finished:
-            files = [unpacked(frame).file for frame in stack.frames]
+            files = [unpacked_frame(frame).file for frame in stack.frames]
             assert files == sorted(files, key=lambda file: file != KERNEL_FILE)
-            assert unpacked(stack.frames[-1]).file == 1  # _start
+            assert unpacked_frame(stack.frames[-1]).file == 1  # _start
         moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
         counted = sampled.counts()
         assert len(moments) == sum(counted.values())
@@ -288,13 +290,13 @@ def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: p
         sampled.walker.attach()
         taken: Counter[tuple[int, int, int]] = Counter()
         for number in range(200, 2001, 200):
-            sampled.until(lambda least=number: sampled.walker.statistics().samples >= least)  # type: ignore[misc]
+            sampled.until(lambda least=number: sampled.walker.statistics()[Statistic.SAMPLES] >= least)  # type: ignore[misc]
             taken += sampled.counts()
         sampled.end()
         taken += sampled.counts()
         statistics = sampled.walker.statistics()
-        assert sum(taken.values()) == statistics.samples
-        assert not statistics.lost
+        assert sum(taken.values()) == statistics[Statistic.SAMPLES]
+        assert not any(statistics[reason] for reason in LOST)
         assert taken.keys() <= sampled.stacks().keys()
 
 
@@ -304,7 +306,7 @@ def test_tables_that_no_sample_needs_go_first(compile_c: Compiler) -> None:
         walker = sampled.walker
         libraries = {Path(path).name.split(".")[0].split("-")[0]: number for path, number in sampled.numbers.items()}
         sampled.walker.attach()
-        sampled.until(lambda: walker.statistics().ends[End.OUTERMOST] > 5)
+        sampled.until(lambda: walker.statistics()[End.OUTERMOST] > 5)
         start = walker.last_use(libraries["a"])
         sampled.until(lambda: walker.last_use(libraries["a"]) > start + 1)
         walker.memory_limit = walker.memory
@@ -313,10 +315,10 @@ def test_tables_that_no_sample_needs_go_first(compile_c: Compiler) -> None:
         assert walker.memory <= walker.memory_limit
         assert not walker.add_table(101, DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(walker.memory_limit + 8), 0))
         assert 101 in walker.dropped
-        seen = walker.statistics().samples
-        sampled.until(lambda: walker.statistics().samples > seen + 20)
+        seen = walker.statistics()[Statistic.SAMPLES]
+        sampled.until(lambda: walker.statistics()[Statistic.SAMPLES] > seen + 20)
         sampled.end()
-        assert walker.statistics().ends[End.OUTERMOST] > 20
+        assert walker.statistics()[End.OUTERMOST] > 20
 
 
 def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: Compiler) -> None:
@@ -330,10 +332,10 @@ def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: C
         ]
         sampled.walker.attach()
         for table in damaged:
-            seen = sampled.walker.statistics().ends[End.DAMAGED_TABLE] + sampled.walker.statistics().ends[End.NO_RULE]
+            seen = sampled.walker.statistics()[End.DAMAGED_TABLE] + sampled.walker.statistics()[End.NO_RULE]
             sampled.walker.add_table(1, table)
-            before = sampled.walker.statistics().samples
-            sampled.until(lambda least=before: sampled.walker.statistics().samples > least + 20)  # type: ignore[misc]
-            ends = sampled.walker.statistics().ends
+            before = sampled.walker.statistics()[Statistic.SAMPLES]
+            sampled.until(lambda least=before: sampled.walker.statistics()[Statistic.SAMPLES] > least + 20)  # type: ignore[misc]
+            ends = sampled.walker.statistics()
             assert ends[End.DAMAGED_TABLE] + ends[End.NO_RULE] + ends[End.GUESS_FAILED] > seen
         sampled.end()

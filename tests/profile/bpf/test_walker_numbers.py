@@ -9,10 +9,14 @@ import pytest
 
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, object_files
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
+from sframegen.profile.bpf.kernel_walker import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
-from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, MAX_DEPTH, NO_FILE, End
-from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS, RuleFlag
-from sframegen.stack.walking.frames import GUESS_REACH
+from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.machines import BPF_TARGETS
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE
+from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.step import GUESS_REACH, REGISTERS, RuleFlag
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -23,7 +27,8 @@ NUMBERS = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_0-9]+) = 
 
 
 def test_ends_and_frames_have_the_same_numbers() -> None:
-    ends = {end.name: end.value for end in End if end is not End.COPY_TOO_SHORT}  # only copies can be too short
+    first = {end.name: end.value for end in End if end < Statistic.SAMPLES}
+    ends = {name: value for name, value in first.items() if name != "COPY_TOO_SHORT"}  # only copies can be too short
     assert {name.removeprefix("END_"): value for name, value in NUMBERS.items() if name.startswith("END_")} == ends
     assert NUMBERS["ENDS"] == max(ends.values()) + 1
     said = {name: NUMBERS[name] for name in ("FILE_SHIFT", "NO_FILE", "KERNEL_FILE", "MAX_DEPTH")}
@@ -42,14 +47,12 @@ def test_tables_have_the_same_numbers() -> None:
 
 def test_records_and_statistics_have_the_same_numbers() -> None:
     records = ("STACK", "UNFINISHED", "MOMENT", "AREA")
-    assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, name) for name in records]
-    assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.EXACT, kernel_records.GUESSED)
-    assert NUMBERS["REGISTERS"] == kernel_records.REGISTERS
-    assert [NUMBERS[f"STAT_{name.upper()}"] for name in kernel_walker.STATISTICS] == [*kernel_walker.STATISTICS.values()]
-    lost = [NUMBERS[f"STAT_{name}"] for name in ("RING_FULL", "COUNTS_FULL", "BUSY", "OTHER_ABI")]
-    assert lost == [*kernel_walker.LOST]
-    more = [NUMBERS[name] for name in ("STAT_PROCESSES_FULL", "STAT_MOMENTS_LOST", "STATS")]
-    assert more == [kernel_walker.PROCESSES_FULL, kernel_walker.MOMENTS_LOST, kernel_walker.NUMBERS]
+    assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, f"RECORD_{name}") for name in records]
+    assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.STOPPED_EXACT, kernel_records.STOPPED_GUESSED)
+    assert NUMBERS["REGISTERS"] == REGISTERS
+    statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
+    assert statistics == {statistic.name: statistic.value for statistic in Statistic}
+    assert NUMBERS["STATS"] == max(Statistic) + 1
     states = [NUMBERS[f"FILE_{name}"] for name in ("PENDING", "WITHOUT", "READY")]
     assert states == [kernel_walker.PENDING, kernel_walker.WITHOUT, kernel_walker.READY]
 
@@ -121,5 +124,5 @@ def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pyt
 
 def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert object_files.compile_objects(object_files.HERE, tmp_path) == "there is no clang"
+    assert object_files.compile_objects(object_files.HERE, tmp_path, BPF_TARGETS) == "there is no clang"
     assert not list(tmp_path.iterdir())

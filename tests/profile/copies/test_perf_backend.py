@@ -36,7 +36,7 @@ import json, select, signal, subprocess, sys
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_backend import CopySampler
 from sframegen.profile.events.names import event_named
-from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.tables.table_builder import TableBuilder
 def late(*_):
     raise TimeoutError
@@ -59,7 +59,7 @@ finally:
     import os
     os.killpg(target.pid, signal.SIGKILL)
 stacks = [(stack.end.name, len(stack.frames), count) for stack, count in found.counts.items()]
-guessed = sum(count for stack, count in found.counts.items() if any(unpacked(frame).guessed for frame in stack.frames))
+guessed = sum(count for stack, count in found.counts.items() if any(unpacked_frame(frame).guessed for frame in stack.frames))
 print(json.dumps([stacks, guessed, len(found.commands), dict(found.lost), [file.path for file in found.files.values()]]))
 """
 )

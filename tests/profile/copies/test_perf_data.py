@@ -18,11 +18,12 @@ from sframegen.elf.notes import build_id_of
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.profile.copies.counting import Wanted, registers_mask
 from sframegen.profile.copies.perf_data import NOT_WRITTEN, read_perf_data
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.ends import End
 from tests.support.inputs.perf_data_writer import (
     COMPRESSED,
     Place,
@@ -88,7 +89,7 @@ def test_recordings_of_both_machines_are_walked(abi: Abi, write: Callable[..., b
     found = read(tmp_path / "perf.data", write(event, chain(abi), [architecture(name), event_name("cycles:u", event)]))
     [(stack, count)] = found.counts.items()
     assert (count, stack.pid, stack.end) == (1, PID, End.NO_RETURN)
-    assert [(frame.address, frame.guessed) for frame in map(unpacked, stack.frames)] == [(0x3100, False), (0x31FF, True)]
+    assert [(frame.address, frame.guessed) for frame in map(unpacked_frame, stack.frames)] == [(0x3100, False), (0x31FF, True)]
     assert found.files[1].path == "/no/such/file"
     assert found.notes == ["/no/such/file: No such file or directory"]
     assert found.commands == {PID: "chain"}
@@ -138,7 +139,7 @@ def test_samples_are_walked_as_the_process_itself(compile_c: Compiler, tmp_path:
         elf = open_elf(row.path)
         load = next(load for load in elf.executable_loads() if load.p_offset & ~0xFFF == row.offset)
         biases[row.path] = row.start - (load.p_vaddr & ~0xFFF)
-    addresses = [biases[found.files[frame.file].path] + frame.address for frame in map(unpacked, frames)]
+    addresses = [biases[found.files[frame.file].path] + frame.address for frame in map(unpacked_frame, frames)]
     assert addresses == [frame.code for frame in thread.frames]
     assert len(frames) > 20
 

@@ -88,17 +88,17 @@ def test_records_of_threads() -> None:
 
 
 def test_a_sample_with_all_parts() -> None:
-    sample = RecordReader(EVERYTHING).read(RecordKind.SAMPLE, Misc.USER, SAMPLE)
+    sample = RecordReader(EVERYTHING).read(RecordKind.SAMPLE, 0, SAMPLE)
     assert isinstance(sample, SampleRecord)
     assert sample == SampleRecord(
-        True, 0x401000, 10, 11, 12345, 77, 3, 1000, (0xFF, 0x401000), 2, (101, 102, 104), memoryview(b"stack of")
+        0x401000, 10, 11, 12345, 77, 3, 1000, (0xFF, 0x401000), 2, (101, 102, 104), memoryview(b"stack of")
     )  # fmt: skip
 
 
 def test_a_sample_of_a_thread_without_user_registers_or_stack() -> None:
     attributes = EventAttributes(TYPE_SOFTWARE, sample_type=S.IP | S.REGS_USER | S.STACK_USER, user_registers=0xFF)
-    sample = RecordReader(attributes).read(RecordKind.SAMPLE, Misc.KERNEL, struct.pack("=QQQ", 0x1234, 0, 0))
-    assert sample == SampleRecord(user_mode=False, ip=0x1234, stack=memoryview(b""))
+    sample = RecordReader(attributes).read(RecordKind.SAMPLE, 0, struct.pack("=QQQ", 0x1234, 0, 0))
+    assert sample == SampleRecord(ip=0x1234, stack=memoryview(b""))
 
 
 @pytest.mark.parametrize("size", range(len(SAMPLE)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import sframegen
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
-from sframegen.profile.following.files import Files, Span
+from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.follower import Follower, read_memory
 from sframegen.profile.following.jit import NAME, MadeCode
 from sframegen.profile.following.processes import Processes
@@ -48,7 +48,7 @@ int main(void) {
 
 
 class NoFiles:
-    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         raise AssertionError((record, time))
 
 
@@ -67,10 +67,10 @@ def test_code_that_a_process_describes(compile_c: Compiler, tmp_path: Path) -> N
             found += made.refresh(pid)
         return [(one.file.number, list(one.functions.start) if one.functions else [], one.serial) for one in found]
 
-    def spans() -> tuple[Span, ...]:
+    def spans() -> tuple[CodeSpan, ...]:
         return follower.spans(pid) or ()
 
-    def files(found: tuple[Span, ...] | None) -> list[int]:
+    def files(found: tuple[CodeSpan, ...] | None) -> list[int]:
         return [span.file for span in found or () if code <= span.start < code + 8192]
 
     with program, closing(follower):
@@ -115,10 +115,10 @@ def test_code_that_a_process_describes(compile_c: Compiler, tmp_path: Path) -> N
 
 
 def test_processes_without_made_code_are_not_read() -> None:
-    files, processes = Files(), Processes(NoFiles())
+    files, processes = TracedFiles(), Processes(NoFiles())
     made = MadeCode(files, processes)
-    processes.set_scanned(os.getpid(), [Span(100, 200, 0, 4)], "p", 1)
+    processes.set_scanned(os.getpid(), [CodeSpan(100, 200, 0, 4)], "p", 1)
     assert made.refresh(os.getpid()) == []
-    processes.set_scanned(4_194_303, [Span(100, 200, 0, 0)], "gone", 1)
+    processes.set_scanned(4_194_303, [CodeSpan(100, 200, 0, 0)], "gone", 1)
     assert made.refresh(4_194_303) == []
     assert not made.follows(os.getpid())

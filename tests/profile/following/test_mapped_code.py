@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sframegen.elf.records import PF_X, PT_LOAD, Phdr
-from sframegen.profile.following.files import Span
-from sframegen.profile.following.mapped_code import Mapped, spans_of
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.following.mapped_code import Mapped, code_spans_of
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -34,24 +34,24 @@ SECOND = load(0x3800, 0x806800, 0x1000)
 @pytest.mark.parametrize(
     ("loads", "mapped", "spans"),
     [
-        ((TEXT, DATA), Mapped(0x10000, 0x12000, PAGE), [Span(0x10000, 0x12000, 0x10000 - 0x401000, 1)]),
-        ((TEXT, DATA), Mapped(0x11000, 0x12000, 2 * PAGE), [Span(0x11000, 0x12000, 0x11000 - 0x402000, 1)]),
-        ((TEXT, DATA), Mapped(0x10000, 0x11000, 3 * PAGE), [Span(0x10000, 0x11000, 0x10000 - 0x405000, 1)]),
-        ((TEXT, DATA), Mapped(0x10000, 0x11000, 9 * PAGE), [Span(0x10000, 0x11000, 0, 0)]),
+        ((TEXT, DATA), Mapped(0x10000, 0x12000, PAGE), [CodeSpan(0x10000, 0x12000, 0x10000 - 0x401000, 1)]),
+        ((TEXT, DATA), Mapped(0x11000, 0x12000, 2 * PAGE), [CodeSpan(0x11000, 0x12000, 0x11000 - 0x402000, 1)]),
+        ((TEXT, DATA), Mapped(0x10000, 0x11000, 3 * PAGE), [CodeSpan(0x10000, 0x11000, 0x10000 - 0x405000, 1)]),
+        ((TEXT, DATA), Mapped(0x10000, 0x11000, 9 * PAGE), [CodeSpan(0x10000, 0x11000, 0, 0)]),
         (
             (TEXT, SECOND),
             Mapped(0x10000, 0x15000, 0),
-            [Span(0x11100, 0x13000, 0x10000 - 0x400000, 1), Span(0x13800, 0x14800, 0x10000 - 0x803000, 1)],
+            [CodeSpan(0x11100, 0x13000, 0x10000 - 0x400000, 1), CodeSpan(0x13800, 0x14800, 0x10000 - 0x803000, 1)],
         ),
-        ((TEXT, SECOND), Mapped(0x20000, 0x22000, 3 * PAGE), [Span(0x20000, 0x22000, 0x20000 - 0x806000, 1)]),
+        ((TEXT, SECOND), Mapped(0x20000, 0x22000, 3 * PAGE), [CodeSpan(0x20000, 0x22000, 0x20000 - 0x806000, 1)]),
         # two segments in one page: each mapping has the segment that it was made for
         (
             (load(0, 0x400000, 0x1800), load(0x1800, 0x602800, 0x800)),
             Mapped(0x10000, 0x12000, 0),
-            [Span(0x10000, 0x12000, -0x3F0000, 1)],
+            [CodeSpan(0x10000, 0x12000, -0x3F0000, 1)],
         ),
-        ((), Mapped(0x10000, 0x11000, 0), [Span(0x10000, 0x11000, 0, 0)]),
+        ((), Mapped(0x10000, 0x11000, 0), [CodeSpan(0x10000, 0x11000, 0, 0)]),
     ],
 )
-def test_spans(loads: tuple[Phdr, ...], mapped: Mapped, spans: list[Span]) -> None:
-    assert spans_of(elf(*loads), 1, mapped) == [span._replace(bias=span.bias & (1 << 64) - 1) for span in spans]
+def test_spans(loads: tuple[Phdr, ...], mapped: Mapped, spans: list[CodeSpan]) -> None:
+    assert code_spans_of(elf(*loads), 1, mapped) == [span._replace(bias=span.bias & (1 << 64) - 1) for span in spans]

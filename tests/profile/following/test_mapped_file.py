@@ -11,8 +11,8 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.profile.following import mapped_file
-from sframegen.profile.following.files import NOT_ELF, REWRITTEN, Files
-from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, Place
+from sframegen.profile.following.files import NOT_ELF, REWRITTEN, TracedFiles
+from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, MappedPlace, Opener
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings
 
@@ -40,8 +40,8 @@ def later(path: Path) -> int:
     return path.stat().st_ctime_ns - time.time_ns() + time.monotonic_ns() + 2 * CLOCK_STEP
 
 
-def place(path: Path, when: int) -> Place:
-    return Place(NOBODY, 0x1000, 0x2000, str(path), when)
+def place(path: Path, when: int) -> MappedPlace:
+    return MappedPlace(NOBODY, 0x1000, 0x2000, str(path), when)
 
 
 def test_a_path_of_a_process_that_ended_is_opened_if_it_is_the_same_inode(library: Path) -> None:
@@ -76,14 +76,14 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         Opener().open(FileKey(0, 0, 1), place(tmp_path / "none", 1))
     with pytest.raises((OSError, FormatError)):
-        Opener().open(FileKey(0, 0, 1), Place(NOBODY, 0, 1, "//anon", 1))
+        Opener().open(FileKey(0, 0, 1), MappedPlace(NOBODY, 0, 1, "//anon", 1))
 
 
-def own_row() -> tuple[FileKey, Place]:
+def own_row() -> tuple[FileKey, MappedPlace]:
     with open("/proc/self/maps", "rb") as file:  # noqa: PTH123 - a file that has no size
         rows = parse_mappings(file.read())
     row = next(row for row in rows if row.executable and row.inode)
-    return mapped_file.key_of_row(row.device, row.inode), Place(os.getpid(), row.start, row.end, row.path, 1)
+    return mapped_file.key_of_row(row.device, row.inode), MappedPlace(os.getpid(), row.start, row.end, row.path, 1)
 
 
 def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
 
 
 def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, when = Files(), later(library)
+    files, when = TracedFiles(), later(library)
     first = files.traced(key_of(library), place(library, when))
     assert first is not None
     assert first.elf is not None
@@ -126,7 +126,7 @@ def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
-    files, key = Files(), key_of(library)
+    files, key = TracedFiles(), key_of(library)
     moved = library.rename(library.with_name("moved"))
     failed = files.traced(key, place(library, later(moved)))
     assert failed is not None
@@ -140,7 +140,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_gets_another_number(library: Path) -> None:
-    files = Files()
+    files = TracedFiles()
     first = files.traced(key_of(library), place(library, later(library)))
     with library.open("ab") as end:
         end.write(b"more")
@@ -159,7 +159,7 @@ def test_a_file_that_is_rewritten_gets_another_number(library: Path) -> None:
 def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, number: int | None, why: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    files = Files()
+    files = TracedFiles()
     traced = files.traced(key_of(path), place(path, later(path)))
     assert (traced.number if traced else None) == number
     assert why in files.by_number[1].why
@@ -171,14 +171,14 @@ def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, num
 
 def test_numbers_are_limited(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.following.files.MAX_FILES", 0)
-    files = Files()
+    files = TracedFiles()
     assert files.traced(key_of(library), place(library, later(library))) is None
     assert files.image(b"\x7fELF") is None
     assert files.refused == 2
 
 
 def test_the_image_of_the_kernel_has_one_number() -> None:
-    files = Files()
+    files = TracedFiles()
     with open(shutil.which("true") or "", "rb") as file:  # noqa: PTH123 - any ELF file will do
         data = file.read()
     one = files.image(data)
@@ -189,7 +189,7 @@ def test_the_image_of_the_kernel_has_one_number() -> None:
 
 
 def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library: Path) -> None:
-    files = Files()
+    files = TracedFiles()
     first = files.traced(key_of(library), place(library, later(library)))
     assert first is not None
     assert first.elf is not None
@@ -213,7 +213,7 @@ def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library:
 
 
 def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(library: Path) -> None:
-    files = Files()
+    files = TracedFiles()
     library.rename(library.with_name("moved"))
     assert files.traced(key_of(library.with_name("moved")), place(library, 0)) is not None
     assert files.take_without_table() == [1]

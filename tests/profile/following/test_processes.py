@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
-from sframegen.profile.following.files import Span
+from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.processes import HISTORY, Processes, inserted
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ PARENT, CHILD, OTHER = 4_194_301, 4_194_302, 4_194_303  # numbers that no proces
 class Made:
     """The file is the inode; a mapping without one is code without a file."""
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[Span]:
+    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         assert time
-        return [Span(record.start, record.end, record.start - record.offset, record.inode)]
+        return [CodeSpan(record.start, record.end, record.start - record.offset, record.inode)]
 
 
 def fork(parent: int, child: int) -> TaskRecord:
@@ -55,7 +55,7 @@ def followed(records: Iterable[object], targets: Iterable[int] | None = None) ->
     return processes
 
 
-def files_at(spans: Iterable[Span] | None) -> dict[int, tuple[int, int]]:
+def files_at(spans: Iterable[CodeSpan] | None) -> dict[int, tuple[int, int]]:
     """By address, a small one."""
     return {at: (span.file, span.bias) for span in spans or () for at in range(span.start, span.end)}
 
@@ -65,10 +65,10 @@ ranges = st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 3))
 
 @given(st.lists(ranges, max_size=30))
 def test_spans_are_what_was_mapped_last_at_each_address(made_of: list[tuple[int, int, int]]) -> None:
-    spans: tuple[Span, ...] = ()
+    spans: tuple[CodeSpan, ...] = ()
     model: dict[int, tuple[int, int]] = {}
     for start, size, file in made_of:
-        spans = inserted(spans, start, start + size, [Span(start, start + size, start, file)])
+        spans = inserted(spans, start, start + size, [CodeSpan(start, start + size, start, file)])
         model |= dict.fromkeys(range(start, start + size), (file, start))
         assert files_at(spans) == model
         assert all(one.start < one.end for one in spans)
@@ -143,7 +143,7 @@ def test_what_is_not_known_is_not_invented() -> None:
     processes = followed([mapped(PARENT, 1, 2), fork(PARENT, CHILD)])
     assert processes.spans(PARENT) is None
     assert processes.spans(CHILD) is None
-    found = [Span(1, 2, 0, 1)]
+    found = [CodeSpan(1, 2, 0, 1)]
     processes.set_scanned(PARENT, found, "p", 5)
     assert processes.spans(PARENT, 1) == tuple(found)  # so it was since its last change,
     assert processes.spans(PARENT, 0) is None  # not before
@@ -158,11 +158,11 @@ def test_lost_records_make_all_mappings_unknown() -> None:
     processes.changed.clear()
     processes.apply(LostRecord(3), 10)
     assert processes.spans(PARENT) is None
-    assert processes.spans(PARENT, 9) == (Span(1, 2, 1, 1),)
+    assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
     assert processes.changed == {PARENT}
-    processes.set_scanned(PARENT, [Span(1, 3, 0, 1)], "p", 12)
-    assert processes.spans(PARENT, 9) == (Span(1, 2, 1, 1),)
-    assert processes.spans(PARENT, 11) == (Span(1, 3, 0, 1),)
+    processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 12)
+    assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
+    assert processes.spans(PARENT, 11) == (CodeSpan(1, 3, 0, 1),)
 
 
 def test_a_process_whose_end_was_lost_is_dropped() -> None:
@@ -181,7 +181,7 @@ def test_files_that_were_rewritten_are_no_files_any_more() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 5), mapped(PARENT, 4, 5, 6), run(OTHER)])
     processes.changed.clear()
     processes.forget_files({5}, 10)
-    assert processes.spans(PARENT) == (Span(1, 2, 0, 0), Span(4, 5, 4, 6))
+    assert processes.spans(PARENT) == (CodeSpan(1, 2, 0, 0), CodeSpan(4, 5, 4, 6))
     assert processes.changed == {PARENT}
 
 
@@ -202,7 +202,7 @@ def test_a_process_stays_a_while_after_its_end_and_memory_does_not_grow() -> Non
         pid = 5_000_000 + number
         for record in (fork(PARENT, pid), run(pid), mapped(pid, 1, 2), leave(pid)):
             processes.apply(record, time)
-        assert processes.spans(pid) == (Span(1, 2, 1, 1),)
+        assert processes.spans(pid) == (CodeSpan(1, 2, 1, 1),)
         processes.sweep(time)
         most = max(most, len(processes))
         processes.ended.clear()
@@ -214,7 +214,7 @@ def test_a_process_stays_a_while_after_its_end_and_memory_does_not_grow() -> Non
 def test_a_number_that_is_used_again_is_not_dropped_with_its_first_process() -> None:
     processes = followed([run(PARENT), leave(PARENT), fork(OTHER, PARENT), run(PARENT), mapped(PARENT, 1, 2)])
     processes.sweep(2 * HISTORY)
-    assert processes.spans(PARENT) == (Span(1, 2, 1, 1),)
+    assert processes.spans(PARENT) == (CodeSpan(1, 2, 1, 1),)
     assert processes.ended == set()
 
 
@@ -256,13 +256,13 @@ def test_a_file_that_is_mapped_again_at_its_place_stays() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000)])
     processes.apply(mapped(PARENT, 0x1000, 0x2000), 9)
     processes.unmapped(PARENT, 0x1000, 0x4000, 8)
-    assert processes.spans(PARENT, 10) == (Span(0x1000, 0x2000, 0x1000, 1),)
+    assert processes.spans(PARENT, 10) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
 
 
 def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
     """A library was replaced with another one while /proc was read: the records of both come later."""
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 10)
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 15)
     files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (7, 12, 17, 30)]
@@ -272,15 +272,15 @@ def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
 def test_a_record_that_comes_after_a_scan_holds_up_to_it() -> None:
     """The kernel had not yet written it when all records before the scan were read."""
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 2)], "p", 10, 20)
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 2)], "p", 10, 20)
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 4), 30)
     files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (8, 9, 19, 25, 30)]
     assert files == [[1], [2], [2], [2], [4]]
-    processes.set_scanned(PARENT, [Span(0x1000, 0x2000, 0x1000, 5)], "p", 40, 50)
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 5)], "p", 40, 50)
     processes.apply(run(PARENT), 35)
     assert [processes.spans(PARENT, time) for time in (34, 35, 49)] == [processes.spans(PARENT, 30), (), ()]
-    assert processes.spans(PARENT) == (Span(0x1000, 0x2000, 0x1000, 5),)
+    assert processes.spans(PARENT) == (CodeSpan(0x1000, 0x2000, 0x1000, 5),)
 
 
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:

@@ -13,13 +13,14 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.profile.collected import Collected, Moment, Stack
 from sframegen.profile.following.files import TracedFile
-from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, End, Frame
+from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import collapse, read_name
 from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.walking.ends import End
 from tests.support.named_stacks import frame
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
 
 
-def collected(*frames: Frame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
+def collected(*frames: FileFrame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
     """`frames`: the innermost first."""
     profile = Collected("cpu-clock", "bpf", 99, commands={pid: "pro\ngram"})
     profile.counts[Stack.of(pid, 0, tuple(one.packed() for one in frames), end)] = count
@@ -41,7 +42,7 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     path = compile_c(SOURCE, "-O0")
     elf = open_elf(path)
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
-    profile = collected(Frame(1, at["f"] + 1), Frame(1, at["main"] + 8, guessed=True), count=3)
+    profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
     profile.moments = [Moment(5, 0, next(iter(profile.counts)))]
     named = name_stacks(profile)
@@ -60,14 +61,14 @@ def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers
     start = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}["f"]
     stripped = tmp_path / "stripped"
     subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
-    profile = collected(Frame(1, start + 3), Frame(2, 5), Frame(3, 5))
+    profile = collected(FileFrame(1, start + 3), FileFrame(2, 5), FileFrame(3, 5))
     profile.files = {1: TracedFile(1, str(stripped), open_elf(stripped)), 2: TracedFile(2, "/gone", None, "no such file")}
     (stack,) = name_stacks(profile).stacks
     assert [one.label for one in stack.frames] == ["[??]", "[gone]", f"[stripped+{start:#x}]"]
 
 
 def test_a_walk_that_ended_early_has_unknown_callers() -> None:
-    (stack,) = name_stacks(collected(Frame(NO_FILE, 5), end=End.NO_RULE)).stacks
+    (stack,) = name_stacks(collected(FileFrame(NO_FILE, 5), end=End.NO_RULE)).stacks
     assert not stack.complete
     assert stack.frames[0] is MISSING
     assert stack.end.startswith("no rule describes this code")
@@ -91,7 +92,7 @@ def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (None, "[kernel]"), ("_stext", "[kernel]"), ("vfs_read", "[kernel]"), ("probe", "[module]"), (None, "[kernel]"),
     ]  # fmt: skip
     monkeypatch.setattr(naming, "KernelNames", lambda: names)
-    (stack,) = name_stacks(collected(Frame(KERNEL_FILE, 0xFFFFFFFF81000104))).stacks
+    (stack,) = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104))).stacks
     assert [(one.label, one.object, one.address, one.kind) for one in stack.frames] == [
         ("vfs_read", "[kernel]", 0xFFFFFFFF81000104, FrameKind.KERNEL)
     ]
@@ -101,7 +102,7 @@ def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.M
     hidden = tmp_path / "kallsyms"
     hidden.write_text("0000000000000000 T vfs_read\n")
     monkeypatch.setattr(naming, "KernelNames", lambda: KernelNames(hidden))
-    named = name_stacks(collected(Frame(KERNEL_FILE, 0xFFFFFFFF81000104)))
+    named = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104)))
     assert [one.label for one in named.stacks[0].frames] == ["[kernel]"]
     assert named.notes == [naming.HIDDEN]
 
@@ -115,7 +116,7 @@ def map_of_this_process() -> Iterator[Path]:
 
 def test_code_made_at_run_time(map_of_this_process: Path) -> None:
     map_of_this_process.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
-    named = name_stacks(collected(*(Frame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
+    named = name_stacks(collected(*(FileFrame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
     assert [(one.label, one.object, one.path, one.kind) for one in named.stacks[0].frames] == [
         ("[run-time code]", "[run-time code]", "", FrameKind.RUNTIME),
         ("f<\\x1b[31m>;", "[run-time code]", "", FrameKind.RUNTIME),
@@ -125,7 +126,7 @@ def test_code_made_at_run_time(map_of_this_process: Path) -> None:
 
 def test_code_of_a_process_that_has_ended() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        profile = collected(Frame(NO_FILE, 0x1010), pid=process.pid)
+        profile = collected(FileFrame(NO_FILE, 0x1010), pid=process.pid)
         profile.perf_maps[process.pid] = PerfMap(process.pid)
         path = Path(f"/tmp/perf-{process.pid}.map")
         path.write_text("1000 100 made\n")

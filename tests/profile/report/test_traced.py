@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from sframegen.profile.report.formats.file_formats import FORMATS
 from sframegen.profile.report.named import FrameKind
 from sframegen.profile.report.traced import TracedStacks
-from sframegen.stack.names.frame_names import Place
+from sframegen.stack.names.frame_names import NamedPlace
 from sframegen.stack.report import Sample
-from sframegen.stack.walking.frames import End, Frame, Thread
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import Frame, Thread
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def test_all_formats(compile_c: Compiler, tmp_path: Path) -> None:
 class FromMap:
     """Names of code that a process made."""
 
-    def place(self, frame: Frame) -> Place:
-        return Place("JS:*work file:///srv/app.js:3:1" if frame.pc < 0x2000 else None, frame.pc & 0xFFF, "", None)
+    def place(self, frame: Frame) -> NamedPlace:
+        return NamedPlace("JS:*work file:///srv/app.js:3:1" if frame.pc < 0x2000 else None, frame.pc & 0xFFF, "", None)
 
 
 def test_functions_of_scripts() -> None:

@@ -11,10 +11,10 @@ import pytest
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.decoded_table import RuleFlag
 from sframegen.profile.tables.first_code import with_first_code
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.table_of import find_rule
+from sframegen.stack.walking.step import RuleFlag
+from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

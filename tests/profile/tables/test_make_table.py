@@ -24,7 +24,8 @@ from sframegen.profile.tables import make_table as module
 from sframegen.profile.tables import table_of
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, find_rule, packed_rule
+from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, packed_rule
+from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

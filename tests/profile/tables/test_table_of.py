@@ -12,17 +12,17 @@ from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V1, V3
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import look_up_in
-from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES, RuleFlag
+from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES
 from sframegen.profile.tables.table_of import (
     MAX_BYTES,
     MAX_REPEATED,
     NO_RULE,
     RULE_BYTES,
-    DecodedRule,
-    find_rule,
     packed_rule,
     table_of,
 )
+from sframegen.stack.walking.step import RuleFlag
+from tests.support.decoded_tables import DecodedRule, find_rule
 from tests.support.tables import edges, function_tables
 
 if TYPE_CHECKING:

@@ -15,22 +15,24 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import ADDRESS_MASK, MAX_DEPTH, End, Frame, unpacked
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpacked_frame
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import Registers
+from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.live.process import Process
-from sframegen.stack.objects.loaded_image import read_image
+from sframegen.stack.objects.loaded_image import read_loaded_image
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.frames import GUESS_REACH, How
-from sframegen.stack.walking.frames import End as StackEnd
-from sframegen.stack.walking.walk import Described
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.step import GUESS_REACH
+from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.processes.live import Program, compiled
 
@@ -49,7 +51,7 @@ FUNCTION = 0x80  # bytes of code of each
 FUNCTIONS = 8
 CODE = range(BIAS + 0x1000, BIAS + 0x1000 + FUNCTION * FUNCTIONS)
 FILE = 5
-SPANS = span_columns([Span(CODE.start, CODE.stop, BIAS, FILE)])
+SPANS = span_columns([CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
 MASK = (1 << 64) - 1
 
 
@@ -85,7 +87,7 @@ def stack_of(words: dict[int, int], size: int = SIZE) -> bytes:
 
 
 def addresses(walker: CopyWalker) -> list[int]:
-    return [frame.address for frame in map(unpacked, walker.frames())]
+    return [frame.address for frame in map(unpacked_frame, walker.frames())]
 
 
 class View:
@@ -102,15 +104,15 @@ class View:
     def window(self, _address: int) -> tuple[int, bytes]:
         return SP, self.stack
 
-    def describe(self, pc: int, exact: bool) -> Described | StackEnd:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         address = pc if exact else pc - 1
         if address not in CODE:
-            return StackEnd.NOT_CODE
+            return End.NOT_CODE
         number = (address - CODE.start) // FUNCTION
         rule = self.rules[number]
         if rule is None:
-            return stack_walk.guess(self.abi, StackEnd.NOT_COVERED)
-        return Described(rule, number in self.signals, How.SFRAME)
+            return stack_walk.guess(self.abi, End.NOT_COVERED)
+        return code_rule(rule, self.abi, How.SFRAME, signal=number in self.signals)
 
     def stack_at(self, _address: int) -> tuple[int, int] | None:
         return SP, SP + len(self.stack)
@@ -119,17 +121,14 @@ class View:
         return pc - 1 in CODE
 
 
+# The copy's words for what the tracer calls otherwise: it knows mappings and one stack instead of objects and all memory.
 SAME = {
-    StackEnd.OUTERMOST: {End.OUTERMOST},
-    StackEnd.NO_RETURN: {End.NO_RETURN},
-    StackEnd.NOT_CODE: {End.NO_MAPPING},
-    StackEnd.BAD_RETURN: {End.NO_MAPPING},
-    StackEnd.NOT_COVERED: {End.NO_RULE, End.GUESS_FAILED, End.COPY_TOO_SHORT},
-    StackEnd.UNKNOWN_REGISTER: {End.UNKNOWN_REGISTER},
-    StackEnd.UNREADABLE: set(End),  # a saved FP below SP is only lost: our walk can go on
-    StackEnd.NOT_ASCENDING: {End.NOT_ASCENDING},
-    StackEnd.OFF_THE_STACK: {End.COPY_TOO_SHORT},
-    StackEnd.LOOP: {End.TOO_DEEP},
+    End.NOT_CODE: {End.NO_MAPPING},
+    End.BAD_RETURN: {End.NO_MAPPING},
+    End.NOT_COVERED: {End.NO_RULE, End.GUESS_FAILED, End.COPY_TOO_SHORT},
+    End.UNREADABLE: {End.UNREADABLE, End.COPY_TOO_SHORT},
+    End.OFF_THE_STACK: {End.COPY_TOO_SHORT},
+    End.LOOP: {End.TOO_DEEP},
 }
 
 
@@ -158,18 +157,16 @@ def test_the_tracer_walks_the_same_frames(abi: Abi, data: st.DataObject) -> None
     values = {abi.sp: SP, abi.fp: data.draw(words), 3: data.draw(words), abi.ra % 32: data.draw(words)}
     pc = data.draw(st.integers(CODE.start - 1, CODE.stop))
     mask = conventions_of(abi).ra_mask
-    expected = stack_walk.walk(Registers(pc, values, mask), abi, View(abi, rules, signals, stack), MAX_DEPTH)
+    expected = stack_walk.walk(ThreadRegisters(pc, values, mask), abi, View(abi, rules, signals, stack), MAX_DEPTH)
     walker = walker_with(abi, rules, signals)
     end = walker.walk(SPANS, start_of(values, pc), SP, stack)
     frames = [
-        Frame(FILE, code - BIAS, guessed) if code in CODE else Frame(0, code & ADDRESS_MASK, guessed)
+        FileFrame(FILE, code - BIAS, guessed) if code in CODE else FileFrame(0, code & PACKED_ADDRESS, guessed)
         for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
     ]
-    assert end in SAME[expected.end]
-    if expected.end is StackEnd.UNREADABLE:
-        assert list(map(unpacked, walker.frames()))[: len(frames)] == frames
-    elif expected.end is not StackEnd.LOOP:
-        assert list(map(unpacked, walker.frames())) == frames
+    assert end in SAME.get(expected.end, {expected.end})
+    if expected.end is not End.LOOP:
+        assert list(map(unpacked_frame, walker.frames())) == frames
 
 
 RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
@@ -178,7 +175,7 @@ RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
 def test_goes_on_after_frames_that_are_walked_already() -> None:
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
     stack = stack_of({SP + 8: place(1)})
-    before = (Frame(9, 0x123).packed(),)
+    before = (FileFrame(9, 0x123).packed(),)
     end = walker.walk(SPANS, start_of({7: SP}, place(0), frames=before, exact=False), SP, stack)
     assert end is End.OUTERMOST
     assert addresses(walker) == [0x123, place(0) - 1 - BIAS, place(1) - 1 - BIAS]
@@ -190,13 +187,13 @@ def test_a_first_frame_that_a_frame_pointer_led_to_is_marked(guessed: bool) -> N
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
     begin = start_of({7: SP}, place(0))._replace(guessed=guessed)
     assert walker.walk(SPANS, begin, SP, stack_of({SP + 8: place(1)})) is End.OUTERMOST
-    assert list(map(unpacked, walker.frames())) == [
-        Frame(FILE, place(0) - BIAS, guessed),
-        Frame(FILE, place(1) - 1 - BIAS, guessed=False),
+    assert list(map(unpacked_frame, walker.frames())) == [
+        FileFrame(FILE, place(0) - BIAS, guessed),
+        FileFrame(FILE, place(1) - 1 - BIAS, guessed=False),
     ]
     nowhere = begin._replace(pc=CODE.stop)
     assert walker.walk(SPANS, nowhere, SP, bytes(SIZE)) is End.NO_MAPPING
-    assert list(map(unpacked, walker.frames())) == [Frame(0, CODE.stop, guessed)]
+    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(0, CODE.stop, guessed)]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -245,10 +242,10 @@ def test_a_guess_reaches_no_farther_than_one_stack_may(abi: Abi, beyond: int) ->
     fp = cfa - record.rule.cfa.offset
     stack = stack_of({fp: 0, fp + 8: place(1)}, 2 * GUESS_REACH)
     values, rules = {abi.sp: SP, abi.fp: fp}, [None, OUTERMOST]
-    expected = stack_walk.walk(Registers(place(0), values), abi, View(abi, rules, frozenset(), stack))
+    expected = stack_walk.walk(ThreadRegisters(place(0), values), abi, View(abi, rules, frozenset(), stack))
     walker = walker_with(abi, rules)
     end = walker.walk(SPANS, start_of(values, place(0)), SP, stack)
-    assert (expected.end, end) == ((StackEnd.NOT_COVERED, End.GUESS_FAILED) if beyond else (StackEnd.OUTERMOST, End.OUTERMOST))
+    assert (expected.end, end) == ((End.NOT_COVERED, End.GUESS_FAILED) if beyond else (End.OUTERMOST, End.OUTERMOST))
     assert len(expected.frames) == len(walker.frames()) == (1 if beyond else 2)
 
 
@@ -301,7 +298,7 @@ def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
     walker.add_table(FILE, None)
     assert walker.walk(SPANS, start, SP, stack) is End.GUESS_FAILED
-    assert [frame.guessed for frame in map(unpacked, walker.frames())][:2] == [False, True]
+    assert [frame.guessed for frame in map(unpacked_frame, walker.frames())][:2] == [False, True]
     walker.add_table(FILE, table_of_rules([OUTERMOST]))
     assert walker.walk(SPANS, start, SP, stack) is End.OUTERMOST
     walker.forget(FILE)
@@ -366,9 +363,9 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
             threads = {thread.tid: thread for thread in Tracer(convert=True).trace(snapshot)}
             spans = []
             for number, row in enumerate((row for row in snapshot.mappings if row.executable), 1):
-                image = read_image(snapshot, row)
+                image = read_loaded_image(snapshot, row)
                 if image and image.file:
-                    spans.append(Span(row.start, row.end, image.bias, number))
+                    spans.append(CodeSpan(row.start, row.end, image.bias, number))
                     walker.add_table(number, make_table(image.file).table)
             for tid in snapshot.threads():
                 registers = snapshot.registers(tid)
@@ -378,6 +375,6 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 stack = snapshot.memory.read(sp, bounds[1] - sp)
                 assert walker.walk(span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
                 biases = {span.file: span.bias for span in spans}
-                found = [biases[frame.file] + frame.address for frame in map(unpacked, walker.frames())]
+                found = [biases[frame.file] + frame.address for frame in map(unpacked_frame, walker.frames())]
                 assert found == [frame.code for frame in threads[tid].frames]
     assert max(len(thread.frames) for thread in threads.values()) > 8

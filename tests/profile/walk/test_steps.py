@@ -12,11 +12,13 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import MAX_DEPTH, End, Frame, unpacked
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.packed_frames import FileFrame, unpacked_frame
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import (
     BIAS,
     CODE,
@@ -57,14 +59,14 @@ def depth(walker: CopyWalker) -> int:
 def test_an_address_belongs_to_the_span_that_holds_it() -> None:
     """Two spans touch, a third lies apart. The same walker asks up and down, as the span found last is tried first."""
     ends = [(0x1000, 0x2000, 1), (0x2000, 0x3000, 2), (0x5000, 0x6000, 3)]
-    spans = span_columns([Span(start, end, 0x100 * file, file) for start, end, file in reversed(ends)])
+    spans = span_columns([CodeSpan(start, end, 0x100 * file, file) for start, end, file in reversed(ends)])
     walker = CopyWalker(AMD64, lambda _: None)
     places = {0xFFF: 0, 0x1000: 1, 0x1FFF: 1, 0x2000: 2, 0x2FFF: 2, 0x3000: 0, 0x4FFF: 0, 0x5000: 3, 0x5FFF: 3, 0x6000: 0}
     for pc in [*places, *reversed(places)]:
         end = walker.walk(spans, start_of({RSP: SP}, pc), SP, b"")
         file = places[pc]
         assert end is (End.NO_TABLE if file else End.NO_MAPPING)
-        assert list(map(unpacked, walker.frames())) == [Frame(file, pc - 0x100 * file)]
+        assert list(map(unpacked_frame, walker.frames())) == [FileFrame(file, pc - 0x100 * file)]
         assert not file or walker.missing == file
 
 
@@ -97,10 +99,10 @@ def test_of_an_address_48_bits_are_kept() -> None:
     """More would reach into the number of the file. One before the file's first address has them all."""
     walker = CopyWalker(AMD64, lambda _: None)
     assert end_of(walker, start_of({RSP: SP}, 1 << 63 | 0x1234), b"") is End.NO_MAPPING
-    assert list(map(unpacked, walker.frames())) == [Frame(0, 0x1234)]
-    spans = span_columns([Span(0x1000, 0x2000, 0x3000, FILE)])
+    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(0, 0x1234)]
+    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x3000, FILE)])
     assert walker.walk(spans, start_of({RSP: SP}, 0x1000), SP, b"") is End.NO_TABLE
-    assert list(map(unpacked, walker.frames())) == [Frame(FILE, (1 << 48) - 0x2000)]
+    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(FILE, (1 << 48) - 0x2000)]
 
 
 # -- tables
@@ -149,7 +151,7 @@ WITHOUT_RULES = {
 def test_frame_pointers_lead_on_from_code_without_a_rule_only_where_they_may(where: str, guessed: bool) -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     walker.add_table(FILE, table_of_rules([None, OUTERMOST, None]), guessed=guessed)
-    spans = span_columns([Span(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
+    spans = span_columns([CodeSpan(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
     start = start_of({RSP: SP, RBP: SP + 0x10}, WITHOUT_RULES[where])
     end = walker.walk(spans, start, SP, stack_of({SP + 0x18: place(1)}))
     assert (end, depth(walker)) == ((End.OUTERMOST, 2) if guessed else (End.NO_RULE, 1))
@@ -265,7 +267,7 @@ def test_where_a_register_is_not_known_the_frame_pointer_leads_on(rule: Rule) ->
     walker = walker_with(AMD64, [rule, OUTERMOST])
     stack = stack_of({SP + 0x18: place(1)})
     assert end_of(walker, start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack) is End.OUTERMOST
-    assert list(map(unpacked, walker.frames()))[1:] == [Frame(FILE, place(1) - 1 - BIAS, guessed=True)]
+    assert list(map(unpacked_frame, walker.frames()))[1:] == [FileFrame(FILE, place(1) - 1 - BIAS, guessed=True)]
     for lost in ({RSP: SP}, {RSP: SP, RBP: SP + 0x20}):
         assert end_of(walker, start_of(lost, place(0)), stack) is End.UNKNOWN_REGISTER
         assert depth(walker) == 1
@@ -321,7 +323,7 @@ def test_after_a_guess_sp_is_known_where_the_frame_record_is_next_to_it(abi: Abi
     cfa = fp + record.rule.cfa.offset
     words = {cfa + record.rule.ra.offset: place(1), cfa + 8: place(2)}
     assert end_of(walker, start_of({abi.sp: SP, abi.fp: fp}, place(0)), stack_of(words)) is end
-    assert [frame.guessed for frame in map(unpacked, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
+    assert [frame.guessed for frame in map(unpacked_frame, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
 
 
 # -- guesses
@@ -349,13 +351,13 @@ def test_without_a_frame_pointer_nothing_is_guessed() -> None:
 def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
     """To it and from it: nothing says where its calls are."""
     walker = walker_with(AMD64, [None, OUTERMOST])
-    spans = span_columns([Span(0x1000, 0x2000, 0, 0), Span(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     stack = stack_of({SP + 8: 0x1000 + 1, SP: SP + 0x10, SP + 0x18: place(1)})
     assert walker.walk(spans, start_of({RSP: SP, RBP: SP}, place(0)), SP, stack) is End.OUTERMOST
-    assert list(map(unpacked, walker.frames())) == [
-        Frame(FILE, place(0) - BIAS),
-        Frame(0, 0x1000, guessed=True),
-        Frame(FILE, place(1) - 1 - BIAS, guessed=True),
+    assert list(map(unpacked_frame, walker.frames())) == [
+        FileFrame(FILE, place(0) - BIAS),
+        FileFrame(0, 0x1000, guessed=True),
+        FileFrame(FILE, place(1) - 1 - BIAS, guessed=True),
     ]
 
 
@@ -378,13 +380,13 @@ def test_where_a_handler_returns_to_needs_no_rule(abi: Abi) -> None:
     walker = CopyWalker(abi, {9: elf}.get)
     walker.add_table(9, None)
     walker.add_table(FILE, table_of_rules([None, Rule(Where(3, 16), Where(None, -8, deref=True)), OUTERMOST]))
-    spans = span_columns([Span(0x1000, 0x2000, 0x1000 - base, 9), Span(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     words = {context.pc: place(1, 0), context.places[abi.sp]: SP + 0xC00, context.places[3]: SP + 0xD00}
     stack = stack_of({SP + at: word for at, word in words.items()} | {SP + 0xD08: place(2)})
     handler = 0x1000 + context.instructions[0]
     assert walker.walk(spans, start_of({abi.sp: SP}, handler), SP, stack) is End.OUTERMOST
     assert addresses(walker) == [base + context.instructions[0], place(1, 0) - BIAS, place(2) - 1 - BIAS]
-    assert not any(frame.guessed for frame in map(unpacked, walker.frames()))
+    assert not any(frame.guessed for frame in map(unpacked_frame, walker.frames()))
 
 
 SIGNAL_RETURN = Rule(Where(RSP, 160, deref=True), Where(RSP, 168, deref=True), Where(RSP, 120, deref=True))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import End, unpacked
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
+from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, FILE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
 
 OTHER = 2
 OTHER_CODE = 0x1000
-SPANS = [Span(CODE.start, CODE.stop, BIAS, FILE), Span(OTHER_CODE, 2 * OTHER_CODE, 0, OTHER)]
+SPANS = [CodeSpan(CODE.start, CODE.stop, BIAS, FILE), CodeSpan(OTHER_CODE, 2 * OTHER_CODE, 0, OTHER)]
 STACK = stack_of({SP + 8: place(1)}, 24)
 
 
-def sample(number: int, pc: int = place(0), pid: int = 1, spans: list[Span] = SPANS) -> CopiedSample:
+def sample(number: int, pc: int = place(0), pid: int = 1, spans: list[CodeSpan] = SPANS) -> CopiedSample:
     return CopiedSample(number, 0, pid, pid, start_of({7: SP}, pc), SP, STACK, spans)
 
 
@@ -29,7 +30,7 @@ class Queue(WalkQueue):
         super().__init__(CopyWalker(AMD64, lambda _: None), self.requested.append, self.end)
 
     def end(self, sample: CopiedSample, end: End, frames: tuple[int, ...]) -> None:
-        self.ended.append((sample.nanoseconds, end, len(list(map(unpacked, frames)))))
+        self.ended.append((sample.nanoseconds, end, len(list(map(unpacked_frame, frames)))))
 
 
 def test_samples_wait_for_the_table_of_their_file() -> None:

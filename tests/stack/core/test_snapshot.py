@@ -20,7 +20,7 @@ from sframegen.stack.core.core_process import Core
 from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.ends import End
 from tests.hostile.test_linear_cost import GROWTH, SLACK, work
 from tests.support.inputs.core_writer import (
     CODE,
@@ -358,7 +358,7 @@ def ends(path: Path) -> str:
         return str(error)
     assert all(isinstance(thread.end, End) for thread in threads)
     made.remarks()
-    return ", ".join(thread.end.value for thread in threads)
+    return ", ".join(thread.end.words for thread in threads)
 
 
 @pytest.mark.parametrize("abi", [AMD64, S390X], ids=lambda abi: abi.name)
@@ -373,7 +373,7 @@ def test_a_core_that_is_cut_off(abi: Abi, tmp_path: Path) -> None:
     assert made.remarks()[0] == f"cut off: {PAGE - 24} bytes of memory are missing"
     assert made.memory.read(STACK, PAGE) == data[stack : stack + 24]
     if abi == AMD64:
-        assert ends(tmp_path / "core") == End.NO_FRAME_POINTER.value
+        assert ends(tmp_path / "core") == End.NO_FRAME_POINTER.words
 
 
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)

@@ -15,7 +15,8 @@ import sframegen
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 from tests.support.cross import ARM64, S390X, Machine
 from tests.support.processes.emulated import PIE, QEMUS, RECURSION, crash, make_program, make_root, qemu_of
 from tests.support.processes.gdb_frames import differences, frames_by_gdb, unfinished

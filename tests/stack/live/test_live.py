@@ -24,10 +24,11 @@ from sframegen.format.locate import sframe_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import file_names
-from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
@@ -542,14 +543,16 @@ def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler
 
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is gone before it is a zombie."""
-    fields = proc.fields_of(os.getpid())
-    monkeypatch.setattr(proc, "fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")})
+    fields = proc.status_fields_of(os.getpid())
+    monkeypatch.setattr(
+        proc, "status_fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")}
+    )
     assert proc.why_not(os.getpid()) == proc.GONE
 
 
 def test_a_thread_of_the_kernel() -> None:
     processes = [int(file.name) for file in Path("/proc").glob("[0-9]*")]
-    threads = [pid for pid in processes if proc.fields_of(pid).get("Kthread") == "1"]  # others end meanwhile
+    threads = [pid for pid in processes if proc.status_fields_of(pid).get("Kthread") == "1"]  # others end meanwhile
     if not threads:
         pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
     assert {proc.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
@@ -588,7 +591,7 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):
-            by.tracer.objects = by.symbols.objects = Objects()
+            by.tracer.objects = by.symbols.objects = LoadedObjects()
             assert by.first()[0][-1] == "_start"
     assert len(read) == 1
 

@@ -40,15 +40,15 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         return started[-1]
 
     monkeypatch.setattr(os, "fork", forking)
-    helper = module._Helper()
-    monkeypatch.setattr(module, "_HELPER", helper)
+    demangler = module._Demangler()
+    monkeypatch.setattr(module, "_DEMANGLER", demangler)
     demangle.cache_clear()
     assert demangle(bomb(2)) == "f(A<int>, A<A<int>, A<int> >, A<A<A<int>, A<int> >, A<A<int>, A<int> > >)"
     assert demangle(bomb(30)) == bomb(30)
     assert demangle("_Z1gv") == "g()"
     for levels in range(26, 36):
         assert demangle(bomb(levels)) == bomb(levels)
-    helper.end()
+    demangler.end()
     assert 1 <= len(started) <= module.MAX_DEATHS
     for pid in started:
         with pytest.raises(ChildProcessError):
@@ -57,14 +57,14 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends the process costs no other its text, and more names than a pipe holds make nobody wait."""
-    monkeypatch.setattr(module, "_HELPER", helper := module._Helper())
+    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     long = "x" * 900
     names = [f"_Z900{long}{a}{b}" for a in "abcdefhijl" for b in "abcdefhijl"]
     count = len(names)
     names += ["_Z1gv", bomb(30), "_Z1hv", "main", "_RNvC7example4main"]
     names += [f"_Z{len(name)}{name}v" for name in (f"f{number}" for number in range(5000))]
     found = demangle_all(names)
-    helper.end()
+    demangler.end()
     assert [*found] == names
     assert [found[name] for name in names[count:][:5]] == ["g()", bomb(30), "h()", "main", "example::main"]
     assert [found[name] for name in names[count + 5 :]] == [f"f{number}()" for number in range(5000)]

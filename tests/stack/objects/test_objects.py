@@ -36,14 +36,15 @@ from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import Registers
+from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.objects import loaded_objects as objects_module
-from sframegen.stack.objects.loaded_objects import Objects
+from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
-from sframegen.stack.snapshot.memory import CopiedMemory, Memory, NotCopiedError
+from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory, NotCopiedError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,8 +123,8 @@ class Made:
         self.contents: list[tuple[int, bytes]] = []
         self.mappings = Mappings()
         self.map(loaded_rows(), data)
-        self.threads_registers: dict[int, Registers] = {}
-        self.memory = Memory(self.read, abi.byte_order)
+        self.threads_registers: dict[int, ThreadRegisters] = {}
+        self.memory = KeptMemory(self.read, abi.byte_order)
 
     def map(self, rows: Sequence[Mapping], data: bytes | bytearray) -> None:
         self.contents += [(row.start, bytes(data[row.offset : row.offset + row.end - row.start])) for row in rows]
@@ -144,7 +145,7 @@ class Made:
     def idle(self, tid: int) -> bool | None:
         return {5: True}.get(tid)
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         return self.threads_registers[tid]
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
@@ -153,7 +154,7 @@ class Made:
 
 def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
     """Where the functions are that are found at their addresses."""
-    objects = Objects()
+    objects = LoadedObjects()
     objects.begin(snapshot)
     found = []
     for offset in (0, 0x1FF):
@@ -173,7 +174,7 @@ def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     """One file, loaded three times: two are in memory at a time, and there is room for one."""
     data = elf_bytes()
     monkeypatch.setattr(objects_module, "MAX_SECTIONS", len(section_bytes(AMD64)))
-    objects = Objects()
+    objects = LoadedObjects()
     damage = []
     for places in ([BASE, BASE + 0x10000], [BASE + 0x20000]):
         snapshot = Made(data)
@@ -236,7 +237,7 @@ def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
     ],
 )
 def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
-    objects = Objects(convert=True)
+    objects = LoadedObjects(convert=True)
     objects.begin(Made(data, file=data))
     loaded = objects.at(BASE + TEXT)
     assert loaded
@@ -252,7 +253,7 @@ def test_program_headers_may_be_anywhere(phoff: int) -> None:
 def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     data = elf_bytes(phoff=0x2800)
     assert functions_found(Made(data, file=data)) == [TEXT, TEXT + 0x100]
-    objects = Objects()
+    objects = LoadedObjects()
     objects.begin(Made(data))
     loaded = objects.at(BASE + TEXT)
     assert loaded
@@ -269,7 +270,7 @@ def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
 
 
 def test_a_file_that_is_another_now_does_not_count() -> None:
-    objects = Objects()
+    objects = LoadedObjects()
     objects.begin(Made(elf_bytes(), file=elf_bytes(filesz=5)))
     loaded = objects.at(BASE + TEXT)
     assert loaded
@@ -295,10 +296,10 @@ def test_a_file_that_is_loaded_twice() -> None:
 )
 def test_a_section_that_is_none(data: bytearray, message: str) -> None:
     snapshot = Made(data)
-    snapshot.threads_registers[1] = Registers(BASE + TEXT, {AMD64.sp: STACK})
+    snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
     (thread,) = Tracer().trace(snapshot)
-    assert thread.end is End.DAMAGED
+    assert thread.end is End.DAMAGED_SECTION
     assert message in thread.detail
 
 
@@ -307,7 +308,7 @@ def test_whatever_the_headers_say_it_is_an_answer(at: int, byte: int) -> None:
     data = elf_bytes()
     data[at] = byte
     snapshot = Made(data)
-    snapshot.threads_registers[1] = Registers(BASE + TEXT, {AMD64.sp: STACK, AMD64.fp: 0})
+    snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK, AMD64.fp: 0})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], bytes(0x1000))
     (thread,) = Tracer().trace(snapshot)
     assert len(thread.frames) == 1
@@ -316,7 +317,7 @@ def test_whatever_the_headers_say_it_is_an_answer(at: int, byte: int) -> None:
 def test_an_object_in_the_place_of_another_is_noticed() -> None:
     """The mappings are the same, what is in them is not."""
     snapshot = Made(elf_bytes())
-    objects = Objects()
+    objects = LoadedObjects()
     objects.verify(snapshot)
     first = objects.at(BASE + TEXT)
     objects.verify(snapshot)
@@ -342,7 +343,7 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     if beside:
         snapshot.map([row(copy + SECTION, 0x2000, "r", SECTION, inode=5, path=beside)], elf_bytes())
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
-    snapshot.threads_registers[1] = Registers(copy + TEXT, {AMD64.sp: STACK, AMD64.fp: STACK + 0x20})
+    snapshot.threads_registers[1] = ThreadRegisters(copy + TEXT, {AMD64.sp: STACK, AMD64.fp: STACK + 0x20})
     snapshot.contents.append((STACK, (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")))
     (thread,) = Tracer().trace(snapshot)
     assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
@@ -357,7 +358,7 @@ def test_a_section_that_is_there_later(readable: int) -> None:
     snapshot = Made(elf_bytes())
     whole = snapshot.contents[-1]
     snapshot.contents[-1] = (whole[0], whole[1][:readable])
-    objects = Objects()
+    objects = LoadedObjects()
     objects.verify(snapshot)
     loaded = objects.at(BASE + TEXT)
     assert loaded
@@ -372,7 +373,7 @@ def test_a_section_that_is_there_later(readable: int) -> None:
 
 def test_an_object_that_was_closed_is_forgotten() -> None:
     snapshot = Made(elf_bytes())
-    objects = Objects()
+    objects = LoadedObjects()
     objects.verify(snapshot)
     assert objects.at(BASE + TEXT)
     gone = Made(b"")
@@ -393,7 +394,7 @@ def test_a_whole_trace(abi: Abi) -> None:
     rows = [row(STACK, 0x1000, "rw", inode=0, path="[stack]")]
     snapshot.map(rows, b"")
     snapshot.contents.append((STACK, stack(abi, ras)))
-    snapshot.threads_registers[5] = Registers(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
+    snapshot.threads_registers[5] = ThreadRegisters(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
     (thread,) = Tracer().trace(snapshot)
     assert (thread.tid, thread.name, thread.idle, thread.end) == (5, "thread 5", True, End.OUTERMOST)
     assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
@@ -406,7 +407,7 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     snapshot = Made(elf_bytes())
     snapshot.map([row(code, 0x1000, "rx", inode=0, path=""), row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
     snapshot.contents.append((STACK, stack(AMD64, [code + 0x110, BASE + TEXT + 0x210])))
-    snapshot.threads_registers[1] = Registers(code + 1, {AMD64.sp: STACK, AMD64.fp: 0})
+    snapshot.threads_registers[1] = ThreadRegisters(code + 1, {AMD64.sp: STACK, AMD64.fp: 0})
     registry = Registry()
     tracer = Tracer(registry=registry)
     assert [thread.end for thread in tracer.trace(snapshot)] == [End.NO_FRAME_POINTER]
@@ -434,7 +435,7 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
         memory[context.pc : context.pc + 8] = (BASE + TEXT + 0x200).to_bytes(8, abi.byte_order)
         snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
         snapshot.contents.append((STACK, bytes(memory)))
-        snapshot.threads_registers[1] = Registers(BASE + TEXT + 0x800 + at, {abi.sp: STACK, abi.fp: 0})
+        snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT + 0x800 + at, {abi.sp: STACK, abi.fp: 0})
         (thread,) = Tracer().trace(snapshot)
         assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
             (0x800 + at, True, True), (0x200, True, False),
@@ -486,7 +487,7 @@ def test_mappings_that_overlap() -> None:
 
 def test_words_across_pages_and_ends() -> None:
     data = bytes(range(256)) * 64
-    memory = Memory(lambda address, size: data[address : address + size], "little")
+    memory = KeptMemory(lambda address, size: data[address : address + size], "little")
     for address in (0, 8, 4090, 4095, 8190, len(data) - 8):
         assert memory.word(address) == int.from_bytes(data[address : address + 8], "little")
     assert memory.word(len(data) - 7) is None

@@ -15,13 +15,14 @@ from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
-from sframegen.stack.abi.registers import Registers
+from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
-from sframegen.stack.snapshot.memory import Memory
+from sframegen.stack.snapshot.memory import KeptMemory
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 
@@ -152,7 +153,7 @@ class Walked:
     def __init__(self) -> None:
         words = (0, self.code + 0x48, 0, 0)
         self.pieces = Pieces({self.stack: b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0")})
-        self.memory = Memory(self.pieces.read, "little")
+        self.memory = KeptMemory(self.pieces.read, "little")
         row = Mapping(self.code, self.code + 0x1000, True, False, True, 0, "0:0", 0, "")
         data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
         self.mappings = Mappings([row, data])
@@ -166,9 +167,9 @@ class Walked:
     def idle(self, tid: int) -> None:
         assert tid == 7
 
-    def registers(self, tid: int) -> Registers:
+    def registers(self, tid: int) -> ThreadRegisters:
         assert tid == 7
-        return Registers(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
+        return ThreadRegisters(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
 
     def file_of(self, mapping: Mapping) -> None:
         raise AssertionError(mapping)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def test_endless_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MAX_PAGES", 64)
-    endless = memory.Memory(lambda _, size: bytes(size), "little")
+    endless = memory.KeptMemory(lambda _, size: bytes(size), "little")
     tracemalloc.start()
     try:
         for number in range(1000):

@@ -14,7 +14,8 @@ import pytest
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import How
 from tests.support.processes.live import Names, Program, between, command, compiled
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.abi.conventions import ALL_BITS
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import Registers, registers_of
-from sframegen.stack.walking.frames import End, How
-from sframegen.stack.walking.walk import Described, guess, walk
+from sframegen.stack.abi.registers import ThreadRegisters, registers_of
+from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import ADDRESS_MASK, How
+from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import Answers
@@ -41,7 +41,7 @@ class Space:
     def __init__(self, abi: Abi) -> None:
         self.abi = abi
         self.words: dict[int, int] = {}
-        self.functions: dict[int, Described] = {}
+        self.functions: dict[int, CodeRule] = {}
         self.stacks = [STACK, OTHER_STACK]
         self.asked: list[int] = []
         self.after_calls = range(CODE.stop)
@@ -53,7 +53,7 @@ class Space:
     def window(self, address: int) -> tuple[int, bytes]:
         return address, b""
 
-    def describe(self, pc: int, exact: bool) -> Described | End:
+    def describe(self, pc: int, exact: bool) -> CodeRule | End:
         self.asked.append(pc if exact else pc - 1)
         if self.asked[-1] not in CODE:
             return End.NOT_CODE
@@ -67,25 +67,26 @@ class Space:
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
         """Its first address."""
-        self.functions[CODE.start // FUNCTION + number] = Described(rule, signal, How.SFRAME, sp_is_cfa)
+        found = self.functions[CODE.start // FUNCTION + number] = code_rule(rule, self.abi, How.SFRAME, signal=signal)
+        found.rule.sp_is_cfa = sp_is_cfa
         return CODE.start + number * FUNCTION
 
     def save(self, cfa: int, ra: int, fp: int = 0) -> None:
         self.words |= {cfa - 8: ra, cfa - 16: fp}
 
-    def interrupt(self, sp: int, registers: Registers, which: int = 0) -> None:
+    def interrupt(self, sp: int, registers: ThreadRegisters, which: int = 0) -> None:
         """What the kernel leaves at `sp` when a signal comes."""
         context = conventions_of(self.abi).contexts[which]
         self.words |= {sp + place: registers.values.get(number, 0) for number, place in context.places.items()}
         self.words[sp + context.pc] = registers.pc
 
-    def registers(self, pc: int, sp: int = SP, **more: int) -> Registers:
-        return Registers(pc, {self.abi.sp: sp, self.abi.fp: 0} | {int(name[1:]): value for name, value in more.items()})
+    def registers(self, pc: int, sp: int = SP, **more: int) -> ThreadRegisters:
+        return ThreadRegisters(pc, {self.abi.sp: sp, self.abi.fp: 0} | {int(name[1:]): value for name, value in more.items()})
 
 
 class Chain(NamedTuple):
     space: Space
-    registers: Registers
+    registers: ThreadRegisters
     pcs: list[int]
     cfas: list[int]
 
@@ -218,7 +219,7 @@ def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> No
 
 def test_a_signal_may_interrupt_a_call_to_anywhere(abi: Abi) -> None:
     space = Space(abi)
-    space.interrupt(SP, Registers(0x666, {abi.sp: SP + 0x1000}))
+    space.interrupt(SP, ThreadRegisters(0x666, {abi.sp: SP + 0x1000}))
     trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
     found = walk(space.registers(trampoline), abi, space)
     assert [frame.pc for frame in found.frames] == [trampoline, 0x666]
@@ -233,7 +234,7 @@ def test_frame_pointers_lead_to_callers() -> None:
         pcs = [space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8 for number in range(3)]
         for fp, ra, caller in zip(fps, [*pcs[1:], 0], [*fps[1:], 0], strict=True):
             space.save(fp + 16, ra, caller)
-        found = walk(Registers(pcs[0], {abi.sp: SP, abi.fp: fps[0]}), abi, space)
+        found = walk(ThreadRegisters(pcs[0], {abi.sp: SP, abi.fp: fps[0]}), abi, space)
         assert [frame.pc for frame in found.frames] == pcs
         assert [frame.cfa for frame in found.frames] == [fp + 16 for fp in fps]
         assert found.end is End.NO_RETURN
@@ -246,20 +247,20 @@ def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
     pc = space.function(0, record.rule, sp_is_cfa=record.sp_is_cfa)
     caller = space.function(1, by_sp(AARCH64)) + 4
     space.save(SP + 16, caller, SP + 0x100)
-    found = walk(Registers(pc, {31: SP, 29: SP}), AARCH64, space)
+    found = walk(ThreadRegisters(pc, {31: SP, 29: SP}), AARCH64, space)
     assert ([frame.pc for frame in found.frames], found.end) == ([pc, caller], End.UNKNOWN_REGISTER)
 
 
 # -- guesses
 
 
-def guessing(abi: Abi, *, covered: int) -> tuple[Space, Registers, list[int]]:
+def guessing(abi: Abi, *, covered: int) -> tuple[Space, ThreadRegisters, list[int]]:
     """Four functions with frame records; a section covers one of them and says the same."""
     space = Space(abi)
     record = conventions_of(abi).frame_record
     assert record
     guessed = guess(abi, End.NOT_COVERED)
-    assert isinstance(guessed, Described)
+    assert isinstance(guessed, CodeRule)
     pcs = []
     for number in range(4):
         pcs.append(space.function(number, record.rule, sp_is_cfa=record.sp_is_cfa) + 8)
@@ -325,7 +326,8 @@ def test_ends_where_code_is_not_covered(abi: Abi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ra", "end"), [(0, End.NO_RETURN), (CODE.stop + 1, End.BAD_RETURN), (CODE.start, End.BAD_RETURN), (ALL_BITS, End.BAD_RETURN)]
+    ("ra", "end"),
+    [(0, End.NO_RETURN), (CODE.stop + 1, End.BAD_RETURN), (CODE.start, End.BAD_RETURN), (ADDRESS_MASK, End.BAD_RETURN)],
 )
 def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> None:
     space, registers, pcs, cfas = chain(abi)
@@ -340,6 +342,17 @@ def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
     del space.words[cfas[1] - 8]
     found = walk(registers, abi, space)
     assert ([frame.pc for frame in found.frames], found.end, found.frames[-1].cfa) == (pcs[:2], End.UNREADABLE, None)
+
+
+def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
+    """Which only callers notice that need it."""
+    space, registers, pcs, cfas = chain(abi)
+    del space.words[cfas[1] - 16]
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
+    space.function(2, Rule(Where(abi.fp, 16), *SAVED))
+    found = walk(registers, abi, space)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.UNKNOWN_REGISTER)
 
 
 @pytest.mark.parametrize("size", [0, -8, -SP, 1 << 40])
@@ -363,8 +376,8 @@ def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
 def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space = Space(abi)
     trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
-    space.interrupt(SP, Registers(trampoline, {abi.sp: SP + 0x1000}))
-    space.interrupt(SP + 0x1000, Registers(trampoline, {abi.sp: SP}))
+    space.interrupt(SP, ThreadRegisters(trampoline, {abi.sp: SP + 0x1000}))
+    space.interrupt(SP + 0x1000, ThreadRegisters(trampoline, {abi.sp: SP}))
     found = walk(space.registers(trampoline), abi, space)
     assert (len(found.frames), found.end) == (3, End.LOOP)
 
@@ -375,7 +388,9 @@ def test_ends_where_it_is_too_deep(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:100], End.TOO_DEEP)
 
 
-ADDRESSES = st.sampled_from([0, 8, SP - 8, SP, SP + 16, SP + 64, STACK[1] - 8, STACK[1], OTHER_STACK[0], CODE.start + 1, ALL_BITS])
+ADDRESSES = st.sampled_from(
+    [0, 8, SP - 8, SP, SP + 16, SP + 64, STACK[1] - 8, STACK[1], OTHER_STACK[0], CODE.start + 1, ADDRESS_MASK]
+)
 NUMBERS = st.sampled_from([-(1 << 31), -160, -16, -8, 0, 8, 16, 64, 160, 0x7FFFFFFF])
 
 
@@ -392,7 +407,9 @@ def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject
     for number in range(3):
         space.function(number, data.draw(rules(abi)), signal=data.draw(st.booleans()), sp_is_cfa=data.draw(st.booleans()))
     space.words = data.draw(st.dictionaries(ADDRESSES, ADDRESSES | st.integers(CODE.start, CODE.start + 3 * FUNCTION)))
-    registers = Registers(CODE.start + 5, {number: data.draw(ADDRESSES) for number in (abi.sp, abi.fp, abi.ra, OTHER_REGISTER)})
+    registers = ThreadRegisters(
+        CODE.start + 5, {number: data.draw(ADDRESSES) for number in (abi.sp, abi.fp, abi.ra, OTHER_REGISTER)}
+    )
     frames, end = walk(registers, abi, space, 50)[:2]
     assert len(frames) <= 50
     assert len(frames) == 50 or end is not End.TOO_DEEP

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
-from sframegen.profile.following.files import Span
-from sframegen.profile.packed_frames import unpacked
+from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling, Statistic
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.tables.make_table import make_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Sampled:
     def __init__(self, targets: set[int] | None, sampling: Sampling | None = None) -> None:
         self.walker = KernelWalker(targets, sampling or Sampling(frequency=999))
         self.numbers: dict[str, int] = {}
-        self.spans: dict[int, list[Span]] = {}
+        self.spans: dict[int, list[CodeSpan]] = {}
         self.records: list[KernelRecord] = []
 
     def publish(self, pid: int) -> int:
@@ -40,16 +40,16 @@ class Sampled:
         assert self.walker.publish(pid, self.spans[pid], epoch)
         return epoch
 
-    def _span(self, line: str) -> Span:
+    def _span(self, line: str) -> CodeSpan:
         words = line.split(None, 5)
         start, end = (int(address, 16) for address in words[0].split("-"))
         path, offset = words[-1], int(words[2], 16)
         if not path.startswith("/"):
-            return Span(start, end, 0, 0)
+            return CodeSpan(start, end, 0, 0)
         load = next(
             load for load in open_elf(path).executable_loads() if load.p_offset & -PAGE <= offset < load.p_offset + load.p_filesz
         )
-        return Span(start, end, start - offset - load.p_vaddr + load.p_offset & ADDRESSES, self._number(path))
+        return CodeSpan(start, end, start - offset - load.p_vaddr + load.p_offset & ADDRESSES, self._number(path))
 
     def _number(self, path: str) -> int:
         if path not in self.numbers:
@@ -64,7 +64,7 @@ class Sampled:
     def sample(self, number: int) -> None:
         """Take samples, that number at least; for good."""
         self.walker.attach()
-        self.until(lambda: self.walker.statistics().samples >= number)
+        self.until(lambda: self.walker.statistics()[Statistic.SAMPLES] >= number)
         self.end()
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class Sampled:
     def addresses(self, pid: int, frames: tuple[int, ...]) -> list[int]:
         """Return the run-time addresses of packed frames."""
         bias = {span.file: span.bias for span in self.spans[pid]}
-        return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpacked, frames)]
+        return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpacked_frame, frames)]
 
     def __enter__(self) -> Self:
         return self

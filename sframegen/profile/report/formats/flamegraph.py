@@ -77,7 +77,7 @@ def _tree(named: Named) -> _Node:
 
 
 def _preorder(root: _Node) -> Iterator[tuple[int, _Frame, _Node]]:
-    """Return (depth, frame, node) of each node; children in alphabetical order, so that equal functions are neighbours."""
+    """Return (depth, frame, node) of each node; children in alphabetical order: equal functions are neighbours."""
     if not root.samples:
         return
     waiting = [(0, _Frame("all", "", "", guessed=False), root)]

@@ -1,0 +1,80 @@
+"""The ring buffers of events on all CPUs -> their records in the order of time."""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events.event_records import RecordKind
+from sframegen.profile.events.ring import RingBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.events.ring import RawRecord
+
+TIME = Struct("=Q")
+TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
+
+
+class CpuRings:
+    """For each CPU the descriptor of an event, which is closed here, and its buffer.
+
+    Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC.
+    """
+
+    def __init__(self) -> None:
+        self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}
+        self.lost = 0  # records that the kernel could not write
+        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
+        self._number = 0
+
+    @property
+    def filenos(self) -> list[int]:
+        """Return descriptors that are readable when there are records."""
+        return [descriptor for descriptor, _ in self.by_cpu.values()]
+
+    def add(self, cpu: int, descriptor: int, pages: int) -> None:
+        """Closes the descriptor if the memory is not allowed. Raises EventError."""
+        try:
+            self.by_cpu[cpu] = descriptor, RingBuffer(descriptor, pages)
+        except EventError:
+            os.close(descriptor)
+            raise
+
+    def collect(self) -> None:
+        """Move all records out of the buffers. Raises FormatError if one has no time."""
+        for _, ring in self.by_cpu.values():
+            for raw in ring.records():
+                self._number += 1
+                at = TIME_IN_SAMPLE if raw.kind == RecordKind.SAMPLE else len(raw.body) - TIME_FROM_END
+                if not 0 <= at <= len(raw.body) - TIME.size:
+                    raise FormatError(f"{len(raw.body)} bytes are too few", f"record of kind {raw.kind}")
+                self._pending.append((TIME.unpack_from(raw.body, at)[0], self._number, raw))
+            self.lost += ring.lost
+            ring.lost = 0
+
+    def until(self, now: int) -> Iterator[tuple[int, RawRecord]]:
+        """Take out what came up to that time, after `collect`: of later ones, another CPU may have an earlier one unseen."""
+        self._pending.sort()
+        count = 0
+        try:
+            for at, _, raw in self._pending:
+                if at > now:
+                    break
+                count += 1
+                yield at, raw
+        finally:
+            del self._pending[:count]
+
+    def close(self, cpu: int) -> None:
+        descriptor, ring = self.by_cpu.pop(cpu)
+        ring.close()
+        os.close(descriptor)
+
+    def close_all(self) -> None:
+        for cpu in list(self.by_cpu):
+            self.close(cpu)

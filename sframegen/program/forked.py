@@ -1,0 +1,194 @@
+"""Processes that do one task after the other: a question goes in, an answer comes out, and a death costs one answer.
+
+There are libraries: loky and concurrent.futures lose all tasks with one process. pebble does not, but it forks beside threads of
+its own, takes 0.1 seconds to import, pickles what a fork has already, and passes no descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from weakref import WeakSet
+
+from sframegen.program.signals import ENDING, signals_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Work = Callable[..., object]  # gets a question's values, then its descriptors; returns an Answer, or the answer's value
+
+MAX_MESSAGE = 1 << 16  # bytes; longer ones are sent as a file
+IN_A_FILE = b"\0"  # in place of such a message
+MAX_DESCRIPTORS = 2
+PR_SET_PDEATHSIG = 1
+
+
+class Answer(NamedTuple):
+    """What comes from another process. It closes nothing."""
+
+    value: Any
+    descriptors: Sequence[int] = ()
+
+
+def death(code: int) -> ChildProcessError:
+    """What became of an item whose process died with that exit code, as subprocess has it."""
+    if code == -signal.SIGBUS:
+        return ChildProcessError("it became shorter while it was read")
+    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
+    return ChildProcessError(f"the process that worked on it {how}")
+
+
+class Forked:
+    """A process forked from this one: it has what is imported or held here. Pipes to other such processes are closed there."""
+
+    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0) -> None:
+        """`prepare`: called first there, with the descriptor to keep. `seconds`: the most for one task. Raises OSError."""
+        self.seconds = seconds
+        self.code: int | None = None  # of its end, as in subprocess
+        self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, signals_held():  # no other copy is left: the pipe ends with the process
+            _ALL.add(self)
+            try:
+                self.pid = os.fork()
+            except OSError:
+                self.pipe.close()
+                raise
+            if not self.pid:
+                _be(theirs, work, prepare, seconds)
+
+    def ask(self, question: tuple[object, ...], descriptors: Sequence[int] = ()) -> None:
+        with suppress(ConnectionError):  # it has died: answer() says so
+            send(self.pipe, question, descriptors)
+
+    def has_answered(self, seconds: float) -> bool:
+        return is_readable(self.pipe, seconds)
+
+    def answer(self) -> Answer:
+        """Wait for it. Raises ChildProcessError if the process has died."""
+        with suppress(EOFError, ConnectionError):
+            return receive(self.pipe)
+        self._wait()
+        code = self.code or 0
+        raise ChildProcessError(f"it took longer than {self.seconds:g} seconds") if code == -signal.SIGALRM else death(code)
+
+    def kill(self, number: int) -> None:
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def end(self, number: int = 0, *, waits: bool = True) -> None:
+        """Ends when it next waits for a question, or by that signal. Without `waits`, nobody waits for that."""
+        self.pipe.close()
+        self.kill(number)
+        self._wait(0 if waits else os.WNOHANG)
+
+    def _wait(self, flags: int = 0) -> None:
+        if self.code is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # another part of the program has waited for it
+                self.code = 0
+            else:
+                self.code = os.waitstatus_to_exitcode(status) if pid else None
+
+
+_ALL: WeakSet[Forked] = WeakSet()
+
+
+def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) -> None:
+    """Raises ConnectionError."""
+    message = pickle.dumps(value)
+    if len(message) <= MAX_MESSAGE:
+        socket.send_fds(pipe, [message], descriptors)
+        return
+    with os.fdopen(os.memfd_create("message", os.MFD_CLOEXEC), "wb") as file:
+        file.write(message)
+        file.flush()
+        socket.send_fds(pipe, [IN_A_FILE], [file.fileno(), *descriptors])
+
+
+def receive(pipe: socket.socket) -> Answer:
+    """Wait for what the other end sends. Raises EOFError and ConnectionError if there is none any more."""
+    message, descriptors, _, _ = socket.recv_fds(pipe, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        raise EOFError
+    if message == IN_A_FILE:
+        with os.fdopen(descriptors.pop(0), "rb") as file:
+            file.seek(0)
+            message = file.read()
+    return Answer(pickle.loads(message), descriptors)  # noqa: S301 - of our own process
+
+
+def is_readable(pipe: socket.socket, seconds: float) -> bool:
+    """Return True if something has come, or the end."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+# -- in the process
+
+
+def serve(pipe: socket.socket, work: Work, seconds: float = 0) -> None:
+    """Answer questions until nobody asks any more."""
+    with suppress(EOFError, ConnectionError):
+        while True:
+            question, given = receive(pipe)
+            if seconds:
+                signal.setitimer(signal.ITIMER_REAL, seconds)  # which ends this process
+            found = work(*question, *given)
+            value, descriptors = found if isinstance(found, Answer) else Answer(found)
+            if seconds:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            try:
+                send(pipe, value, descriptors)
+            except MemoryError as error:  # for the answer's bytes
+                send(pipe, error)
+            for descriptor in (*given, *descriptors):
+                os.close(descriptor)
+
+
+def end_with_parent() -> None:
+    """Even in the middle of a task, which must have nothing to remove: what is inherited would outlive the parent."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def nowhere(*streams: int) -> None:
+    """Connect these streams to /dev/null."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in streams:
+        os.dup2(nothing, stream)
+    if nothing not in streams:
+        os.close(nothing)
+
+
+def _be(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one
+        for number in (signal.SIGBUS, *((signal.SIGALRM,) if seconds else ())):  # that process says so
+            signal.signal(number, signal.SIG_DFL)
+        for other in _ALL:
+            other.pipe.close()
+        nowhere(0)
+        prepare(pipe.fileno())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGALRM))
+        serve(pipe, work, seconds)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except MemoryError:
+        pass
+    except Exception:  # noqa: BLE001 - whatever it is, this process does not go on as the one that forked it
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)

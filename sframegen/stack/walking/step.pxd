@@ -1,0 +1,51 @@
+cimport cython
+
+@cython.final
+cdef class CallerRule:
+    cdef public unsigned long long cfa_offset
+    cdef public unsigned long long ra_offset
+    cdef public unsigned long long fp_offset
+    cdef public int cfa_register
+    cdef public int ra_register
+    cdef public int fp_register
+    cdef public int flags
+    cdef public bint guess
+    cdef public bint sp_is_cfa
+
+@cython.final
+cdef class WalkedMachine:
+    cdef public int sp
+    cdef public int fp
+    cdef public unsigned long long sp_offset
+    cdef readonly bint little
+    cdef readonly CallerRule guess
+    cdef readonly CallerRule signal
+    cdef const long long[::1] context_pc
+    cdef const long long[::1] context_places
+
+@cython.final
+cdef class StackCursor:
+    cdef readonly WalkedMachine machine
+    cdef object memory
+    cdef unsigned long long ra_mask, mask, guess_reach
+    cdef int past_end
+    cdef public unsigned long long[::1] values
+    cdef unsigned long long[::1] saved
+    cdef public unsigned long long known
+    cdef public unsigned long long pc
+    cdef public unsigned long long lowest
+    cdef public unsigned long long stack_end
+    cdef public bint exact
+    cdef public bint has_stack
+    cdef public bint elsewhere
+    cdef const unsigned char[::1] window
+    cdef unsigned long long window_start, window_size, word
+    cdef unsigned long long cfa, ra, sp, fp
+    cdef bint keeps_fp
+
+    cdef bint is_known(self, Py_ssize_t register) except -9
+    cdef int find_caller(self, CallerRule rule) except -9
+    cdef int go_to_caller(self, CallerRule rule) except -9
+    cdef unsigned long long interrupted(self) except? 999
+    cdef int read(self, unsigned long long address) except -9
+    cdef unsigned long long byte(self, Py_ssize_t at) except? 999

@@ -1,0 +1,301 @@
+"""One step of a walk: registers, a way to read memory, and the rule of the code -> the caller's registers. Compiled.
+
+The only one in user space: for live processes, core files, and stacks that were copied. The kernel program has its twin
+(sframegen/profile/bpf/walker.bpf.c). Numbers that functions return are those of ends.End; -1: the stack goes on.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import TYPE_CHECKING, Protocol
+
+from cfi.columns import zeros
+from sframegen.stack.walking.frames import ADDRESS_MASK
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+    from sframegen.format.model import Rule
+
+COMPILED: bool = cython.compiled
+
+REGISTERS = 32  # more than any DWARF number that is known of a thread
+GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead to another stack
+
+
+class RuleFlag(IntFlag):
+    """(cfa, ra, fp): registers are DWARF numbers; without a *_REGISTER flag RA and FP are relative to the CFA."""
+
+    CFA_DEREF = 1  # cfa = *(register + offset)
+    RA_REGISTER = 2  # ra = register + offset
+    RA_DEREF = 4  # ra = *(...)
+    FP = 8  # FP is recovered; without it it is unchanged
+    FP_REGISTER = 0x10
+    FP_DEREF = 0x20
+    OUTERMOST = 0x40
+    SIGNAL = 0x80  # a signal frame: all registers come from the saved context, and the caller's PC is exact
+
+
+class CallerRule:
+    """Where the caller is, in numbers. `flags`: RuleFlag. `guess`: of a frame pointer, which may be anything else, too.
+
+    `cfa_register`: -1 for 0. `sp_is_cfa`: the caller's SP follows from the CFA.
+    """
+
+    def __init__(
+        self,
+        cfa_offset: int = 0,
+        ra_offset: int = 0,
+        fp_offset: int = 0,
+        cfa_register: int = 0,
+        ra_register: int = 0,
+        fp_register: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self.cfa_offset = cfa_offset & ADDRESS_MASK
+        self.ra_offset = ra_offset & ADDRESS_MASK
+        self.fp_offset = fp_offset & ADDRESS_MASK
+        self.cfa_register = cfa_register
+        self.ra_register = ra_register
+        self.fp_register = fp_register
+        self.flags = flags
+        self.guess = False
+        self.sp_is_cfa = True
+
+
+def caller_rule(rule: Rule, ra: int, *, signal: bool = False) -> CallerRule:
+    """`ra`: the register that has the return address where the rule says nothing of it."""
+    cfa_offset, ra_offset, fp_offset, *registers, flags = numbers_of(rule, ra, signal=signal)
+    cfa_register, ra_register, fp_register = (min(register, REGISTERS) for register in registers)
+    return CallerRule(cfa_offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, flags)
+
+
+def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, int, int, int, int, int]:
+    """The numbers of a CallerRule, in its order, and of a rule in a decoded table."""
+    flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
+    cfa = rule.cfa
+    if cfa is None:
+        return 0, 0, 0, 0, 0, 0, flags | RuleFlag.OUTERMOST
+    flags |= RuleFlag.CFA_DEREF * cfa.deref
+    ra_offset, ra_register = 0, ra
+    if rule.ra is None:
+        flags |= RuleFlag.RA_REGISTER
+    else:
+        ra_offset, ra_register = rule.ra.offset, rule.ra.register or 0
+        flags |= RuleFlag.RA_REGISTER * (rule.ra.register is not None) | RuleFlag.RA_DEREF * rule.ra.deref
+    fp_offset = fp_register = 0
+    if rule.fp is not None:
+        fp_offset, fp_register = rule.fp.offset, rule.fp.register or 0
+        flags |= RuleFlag.FP | RuleFlag.FP_REGISTER * (rule.fp.register is not None) | RuleFlag.FP_DEREF * rule.fp.deref
+    return cfa.offset, ra_offset, fp_offset, -1 if cfa.register is None else cfa.register, ra_register, fp_register, flags
+
+
+class WalkedMachine:
+    """What an ABI and its kernel fix: stack/abi/machines.py fills it. Registers are DWARF numbers.
+
+    `guess`: the rule of a frame record; None without frame pointers. `signal`: of the code that a signal handler returns to.
+    `context_pc`: where the kernel saved the PC, from SP in that code, for each form of it; `context_places`: the same for each of
+    32 registers; -1: nowhere.
+    """
+
+    def __init__(
+        self,
+        sp: int,
+        fp: int,
+        sp_offset: int,
+        little: bool,
+        guess: CallerRule | None,
+        signal: CallerRule,
+        context_pc: Column,
+        context_places: Column,
+    ) -> None:
+        self.sp = sp
+        self.fp = fp
+        self.sp_offset = sp_offset & ADDRESS_MASK
+        self.little = little
+        self.guess = guess
+        self.signal = signal
+        self.context_pc = context_pc
+        self.context_places = context_places
+
+
+class StackMemory(Protocol):
+    """The memory of a process."""
+
+    def word(self, address: int) -> int | None:
+        """Return 8 bytes of memory; None if they cannot be read."""
+
+    def window(self, address: int) -> tuple[int, Bytes]:
+        """Return some memory around the address and where it begins, to be read without asking again; of any size, or none."""
+
+
+class StackCursor:
+    """A frame of a stack, and the way to its caller: `find_caller`, then `go_to_caller`.
+
+    `values`: registers by DWARF number, and in `known` a bit for each that is known. `exact`: the next instruction is at `pc`; else
+    a call ends there. `lowest`: what the caller's SP must not be below; `stack_end`: nor above; `past_end`: the End if it is.
+    `elsewhere`: this frame is on another stack than the one that was copied.
+
+    After `find_caller`: `cfa`, and the caller's PC, `ra`.
+    """
+
+    def __init__(self, machine: WalkedMachine, ra_mask: int, memory: StackMemory | None, past_end: int) -> None:
+        """`ra_mask`: the bits of a return address that are not its signature. `memory`: None if all there is is the window."""
+        self.machine = machine
+        self.memory = memory
+        self.ra_mask = ra_mask & ADDRESS_MASK
+        self.past_end = past_end
+        self.values = zeros("Q", REGISTERS)
+        self.saved = zeros("Q", REGISTERS)
+        self.known = self.pc = self.lowest = self.stack_end = 0
+        self.exact = self.has_stack = True
+        self.elsewhere = False
+        self.window: Bytes = b""
+        self.window_start = self.window_size = self.word = 0
+        self.cfa = self.ra = self.sp = self.fp = 0
+        self.keeps_fp = False
+        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        self.mask = ADDRESS_MASK
+        self.guess_reach = GUESS_REACH
+
+    def look_at(self, start: int, window: Bytes) -> None:
+        """Read memory there first."""
+        self.window_start = start
+        self.window = window
+        self.window_size = len(window)
+
+    def is_known(self, register: cython.Py_ssize_t) -> cython.bint:
+        return register < 32 and self.known >> register & 1 != 0
+
+    def find_caller(self, rule: CallerRule) -> cython.int:
+        """Find the caller's registers; nothing of this frame changes."""
+        flags: cython.int = rule.flags
+        end: cython.int
+        cfa: cython.ulonglong = rule.cfa_offset
+        ra: cython.ulonglong
+        fp: cython.ulonglong = self.values[self.machine.fp]
+        sp: cython.ulonglong
+        self.keeps_fp = self.is_known(self.machine.fp)
+        if flags & 0x40:  # OUTERMOST
+            return 0
+        if not self.has_stack:
+            return 24  # NO_STACK
+        if rule.cfa_register >= 0:
+            if not self.is_known(rule.cfa_register):
+                return 9  # UNKNOWN_REGISTER
+            cfa = (self.values[rule.cfa_register] + cfa) & self.mask
+        if rule.guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # below or on another stack
+            return 6  # GUESS_FAILED
+        if flags & 1:  # CFA_DEREF
+            end = self.read(cfa)
+            if end >= 0:
+                return end
+            cfa = self.word
+        ra = (cfa + rule.ra_offset) & self.mask
+        if flags & 2:  # RA_REGISTER
+            if not self.is_known(rule.ra_register):
+                return 9
+            ra = (self.values[rule.ra_register] + rule.ra_offset) & self.mask
+        if flags & 4:  # RA_DEREF
+            end = self.read(ra)
+            if end >= 0:
+                return end
+            ra = self.word
+        ra &= self.ra_mask
+        sp = (cfa + self.machine.sp_offset) & self.mask
+        if flags & 8:  # FP
+            self.keeps_fp = not flags & 0x10 or self.is_known(rule.fp_register)  # else it is lost, which few frames notice
+            fp = (cfa + rule.fp_offset) & self.mask
+            if flags & 0x10 and self.keeps_fp:  # FP_REGISTER
+                fp = (self.values[rule.fp_register] + rule.fp_offset) & self.mask
+            if flags & 0x20 and self.keeps_fp:  # FP_DEREF
+                end = self.read(fp)
+                if end == 13:  # COPY_TOO_SHORT
+                    return end
+                self.keeps_fp = end < 0  # below SP, where copies begin, a register's value may remain that is restored already
+                fp = self.word
+        if not flags & 0x80:  # SIGNAL: the interrupted code may be on another stack
+            if sp < self.lowest or (sp == self.lowest and not self.exact):
+                return 8  # NOT_ASCENDING
+            if sp > self.stack_end:
+                return self.past_end
+        self.cfa = cfa
+        self.ra = ra
+        self.sp = sp
+        self.fp = fp
+        if ra == 0:
+            return 1  # NO_RETURN
+        return 6 if rule.guess and cfa & 7 else -1
+
+    def go_to_caller(self, rule: CallerRule) -> cython.int:
+        """Make the caller that was found with this rule the current frame."""
+        known: cython.ulonglong = 0
+        one: cython.ulonglong = 1
+        sp: cython.ulonglong = self.sp
+        if rule.flags & 0x80:  # SIGNAL
+            known = self.interrupted()
+        if not known >> self.machine.fp & 1 and self.keeps_fp:
+            self.values[self.machine.fp] = self.fp
+            known |= one << self.machine.fp
+        if known >> self.machine.sp & 1:
+            sp = self.values[self.machine.sp]
+        elif rule.sp_is_cfa:
+            self.values[self.machine.sp] = sp
+            known |= one << self.machine.sp
+        self.known = known
+        self.lowest = sp
+        self.pc = self.ra
+        self.exact = rule.flags & 0x80 != 0
+        return -1
+
+    def interrupted(self) -> cython.ulonglong:
+        """Take all registers that the kernel saved with the caller's PC; return which: none if it saved another one."""
+        known: cython.ulonglong = 0
+        one: cython.ulonglong = 1
+        sp: cython.ulonglong = self.values[self.machine.sp]
+        form: cython.Py_ssize_t
+        place: cython.longlong
+        i: cython.Py_ssize_t
+        if not self.is_known(self.machine.sp):
+            return 0
+        for form in range(len(self.machine.context_pc)):
+            if self.read((sp + self.machine.context_pc[form]) & self.mask) < 0 and self.word & self.ra_mask == self.ra:
+                for i in range(32):
+                    place = self.machine.context_places[32 * form + i]
+                    if place >= 0 and self.read((sp + place) & self.mask) < 0:
+                        self.saved[i] = self.word
+                        known |= one << i
+                break
+        for i in range(32):
+            if known >> i & 1:
+                self.values[i] = self.saved[i]
+        return known
+
+    def read(self, address: cython.ulonglong) -> cython.int:
+        """Set `word` to the 8 bytes at that address."""
+        at: cython.ulonglong = (address - self.window_start) & self.mask
+        value: cython.ulonglong = 0
+        i: cython.Py_ssize_t
+        if self.window_size < 8 or at > self.window_size - 8:
+            if self.memory is None:
+                return 7 if address < self.window_start and not self.elsewhere else 13  # UNREADABLE, COPY_TOO_SHORT
+            start, window = self.memory.window(address)
+            self.look_at(start, window)
+            at = (address - self.window_start) & self.mask
+            if self.window_size < 8 or at > self.window_size - 8:
+                word = self.memory.word(address)
+                if word is None:
+                    return 7
+                self.word = word
+                return -1
+        for i in range(8):
+            value |= self.byte(at + i) << (8 * i if self.machine.little else 56 - 8 * i)
+        self.word = value
+        return -1
+
+    def byte(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+        return self.window[at]

@@ -1,0 +1,76 @@
+"""One function alone, analysed: what is proven of it, and where it leads."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
+from sframegen.code.function.analysis import Row, Surroundings, Walker
+from sframegen.code.function.blocks import GOES_ON, IS_LAST
+from sframegen.code.function.findings import COMES_BACK, Findings
+from sframegen.code.isa.effects import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.isa.frame_state import State
+    from sframegen.code.isa.instruction_set import Isa
+
+
+class Exit(NamedTuple):
+    """A jump or a fall out of the function."""
+
+    source: int
+    target: int
+    state: State
+
+
+class Analysis(NamedTuple):
+    """What is proven. Code without a row is not proven."""
+
+    rows: list[Row]  #: ascending
+    exits: list[Exit]
+    calls: list[tuple[int | None, int | None]]  #: (target, slot) of the calls that are reached
+    returns: bool  #: with an instruction that returns, or a jump to anywhere
+    contradiction: int | None  #: an instruction that returns with another frame than the entry's; then there are no rows
+    too_costly: bool  #: the walk took too many steps; `contradiction` says where
+
+
+def analyse(pieces: Sequence[Piece], entries: Mapping[int, State], isa: Isa, surroundings: Surroundings) -> Analysis:
+    """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states."""
+    walker = Walker(isa, surroundings)
+    complete = walker.walk(pieces, entries)
+    blocks, states = walker.blocks, walker.frames.states
+    exits = [Exit(source, target, states[state]) for source, target, state in blocks.exits] if complete else []
+    contradiction = blocks.address_of(blocks.contradiction) if blocks.contradiction >= 0 else None
+    calls = [call for call, note in zip(_calls(pieces), blocks.notes, strict=False) if call and note & (GOES_ON | IS_LAST)]
+    findings = Findings(_Nothing(), array("Q"), array("Q"))
+    walker.give(findings, entries, complete=complete)
+    found = findings.columns()
+    words = zip(found.row_start, found.row_word, strict=True)
+    rows = [Row(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
+    return Analysis(rows, exits, calls, bool(found.marks[0] & COMES_BACK), contradiction, not complete)
+
+
+def _calls(pieces: Sequence[Piece]) -> list[tuple[int | None, int | None] | None]:
+    """For each point (target, slot) if it is a call."""
+    return [
+        (address if flow & 1 << DIRECT else None, address if flow & 1 << SLOT else None) if flow & 7 == Flow.CALL else None
+        for piece in pieces
+        for flow, address in zip(piece.flows, piece.addresses, strict=True)
+    ]
+
+
+class _Nothing:
+    """Nothing is known outside of the function."""
+
+    def __init__(self) -> None:
+        self.stubs: set[int] = set()
+        self.never_return: set[int] = set()
+        self.names: dict[str, int] = {}
+        self.callees_by_slot: dict[int, int | str | None] = {}
+
+    def callee(self, target: int | None, _slot: int | None) -> int | None:
+        return target
