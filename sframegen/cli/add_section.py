@@ -8,18 +8,10 @@ from sframegen import api
 from sframegen.api.added import fates_table, total_fates
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, for_code
-from sframegen.cli.shared.write_options import (
-    OUTPUT,
-    OUTPUT_DIR,
-    OUTPUT_OR_DIR,
-    PRESERVE_TIMESTAMPS,
-    READ_BACK_OR_NOT,
-    VERIFICATION,
-    dry_run,
-)
+from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
@@ -48,7 +40,7 @@ if TYPE_CHECKING:
 @adding(
     ADD_SECTION,
     before={
-        "optimize": (OUTPUT, OUTPUT_DIR, JOBS, PRESERVE_TIMESTAMPS, dry_run(), VERIFICATION),
+        "optimize": (RESULTS, dry_run(), VERIFICATION),
         "debug_file": (
             click.option(
                 "--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written."
@@ -59,10 +51,7 @@ if TYPE_CHECKING:
     },
 )
 @JSON_LIST
-@click.pass_context
-def command(
-    ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, Any], how: How, strict: bool, min_coverage: float | None
-) -> None:
+def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, strict: bool, min_coverage: float | None) -> None:
     """Add an SFrame section to each FILE, made from its call frame information.
 
     Code and data keep their bytes and addresses; the section comes after the last segment. FILE is replaced only when the new
@@ -95,9 +84,7 @@ def command(
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
     if how.verbose and not how.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)
 
 
 def _print(summary: Summary, *, verbose: bool, plan: bool) -> None:

@@ -44,9 +44,7 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
     min_coverage("Exit 1 if the sections cover less of all code."),
     adding(ADD_TREE),
 )
-@click.pass_context
 def command(
-    ctx: click.Context,
     roots: tuple[str, ...],
     *,
     tree: Tree,
@@ -92,9 +90,7 @@ def command(
     elif report is not None:
         with run.file(report):
             write(report, to_json(trees))
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)
 
 
 def _worker(keywords: dict[str, Any]) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:

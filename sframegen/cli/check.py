@@ -14,7 +14,6 @@ from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
-from sframegen.detached.stores import directories_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,14 +53,12 @@ if TYPE_CHECKING:
 @verbose("Also print notes, all findings, and an account of all executable bytes.")
 @QUIET
 @JSON_LIST
-@click.pass_context
 def command(
-    ctx: click.Context,
     files: tuple[str, ...],
     *,
     consumer: Consumer,
     keywords: dict[str, Any],
-    sections: tuple[str, ...],
+    sections: list[str],
     instructions: bool,
     second_reader: bool | None,
     strict: bool,
@@ -84,7 +81,7 @@ def command(
         api.check,
         consumer=consumer,
         **keywords,
-        sections=directories_of(sections),
+        sections=sections,
         instructions=instructions,
         second_reader=second_reader,
     )
@@ -101,9 +98,7 @@ def command(
         for warning in () if how.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         _print(report, verbose=how.verbose, quiet=how.quiet)
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)
 
 
 def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:

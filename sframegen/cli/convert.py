@@ -6,19 +6,10 @@ import click
 
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes
-from sframegen.cli.shared.write_options import (
-    OUTPUT,
-    OUTPUT_DIR,
-    OUTPUT_OR_DIR,
-    PRESERVE_TIMESTAMPS,
-    READ_BACK_OR_NOT,
-    VERIFICATION,
-    dry_run,
-    format_version,
-)
+from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run, format_version
 
 if TYPE_CHECKING:
     from sframegen.api.converted import VersionChange
@@ -33,17 +24,13 @@ if TYPE_CHECKING:
 )
 @FILES
 @format_version(default=None)
-@OUTPUT
-@OUTPUT_DIR
-@JOBS
-@PRESERVE_TIMESTAMPS
+@RESULTS
 @dry_run()
 @VERIFICATION
 @verbose("List what was left out, and why.")
 @QUIET
 @JSON_LIST
-@click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
+def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
     """Rewrite the SFrame section of each FILE in another version of the format, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
@@ -55,9 +42,7 @@ def command(ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, A
     for change in changes(run, files, api.convert, keywords, how):
         if how.prints_lines:
             _print(change, verbose=how.verbose, plan=keywords["dry_run"])
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)
 
 
 def _print(change: VersionChange, *, verbose: bool, plan: bool) -> None:

@@ -7,7 +7,7 @@ import click
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.views import open_views
-from sframegen.detached.stores import Stores, directories_of
+from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @SECTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of the addresses.")
 @click.pass_context
-def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections: tuple[str, ...], as_json: bool) -> None:
+def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections: list[str], as_json: bool) -> None:
     """Print the rule for each ADDR in FILE's SFrame section, as an equation.
 
     ADDR is a link-time address (hexadecimal, with or without 0x), a function name, or name+offset with the offset in decimal or as
@@ -50,7 +50,7 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
     with run.file(file):
         given = open_views(file)
         if isinstance(given, ElfFile):
-            answers += _in_linked(given, addresses, run, Stores(directories_of(sections)))
+            answers += _in_linked(given, addresses, run, Stores(sections))
         else:
             answers += _in_objects(given, file, addresses, run)
     if as_json:

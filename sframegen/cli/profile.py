@@ -17,7 +17,7 @@ from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
-from sframegen.detached.stores import Stores, directories_of
+from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.copies.counting import Wanted
@@ -149,7 +149,7 @@ def command(
     tid: tuple[int, ...],
     by: str,
     collapse_runtime: bool,
-    sections: tuple[str, ...],
+    sections: list[str],
     how: How,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
@@ -177,7 +177,7 @@ def command(
     if run.status:
         ctx.exit(run.status)
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
-    stores = Stores(directories_of(sections))
+    stores = Stores(sections)
     status = 0
     with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
         if perf_data is not None:

@@ -6,19 +6,10 @@ import click
 
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes
-from sframegen.cli.shared.write_options import (
-    FORCE_FOREIGN,
-    OUTPUT,
-    OUTPUT_DIR,
-    OUTPUT_OR_DIR,
-    PRESERVE_TIMESTAMPS,
-    READ_BACK_OR_NOT,
-    VERIFICATION,
-    dry_run,
-)
+from sframegen.cli.shared.write_options import FORCE_FOREIGN, OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -34,17 +25,13 @@ if TYPE_CHECKING:
     ],
 )
 @FILES
-@OUTPUT
-@OUTPUT_DIR
-@JOBS
-@PRESERVE_TIMESTAMPS
+@RESULTS
 @FORCE_FOREIGN
 @dry_run()
 @VERIFICATION
 @QUIET
 @JSON_LIST
-@click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
+def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
     """Remove the SFrame section from each FILE.
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
@@ -57,6 +44,4 @@ def command(ctx: click.Context, files: tuple[str, ...], *, keywords: dict[str, A
             click.echo(removal.one_line())
             if keywords["dry_run"] and removal.plan is not None:
                 click.echo(str(removal.plan))
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)

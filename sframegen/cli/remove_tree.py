@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     examples=[Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root")],
 )
 @tree_options(FORCE_FOREIGN)
-@click.pass_context
-def command(ctx: click.Context, roots: tuple[str, ...], *, tree: Tree, keywords: dict[str, Any], how: How) -> None:
+def command(roots: tuple[str, ...], *, tree: Tree, keywords: dict[str, Any], how: How) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
@@ -52,9 +51,7 @@ def command(ctx: click.Context, roots: tuple[str, ...], *, tree: Tree, keywords:
             f"{count_of(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
         )
-    if how.as_json:
-        run.print_json()
-    ctx.exit(run.status)
+    run.end(as_json=how.as_json)
 
 
 def _remove(keywords: dict[str, Any], file: Location, hard_links: list[Location]) -> SectionRemoval:

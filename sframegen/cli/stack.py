@@ -11,7 +11,7 @@ from sframegen.cli.shared.common_options import duration, tid, verbose
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
-from sframegen.detached.stores import Stores, directories_of
+from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import format_of, write_profile
 from sframegen.stack import report
@@ -80,7 +80,7 @@ def command(
     sysroot: str | None,
     tid: int | None,
     convert: bool,
-    sections: tuple[str, ...],
+    sections: list[str],
     count: int | None,
     duration: float | None,
     until_exit: bool,
@@ -105,7 +105,7 @@ def command(
         raise click.UsageError("--exe and --sysroot are for --core")
     form = "json" if as_json else "folded" if folded else "raw" if raw else None
     run = Run()
-    stores = Stores(directories_of(sections))
+    stores = Stores(sections)
     tracer = Tracer(convert=convert, stores=stores, limit=max_frames)
     symbols = Symbols(tracer.objects)
     stacks = None

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.program.forked import Answer, Forked, end_with_parent, nowhere
@@ -116,7 +115,8 @@ def helpers() -> Helpers:
 def _is_running(process: Forked) -> bool:
     """Return True if it runs, or would if a CPU were free."""
     try:
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("R")
+        with open(f"/proc/{process.pid}/stat", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
+            return file.read().rpartition(b") ")[2].startswith(b"R")
     except OSError:
         return False
 

@@ -6,12 +6,12 @@ import errno
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import click
 
 from cfi.errors import SframegenError
-from sframegen.detached.stores import VARIABLE
+from sframegen.detached.stores import VARIABLE, directories_of
 from sframegen.elf.text import printable, shortened
 from sframegen.program.turn import REFUSALS, turn
 
@@ -50,6 +50,7 @@ SECTIONS = click.option(
     metavar="DIR",
     multiple=True,
     type=Directory(),
+    callback=lambda _ctx, _parameter, given: directories_of(given),
     help=f"Find detached sections in this directory, then in those of ${VARIABLE}. May be given again.",
 )
 
@@ -110,6 +111,12 @@ class Run:
         import json  # noqa: PLC0415 - takes as long as a small file
 
         sys.stdout.writelines(json_list(iter([json.dumps(report)]) for report in self.taken()))
+
+    def end(self, *, as_json: bool) -> NoReturn:
+        """End the command with its status, after the reports if they are wanted."""
+        if as_json:
+            self.print_json()
+        raise click.exceptions.Exit(self.status)
 
     def taken(self) -> list[dict[str, Any]]:
         """The reports as JSON has them; there are none afterwards."""

@@ -8,7 +8,7 @@ import click
 
 from linker.inject.kernel_versions import safe_on
 from sframegen.cli.shared.command import options
-from sframegen.cli.shared.common_options import keyword, part_of_how
+from sframegen.cli.shared.common_options import JOBS, keyword, part_of_how
 from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
 
@@ -29,8 +29,9 @@ OUTPUT_DIR = part_of_how(
     type=PathName(),
     help="Write files with the same names into this directory. Who owns them is decided as with -o.",
 )
-OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
 PRESERVE_TIMESTAMPS = keyword("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
+RESULTS = options(OUTPUT, OUTPUT_DIR, JOBS, PRESERVE_TIMESTAMPS)  # of the commands that change each FILE
+OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
 FORCE_FOREIGN = keyword("--force", is_flag=True, help="Also remove sections that other tools produced.")
 
 
