@@ -187,6 +187,6 @@ def sync(directory: int, location: Location) -> None:
 
 
 def is_unchanged(source: Source) -> bool:
-    """True if the open file is unchanged since it was opened_directory. Users cannot set its time of change (ctime)."""
+    """True if the open file is unchanged since it was opened. Users cannot set its time of change (ctime)."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
