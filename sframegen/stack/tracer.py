@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
-from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in
 from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
@@ -176,6 +175,8 @@ class _View:
 
     def _rule_of(self, loaded: LoadedObject, found: Match, address: int) -> Rule | None:
         """Return what holds of the rule that was found: not all of it while an exception's handler is installed."""
+        from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
+
         rule: Rule | None = found.rule
         if found.size <= MAX_FUNCTION:
             for one in installations_in(loaded.code(found.start, found.size), found.start, self.abi):
