@@ -64,7 +64,7 @@ class CheckReport:
     def one_line(self) -> str:
         """The line that the command prints by default."""
         counts = [(sum(finding.severity is severity for finding in self.findings), severity) for severity in reversed(Severity)]
-        found = ", ".join(f"{count:,} {severity.name.lower()}" + "s" * (count != 1) for count, severity in counts[:2] if count)
+        found = ", ".join(count_of(count, severity.name.lower()) for count, severity in counts[:2] if count)
         line = f"{printable(self.file)}: {found or 'good'}"
         if self.version:
             line += f"; SFrame version {self.version}, {count_of(self.functions, 'function')}"

@@ -72,8 +72,8 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
         yield "no-segment", ""
     elif section is None and elf.sections:
         yield "no-section", ""
-    if section is not None:
-        yield from _section(section)
+    if section is not None and section.header.sh_flags & FLAGS != SHF_ALLOC:
+        yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
     places = [
         SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
         SectionPlace(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
@@ -120,11 +120,6 @@ def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
     except FormatError:  # a finding already, where it is read
         return
     yield from _bytes(elf, contents, section)
-
-
-def _section(section: Section) -> Iterator[Broken]:
-    if section.header.sh_flags & FLAGS != SHF_ALLOC:
-        yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
 
 
 def _mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.checks.finding import Finding, Severity
+from sframegen.elf.text import count_of
 from sframegen.format.model import AT_CFA, FdeType
 from sframegen.tables.join import of_rules
 
@@ -60,7 +61,7 @@ def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
         if count:
             first[limit.name] = min(start, first.get(limit.name, start))
     notes = [
-        Finding(name, severity, f"{counts[name]:,} byte{'s' * (counts[name] != 1)} of code {says}", "kernel", address=first[name])
+        Finding(name, severity, f"{count_of(counts[name], 'byte')} of code {says}", "kernel", address=first[name])
         for name, says, severity in LIMITS
         if name in first
     ]

@@ -16,7 +16,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification import rule_list, wellformed
 from sframegen.checks.specification.rule_list import FILE, KEPT, RULES, WALKED
-from sframegen.checks.specification.wellformed import examine, well_formed
+from sframegen.checks.specification.wellformed import examine
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, Phdr, Shdr
 from sframegen.format.decode import decode
@@ -145,13 +145,13 @@ def test_what_cannot_be_decoded_has_an_error(name: str) -> None:
 @given(st.binary(max_size=200), st.sampled_from([1, 2, 3]), st.sampled_from(["little", "big"]))
 def test_any_bytes_are_judged(data: bytes, version: int, order: str) -> None:
     magic = (0xDEE2).to_bytes(2, "little" if order == "little" else "big")
-    assert well_formed(magic + bytes([version]) + data, 0x1000, executable=[]) or len(data) > 24
+    assert examine(magic + bytes([version]) + data, 0x1000, executable=[]).findings or len(data) > 24
 
 
 @pytest.mark.parametrize("size", range(0, 361, 7))
 def test_every_cut_is_noticed(size: int) -> None:
     base = base_named("AMD64 V3")
-    assert well_formed(base.data[: min(size, len(base.data) - 1)], base.address)
+    assert examine(base.data[: min(size, len(base.data) - 1)], base.address).findings
 
 
 def test_many_faults_are_counted_and_few_kept() -> None:
@@ -176,7 +176,7 @@ def test_functions_that_share_a_large_block_are_quick() -> None:
     )
     block = rows.to_bytes(2, "little") + bytes([2, 0, 0]) + b"".join(row.to_bytes(4, "little") + b"\3\10" for row in range(rows))
     editor.set_header(num_fdes=functions, num_fres=rows, freoff=len(index), fre_len=len(block))
-    assert well_formed(bytes(editor.data[:28]) + index + block, 0) == []
+    assert examine(bytes(editor.data[:28]) + index + block, 0).findings == []
 
 
 def test_more_rules_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_more_rules_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_code_is_not_judged() -> None:
     base = base_named("AMD64 V3")
-    assert well_formed(base.data, base.address + 0x10000000) == []
-    assert {finding.rule for finding in well_formed(base.data, base.address, executable=[])} == {"start-outside-code"}
+    assert examine(base.data, base.address + 0x10000000).findings == []
+    assert {finding.rule for finding in examine(base.data, base.address, executable=[]).findings} == {"start-outside-code"}
 
 
 def test_an_index_without_order_is_judged_in_order() -> None:

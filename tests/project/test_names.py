@@ -40,7 +40,6 @@ AMBIGUOUS = {
     "sample",
     "sweep",
     "verdict",
-    "well_formed",
     "within",
     "words_of",
 }

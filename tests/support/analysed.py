@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
-from sframegen.code.function.analysis import FunctionWalker, StateRow, Surroundings
+from sframegen.code.function.analysis import FunctionWalker, Surroundings
 from sframegen.code.function.blocks import GOES_ON, IS_LAST
 from sframegen.code.function.findings import COMES_BACK, Findings
 from sframegen.code.isa.effects import Flow
@@ -14,9 +14,18 @@ from sframegen.code.isa.effects import Flow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sframegen.code.context.file_context import FileContext
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.isa.instruction_set import Isa
+
+
+class StateRow(NamedTuple):
+    """[start, end) has the state."""
+
+    start: int
+    end: int
+    state: FrameState
 
 
 class Exit(NamedTuple):
@@ -46,7 +55,7 @@ def analyse(pieces: Sequence[Piece], entries: Mapping[int, FrameState], isa: Isa
     exits = [Exit(source, target, states[state]) for source, target, state in blocks.exits] if complete else []
     contradiction = blocks.address_of(blocks.contradiction) if blocks.contradiction >= 0 else None
     calls = [call for call, note in zip(_calls(pieces), blocks.notes, strict=False) if call and note & (GOES_ON | IS_LAST)]
-    findings = Findings(_Nothing(), array("Q"), array("Q"))
+    findings = Findings(cast("FileContext", _Nothing()), array("Q"), array("Q"))
     walker.give(findings, entries, complete=complete)
     found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)

@@ -9,7 +9,7 @@ from sframegen.checks.finding import Finding, Severity
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF_EXECINSTR
 from sframegen.elf.symbols import function_symbols_before
-from sframegen.elf.text import printable
+from sframegen.elf.text import count_of, printable
 from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
 
@@ -92,21 +92,22 @@ def wrong(
 
 def absent(elf: ElfFile, found: list[Stretch], code: int) -> Finding:
     """`code`: bytes that are absent, recorded or not."""
-    first = [group[0] for group in {one.fde: [one] for one in reversed(found)}.values()][::-1]
-    names = place_names(elf, [one.start for one in first[:NAMED]])
-    where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
-    message = f"{code:,} bytes of code that can be said are not covered: {where}"
-    return Finding("cfi-absent", Severity.NOTE, message, address=first[0].start)
+    first = {one.fde: one.start for one in reversed(found)}
+    return _note(elf, "cfi-absent", f"{code:,} bytes of code that can be said are not covered", first)
 
 
 def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
     """`code`: bytes that the section describes and no CFI does, without padding, recorded or not."""
-    first = list(dict(zip(reversed(found.function), reversed(found.start), strict=True)).values())
-    first.reverse()
+    first = dict(zip(reversed(found.function), reversed(found.start), strict=True))
+    return _note(elf, "cfi-silent", f"{code:,} bytes of code are covered that are not in the CFI", first)
+
+
+def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Finding:
+    """`functions`: each with the address of its first range, the last function first."""
+    first = [*functions.values()][::-1]
     names = place_names(elf, first[:NAMED])
-    where = ", ".join(names.values()) + (", ..." if len(first) > NAMED else "")
-    message = f"{code:,} bytes of code are covered that are not in the CFI: {where}"
-    return Finding("cfi-silent", Severity.NOTE, message, address=first[0])
+    message = f"{says}: {', '.join(names.values())}" + (", ..." if len(first) > NAMED else "")
+    return Finding(rule, Severity.NOTE, message, address=first[0])
 
 
 def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
@@ -138,8 +139,7 @@ def _fault(one: Stretch, section: ComparedSection, abi: Abi, rules: Sequence[Rul
 
 
 def _bytes(ranges: Sequence[Stretch]) -> str:
-    count = sum(one.end - one.start for one in ranges)
-    return f"{count:,} byte" + "s" * (count != 1)
+    return count_of(sum(one.end - one.start for one in ranges), "byte")
 
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:

@@ -13,6 +13,7 @@ from sframegen.checks.second.meaning import Outcome, depends_on_pc, is_plain, ve
 from sframegen.checks.second.pyelftools_cfi import FdeColumns, read
 from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans
 from sframegen.elf.ranges import Range, gaps
+from sframegen.elf.text import count_of
 from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def second_reading(
         result.findings += _findings(elf, "second-reader", FIRST, only_first, abi)
     result.findings += _findings(elf, "second-reader-left-out", LEFT_OUT, found["left_out"], abi)
     if result.code["unjudged"]:
-        why = "".join(f"; {count:,} FDE{'s' * (count != 1)}: {reason}" for reason, count in functions.unread.most_common())
+        why = "".join(f"; {count_of(count, 'FDE')}: {reason}" for reason, count in functions.unread.most_common())
         message = f"{result.code['unjudged']:,} bytes of code are not judged by pyelftools{why}"
         result.findings.append(Finding("second-reader-unjudged", Severity.NOTE, message))
     return result
@@ -159,15 +160,11 @@ def _findings(elf: ElfFile, rule: str, says: str, places: list[Disagreement], ab
     names = place_names(elf, [place.start for place in shown])
     for place in shown:
         given = _given(place.given, abi) if place.given else ""
-        message = f"{names[place.start]}, {_bytes(place.size)}: {says.format(given=given, state=_row(place.state, abi))}"
+        message = f"{names[place.start]}, {count_of(place.size, 'byte')}: {says.format(given=given, state=_row(place.state, abi))}"
         yield Finding(rule, Severity.ERROR, message, address=place.start)
     rest = sum(place.size for place in places[SHOWN:])
     if rest:
-        yield Finding(rule, Severity.ERROR, f"{_bytes(rest)} more, about which the readers disagree")
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} byte{'s' * (count != 1)}"
+        yield Finding(rule, Severity.ERROR, f"{count_of(rest, 'byte')} more, about which the readers disagree")
 
 
 def _given(given: SectionRule, abi: Abi) -> str:

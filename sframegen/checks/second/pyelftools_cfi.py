@@ -178,7 +178,8 @@ class _Reader:
             cie.instructions = _judged(cie.instructions)
             self._afford(_steps(cie.instructions), end - offset)
             table = cie.get_decoded().table
-            if len(table) <= sum(one.opcode in ADVANCES for one in cie.instructions) and _by_expression(cie.instructions):
+            opcodes = [one.opcode for one in cie.instructions]
+            if len(table) <= sum(opcode in ADVANCES for opcode in opcodes) and DEF_CFA_EXPRESSION in opcodes:
                 raise UnreadError(LAST_ROW)  # noqa: TRY301
             letters = cie.header.augmentation
             self.cies[offset] = _Cie(cie.header.return_address_register, b"S" in letters, b"B" in letters, cie.instructions)
@@ -254,11 +255,6 @@ class _Reader:
             return None
         ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
         return CfiRow(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
-
-
-def _by_expression(instructions: list[CallFrameInstruction]) -> bool:
-    """True if an expression is the CFA at some place."""
-    return any(one.opcode == DEF_CFA_EXPRESSION for one in instructions)
 
 
 def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:

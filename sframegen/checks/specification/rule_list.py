@@ -89,10 +89,6 @@ FILE = (
     SpecificationRule("mapped-unreadable", ERROR, "section is mapped without read permission"),
     SpecificationRule("mapped-writable", WARNING, "section is mapped writable"),
     SpecificationRule("machine", ERROR, "ABI or byte order is not that of the file"),
-    SpecificationRule(
-        "dynamic-read-only",
-        ERROR,
-        "PT_DYNAMIC is writable, but no PT_LOAD maps it so: dynamic loaders crash",
-    ),
+    SpecificationRule("dynamic-read-only", ERROR, "PT_DYNAMIC is writable, but no PT_LOAD maps it so: dynamic loaders crash"),
 )
 RULES = {rule.name: rule for rule in (*HEADER, *WALKED, *WORDS, *FILE)}

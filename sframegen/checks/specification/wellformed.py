@@ -93,17 +93,6 @@ class Facts:
             self.findings.append(Finding(name, rule.severity, rule.says + (f": {detail}" if detail else ""), "", offset, address))
 
 
-def well_formed(
-    section: memoryview | bytes,
-    address: int,
-    *,
-    executable: Sequence[Range] | None = None,
-    byte_order: ByteOrder | None = None,
-) -> list[Finding]:
-    """Check a section loaded at `address`. `executable`: (start, end) of segments, ascending. `byte_order`: the file's."""
-    return examine(section, address, executable=executable, byte_order=byte_order).findings
-
-
 def examine(
     section: memoryview | bytes,
     address: int,
@@ -111,7 +100,7 @@ def examine(
     executable: Sequence[Range] | None = None,
     byte_order: ByteOrder | None = None,
 ) -> Facts:
-    """Return the facts of `well_formed` and those that consumers.py needs besides."""
+    """Check a section loaded at `address`. `executable`: (start, end) of segments, ascending. `byte_order`: the file's."""
     view = memoryview(section)
     facts = Facts(len(view), address, executable, byte_order)
     header = _read_header(view, facts)

@@ -165,10 +165,9 @@ class Piece:
         """Return all points."""
         return map(self.point, range(len(self.at)))
 
-    def flow_points(self, address: int = 0) -> Iterator[Point]:
-        """Return the points from an address on that change the flow of control."""
-        first = bisect_left(self.at, address - self.start) if address > self.start else 0
-        return (self.point(number) for number in range(first, len(self.at)) if self.flows[number])
+    def flow_points(self) -> Iterator[Point]:
+        """Return the points that change the flow of control."""
+        return (self.point(number) for number, flow in enumerate(self.flows) if flow)
 
     def numbers_of(self, kind: int) -> Iterator[int]:
         """Return the numbers of the points whose Flow, with its bit DIRECT or SLOT, is `kind`."""

@@ -35,14 +35,6 @@ MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: t
 START = attrgetter("start")
 
 
-class StateRow(NamedTuple):
-    """[start, end) has the state."""
-
-    start: int
-    end: int
-    state: FrameState
-
-
 class Surroundings(NamedTuple):
     """What is known outside the function."""
 
@@ -63,11 +55,6 @@ class FunctionWalker:
         self.blocks = BasicBlocks()
         self.known_targets = {} if surroundings.known_targets is None else surroundings.known_targets
         self.known_slots = {} if surroundings.known_slots is None else surroundings.known_slots
-        self.pieces: Sequence[Piece] = ()
-        self.frames: Frames
-        self.tables: dict[int, Sequence[int]] = {}
-        self.likeness: dict[tuple[bytes, int], bool] = {}
-        self.doubted = False
 
     def walk(self, pieces: Sequence[Piece], entries: Mapping[int, FrameState]) -> bool:
         """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
@@ -77,7 +64,7 @@ class FunctionWalker:
         """
         self.pieces = pieces
         self.frames = frames = pieces[-1].frames
-        self.likeness = {}
+        self.likeness: dict[tuple[bytes, int], bool] = {}
         self.doubted = False
         points = _points(pieces, frames)
         blocks = self.blocks
@@ -168,8 +155,8 @@ def _points(pieces: Sequence[Piece], frames: Frames) -> Points:
     return Points(marks, at, ends, effects, flows, addresses)
 
 
-def rules(rows: Iterable[StateRow], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
-    """Yield (start, end, rule) of the ascending rows that determine a rule; neighbours with equal rules are joined."""
+def rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
+    """Yield (start, end, rule) of the ascending rows (start, end, state) that determine a rule; equal neighbours are joined."""
     last: tuple[int, int, Rule] | None = None
     for start, end, state in rows:
         rule = rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset)

@@ -131,9 +131,7 @@ def effects(mnemonic: str, operands: str) -> Effects:
     if mnemonic in READS or not named:
         return ()
     target = FOLLOWED.get(named[0])
-    written = tuple(
-        Lose(FOLLOWED[name]) for name in (named if mnemonic.startswith(("swp", "cas", "ld")) else named[:1]) if name in FOLLOWED
-    )
+    written = _lost(named if mnemonic.startswith(("swp", "cas", "ld")) else named[:1])
     if target is None or named[0] not in WIDE:
         return written
     parts = operands.split(", ", 2)

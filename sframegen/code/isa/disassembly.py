@@ -40,7 +40,6 @@ class Disassembler:
         second = low[0] + (1 if sys.byteorder == "little" else -1)
         texts = (places[name].offset for name in ("bytes", "mnemonic", "op_str"))
         self.record = CapstoneRecord(ctypes.sizeof(record), low[0], second, low[1], *texts)
-        self._record_bytes = ctypes.sizeof(record)
         self._pointer: Any = ctypes.POINTER(record)
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
@@ -55,7 +54,7 @@ class Disassembler:
                 raise self._failure(status)
             return b""
         try:
-            return ctypes.string_at(found, count * self._record_bytes)
+            return ctypes.string_at(found, count * self.record.size)
         finally:
             library.cs_free(found, count)
 

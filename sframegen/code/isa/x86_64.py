@@ -40,19 +40,8 @@ READS = {
     "vucomiss", "fld", "fild", "fldcw", "ldmxcsr", "vldmxcsr", "ptest", "vptest", "prefetcht0", "prefetcht1", "prefetcht2",
     "prefetchnta", "prefetchw", "cmpsb", "cmpsq", "endbr64",
 }  # fmt: skip
-WRITES_ALL = {
-    "xchg",
-    "xadd",
-    "mulx",
-    "cmpxchg",
-    "enter",
-    "push2",
-    "pop2",
-    "push2p",
-    "pop2p",
-    "pushp",
-    "popp",
-}  # operands, and unread ones
+WRITES_ALL = {"xchg", "xadd", "mulx", "cmpxchg"}  # operands
+UNREAD = {"push2", "pop2", "push2p", "pop2p", "pushp", "popp"}  # and so SP and FP are lost
 WITHOUT_OPERANDS = {
     "leave": (Add(SP, FP, 0), Load(FP, SP, 0), Add(SP, SP, 8)),
     "pushfq": (Add(SP, SP, -8), Store(OTHER, SP, 0, 8)),
@@ -71,7 +60,7 @@ TAKES = {"lea": Take.RELATIVE, "mov": Take.CONSTANT}
 def matters(mnemonic: str) -> bool:
     """Return True if such an instruction may change a followed register without naming it, or pads."""
     name = _name(mnemonic)
-    return name[0] == "j" or name in CONTROL or name in IMPLIED or name in WRITES_ALL or name in PADS
+    return name[0] == "j" or name in CONTROL or name in IMPLIED or name in WRITES_ALL or name in UNREAD or name in PADS
 
 
 def pads(mnemonic: str, operands: str) -> bool:
@@ -94,7 +83,7 @@ def point(address: int, end: int, mnemonic: str, operands: str, first_byte: int)
     if "sp" in operands or "bp" in operands:
         found = effects(name, operands)
         return Point(address, end, found) if found else None
-    if name in WRITES_ALL and name not in ("xchg", "xadd", "mulx", "cmpxchg"):
+    if name in UNREAD:
         return Point(address, end, LOST)
     return None
 
@@ -123,7 +112,7 @@ def effects(name: str, operands: str) -> Effects:
         return _push(first)
     if name == "pop":
         return _pop(first)
-    if name in ("pushf", "popf") or (name in IMPLIED) or (name in WRITES_ALL and name not in ("xchg", "xadd", "cmpxchg", "mulx")):
+    if name in IMPLIED or name in UNREAD:
         return LOST
     if name in READS or (name == "imul" and len(parts) == 1):
         return ()
@@ -138,28 +127,21 @@ def effects(name: str, operands: str) -> Effects:
 
 
 def _push(what: str) -> Effects:
-    if what in FOLLOWED and what not in WIDE:
-        return LOST
-    if (
-        what.startswith("word ")
-        or (len(what) == 2 and what not in ("fs", "gs", "r8", "r9") and not NUMBER.match(what))
-        or what[-1:] == "w"
-    ):
-        return LOST
-    return (Add(SP, SP, -8), Store(WIDE.get(what, OTHER), SP, 0, 8))
+    return LOST if _is_narrow(what) else (Add(SP, SP, -8), Store(WIDE.get(what, OTHER), SP, 0, 8))
 
 
 def _pop(what: str) -> Effects:
     if what in WIDE:
         return (Lose(SP),) if what == "rsp" else (Load(FP, SP, 0), Add(SP, SP, 8))
-    if (
-        what in FOLLOWED
-        or what.startswith("word ")
-        or what[-1:] == "w"
-        or (len(what) == 2 and what not in ("fs", "gs", "r8", "r9"))
-    ):
-        return LOST
-    return (Add(SP, SP, 8), *_store(what, OTHER))
+    return LOST if _is_narrow(what) else (Add(SP, SP, 8), *_store(what, OTHER))
+
+
+def _is_narrow(what: str) -> bool:
+    """Return True if a push or a pop of it is not one of eight bytes."""
+    if what in FOLLOWED:
+        return what not in WIDE
+    is_pair = len(what) == 2 and what not in ("fs", "gs", "r8", "r9") and not NUMBER.match(what)
+    return is_pair or what.startswith("word ") or what[-1:] == "w"
 
 
 def _store(place: str, what: Register) -> Effects:

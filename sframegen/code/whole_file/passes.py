@@ -6,9 +6,8 @@ A range that is not a function by itself, such as a `.cold` part, is analysed to
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context import callees
 from sframegen.code.context.file_context import FileContext
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
     T = TypeVar("T")
+    Cutter = Callable[[FileContext, list[Range]], FindingColumns]
 
 MAX_PASSES = 5
 MAX_CUTS = 8  # rounds: so deep may functions never return because their callees do not
@@ -56,19 +56,16 @@ SAMPLE = 32  # one in this many functions is analysed first
 OFTEN = 8  # calls from the functions that are analysed first
 
 
-@dataclass
-class Survey:
+class Survey(NamedTuple):
     """The result for a file: rows as columns, ascending, each with the number of its state."""
 
-    start: array[int] = field(default_factory=lambda: array("Q"))
-    end: array[int] = field(default_factory=lambda: array("Q"))
-    state: array[int] = field(default_factory=lambda: array("I"))
-    states: list[FrameState] = field(default_factory=list)
-    never_return: set[int] = field(default_factory=set)
-    certain: set[int] = field(
-        default_factory=set
-    )  #: starts of the ranges of functions that are called, or return with the entry's frame
-    decoded_bytes: int = 0  #: in all passes
+    start: array[int]
+    end: array[int]
+    state: array[int]
+    states: list[FrameState]
+    never_return: set[int]
+    certain: set[int]  #: starts of the ranges of functions that are called, or return with the entry's frame
+    decoded_bytes: int  #: in all passes
 
 
 def survey(
@@ -85,8 +82,7 @@ def survey(
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
-    passes = _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), Crew(jobs, progress))
-    return passes.run(_alone, ranges)
+    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), Crew(jobs, progress), _alone, ranges).run()
 
 
 def survey_silent(
@@ -102,8 +98,7 @@ def survey_silent(
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
     for found in crew.share(partial(_called, context), windows, _size):
         hints |= found
-    passes = _Passes(context, begins | stubs, crew, proving=True)
-    return passes.run(_swept, list(chunks(silent, hints)))
+    return _Passes(context, begins | stubs, crew, _swept, list(chunks(silent, hints)), proving=True).run()
 
 
 # -- the work of a process
@@ -142,11 +137,16 @@ def _size(one: Range) -> int:
 
 
 class _Passes:
-    """The passes. `proving`: a function counts only if it proves itself."""
+    """The passes. `cutter`: cuts `parts` of the code into ranges; `proving`: a function counts only if it proves itself."""
 
-    def __init__(self, context: FileContext, known: set[int], crew: Crew, *, proving: bool = False) -> None:
+    def __init__(
+        self, context: FileContext, known: set[int], crew: Crew, cutter: Cutter, parts: Sequence[Range], *, proving: bool = False
+    ) -> None:
         self.context = context
         self.crew = crew
+        self.cutter = cutter
+        self.parts = parts
+        self.part_places = _places(parts)
         self.proving = proving
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.entries = known  # starts of functions, wherever they are
@@ -156,19 +156,14 @@ class _Passes:
         self.doubtful: set[int] = set()  # inside instructions of what may not be code
         self.results = Results()
         self.cut: dict[int, int] = {}  # starts of ranges, with their functions when they were cut
-        self.parts: Sequence[Range] = ()  # of the code: ranges are cut from them
-        self.part_places = Places(array("Q"), array("Q"))
-        self.ranges = Places(array("Q"), array("Q"))
 
-    def run(self, look: Callable[[FileContext, list[Range]], FindingColumns], parts: Sequence[Range]) -> Survey:
-        self.parts = parts
-        self.part_places = _places(parts)
-        self._sample(look)
+    def run(self) -> Survey:
+        self._sample()
         sampled = {self.part_places.number(start) for start in self.results.functions}
         self.entries = self.learned.known
-        self._cut(look, [part for number, part in enumerate(parts) if number not in sampled])
+        self._cut([part for number, part in enumerate(self.parts) if number not in sampled])
         if self.proving:
-            self._cut_again(look)
+            self._cut_again()
         else:
             self._settle()
         return self._result()
@@ -176,9 +171,9 @@ class _Passes:
     def _shown(self) -> Evidence:
         return self.results.shown(self.entries, proving=self.proving)
 
-    def _cut(self, look: Callable[[FileContext, list[Range]], FindingColumns], parts: Sequence[Range]) -> None:
+    def _cut(self, parts: Sequence[Range]) -> None:
         """Cut parts of the code into ranges."""
-        self._look(look, parts, _size)
+        self._look(self.cutter, parts, _size)
         shown = self._shown()
         columns = self.results.columns
         for number in newly_cut(shown, self.cut):
@@ -191,7 +186,7 @@ class _Passes:
             self.pointers = pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
         self.learned.pointed_at = set(starts).intersection(self.pointers or ())
 
-    def _cut_again(self, look: Callable[[FileContext, list[Range]], FindingColumns]) -> None:
+    def _cut_again(self) -> None:
         """Cut parts again whose code goes on after calls that turn out not to return, until there are none."""
 
         def wrong() -> set[int]:
@@ -211,7 +206,7 @@ class _Passes:
                 return
             self._forget(stale)
             self.cut = {start: number for start, number in self.cut.items() if self.part_places.number(start) not in stale}
-            self._cut(look, [self.parts[number] for number in sorted(stale)])
+            self._cut([self.parts[number] for number in sorted(stale)])
         self._settle()
         self._forget(wrong())
 
@@ -233,7 +228,7 @@ class _Passes:
             functions = self.results.functions
             self.results.forget([functions[pieces[0][0]] for pieces, _ in stale])
 
-    def _sample(self, look: Callable[[FileContext, list[Range]], FindingColumns]) -> None:
+    def _sample(self) -> None:
         """Analyse a few functions, and those that they call often, or last: this finds many functions that never return.
 
         Parts that call these are analysed again, because they may never return either. Programs in Go call a few of them from
@@ -245,7 +240,7 @@ class _Passes:
         for _ in range(MAX_CUTS):
             if not wanted:
                 return
-            self._look(look, [self.parts[number] for number in sorted(wanted)], _size)
+            self._look(self.cutter, [self.parts[number] for number in sorted(wanted)], _size)
             looked |= wanted
             shown = self._shown()
             credible = credible_of(shown)
@@ -291,22 +286,21 @@ class _Passes:
         entered = [
             number for number in self.results.functions.values() if columns.end_entry[number] < columns.end_entry[number + 1]
         ]
-        result = Survey(never_return=self.context.never_return, decoded_bytes=self.crew.done, states=self.results.states)
-        result.certain = certain(shown, entered, self.context)
+        sure, states = certain(shown, entered, self.context), self.results.states
         owner = owners(shown, self.ranges)
         if self.proving:
             false = self.false_begins | (self.doubtful - self.entries)
             false_parts = bytearray(start in false for start, _ in self.parts)
             wrong = set(within(shown, self.part_places, false_parts))
             every = [number for number in entered if number not in wrong]
-            as_entered = bytes(is_entry(state, self.context.isa.entry) for state in result.states)
+            as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             proof = Proof(self.ranges, owner, as_entered)
             entered = proof.proven(shown, every, self.learned.called, self.context.holds)
         chosen = bytearray(shown.count)
         for number in entered:
             chosen[number] = 1
-        result.start, result.end, result.state = rows_of(shown, self.ranges, owner, chosen)
-        return result
+        rows = rows_of(shown, self.ranges, owner, chosen)
+        return Survey(*rows, states, self.context.never_return, sure, self.crew.done)
 
 
 def _places(ranges: Sequence[Range]) -> Places:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
-from sframegen.code.context.program_entry import entry_range
-from sframegen.code.function.analysis import StateRow, rule_of_state, rules
+from sframegen.code.decoding.pieces import decode
+from sframegen.code.function.analysis import rule_of_state, rules
+from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
 MAX_SIZE = 1 << 30  # bytes of a function
+MAX_ENTRY = 256  # bytes of code where a program begins; in C libraries it is shorter than 100
 
 
 class SynthesizedFunction(NamedTuple):
@@ -118,10 +120,25 @@ def _plt(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
 
 
 def _entry(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    found = entry_range(search.elf, search.abi, silent)
-    if found is not None:
-        start, end = found
-        yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
+    """Return the code that runs first in a process, and so has no caller, recognised at the entry address of the ELF header.
+
+    It ends with its first call or jump, which does not return; a trap or another call may follow a call.
+    """
+    start = search.elf.header.e_entry
+    limit = next((high for low, high in silent if low <= start < high), None)
+    isa = machine_of(search.abi).isa
+    if limit is None or isa is None:
+        return
+    code = bytes(search.elf.at(start, min(MAX_ENTRY, limit - start)))
+    if not isa.program_entry.match(code):
+        return
+    points = list(decode(code, start, isa).flow_points())
+    if not points or points[0].flow not in (Flow.CALL, Flow.JUMP):
+        return
+    end = points[0].end
+    if points[0].flow is Flow.CALL and len(points) > 1 and points[1].address == end and points[1].flow in (Flow.CALL, Flow.STOP):
+        end = points[1].end
+    yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
 
 
 def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
@@ -135,7 +152,7 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunct
     at_entry = isa.entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
-    rows = rules((StateRow(start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
+    rows = rules(((start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
     signed = [
         [start for start, number in zip(found.start, found.state, strict=True) if found.states[number][-2:] == (True, key_b)]
         for key_b in (False, True)
