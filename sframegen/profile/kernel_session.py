@@ -192,7 +192,7 @@ class KernelSession:
                     stack = Stack.of(record.pid, record.tid, record.frames, record.end)
                     words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
                     self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
-                    self._name(record.pid, record.comm)
+                    self.collected.commands.setdefault(record.pid, record.comm)
                 case Unfinished():
                     self._wait_for(record)
                 case SampledMoment():
@@ -231,15 +231,11 @@ class KernelSession:
             self._walker.drop_table(number)
             self._walker.dropped.discard(number)
 
-    def _name(self, pid: int, comm: str) -> None:
-        self.collected.commands.setdefault(pid, comm)
-
     def _wait_for(self, record: Unfinished) -> None:
-        if record.pid not in self._sampled:
-            self._sampled.add(record.pid)
+        self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-        self._name(record.pid, record.comm)
+        self.collected.commands.setdefault(record.pid, record.comm)
         self._new.append(record)
 
     # -- tables
