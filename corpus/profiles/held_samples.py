@@ -139,9 +139,8 @@ class HeldSamples:
             return Walked(record.frames, record.end)
         spans = self._follower.spans(record.pid, record.nanoseconds)
         if spans is None:
-            return Walked(record.frames, record.end)
-        start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
-        end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
+            return Walked(tuple(record.where.frames), record.end)
+        end = self._copies.walk(span_columns(spans), record.where, record.stack_start, record.stack)
         return Walked(self._copies.frames(), end)
 
     def _publish(self, *pids: int) -> None:

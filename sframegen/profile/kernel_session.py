@@ -24,7 +24,7 @@ from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
@@ -341,8 +341,7 @@ class KernelSession:
         if known is None:
             self._new.append(record)
             return
-        start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
-        end = self._copies.walk(span_columns(known), start, record.stack_start, record.stack)
+        end = self._copies.walk(span_columns(known), record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
             self._wait(record, spans)
