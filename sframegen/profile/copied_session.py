@@ -25,8 +25,6 @@ from sframegen.profile.events.attributes import (
     EventError,
     EventFlag,
     SampleType,
-    disable,
-    enable,
     open_event,
 )
 from sframegen.profile.events.cpu_rings import CpuRings
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
-SET_OUTPUT = 0x2405  # request of ioctl
+ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # requests of ioctl
 PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
 ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
@@ -108,7 +106,7 @@ class CopiedSession:
         self.collected.started = time.time()
         self._began = time.monotonic()
         for descriptor in (*self._rings.filenos, *self._descriptors):
-            enable(descriptor)
+            fcntl.ioctl(descriptor, ENABLE, 0)
 
     def turn(self, seconds: float = 0.1) -> None:
         self._poll.poll(seconds)
@@ -118,7 +116,7 @@ class CopiedSession:
         """End sampling, and walk all that waits."""
         collected = self.collected
         for descriptor in (*self._rings.filenos, *self._descriptors):
-            disable(descriptor)
+            fcntl.ioctl(descriptor, DISABLE, 0)
         self._receive()
         self._counting.finish()
         collected.notes += notes_on_files(collected)
