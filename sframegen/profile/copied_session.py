@@ -27,9 +27,8 @@ from sframegen.profile.events.attributes import (
     SampleType,
     open_event,
 )
-from sframegen.profile.events.cpu_rings import CpuRings
+from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
 from sframegen.profile.events.event_records import RecordReader, SampleRecord
-from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes

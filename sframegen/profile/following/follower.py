@@ -18,9 +18,8 @@ from sframegen.profile.events.attributes import (
     SampleType,
     open_event,
 )
-from sframegen.profile.events.cpu_rings import CpuRings
+from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
-from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
