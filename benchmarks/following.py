@@ -90,11 +90,11 @@ def records_alone() -> None:
     def apply() -> None:
         for number in range(MADE // 8):
             pid, at = 10_000_000 + number, number + 1
-            processes.apply(TaskRecord(True, pid, pid - 1, pid, pid - 1, at), at)
+            processes.apply(TaskRecord(True, pid, pid - 1, pid, pid - 1), at)
             processes.apply(CommRecord(pid, pid, "true", by_exec=True), at)
             for start in range(5):
                 processes.apply(MmapRecord(pid, pid, start << 12, start + 1 << 12, 0, executable=True, path="/x", inode=1), at)
-            processes.apply(TaskRecord(False, pid, 1, pid, 1, at), at)
+            processes.apply(TaskRecord(False, pid, 1, pid, 1), at)
 
     print(f"records alone: {MADE / _cpu_seconds(apply):,.0f} a second")
 

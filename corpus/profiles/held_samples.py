@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import HeldSample, KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.packed_frames import NO_FILE, unpacked_frame
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import host_abi
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,10 +29,30 @@ FREQUENCY = 997
 PATIENCE = 30.0  # seconds without a sample
 ALL_REGISTERS = (1 << 16) - 1
 ALL_BITS = (1 << 64) - 1
+HELD, HELD_AT = struct.Struct(f"=I4xQ{REGISTERS}Q"), 8  # in struct shared
 
 
 class NothingSampledError(Exception):
     """The processes wait for something, or have ended."""
+
+
+class HeldSample(NamedTuple):
+    """The registers of the sample whose process is stopped: `registers` by DWARF number, without the PC."""
+
+    pc: int
+    registers: tuple[int, ...]
+
+
+class HoldingWalker(KernelWalker):
+    """A sample stops its process."""
+
+    def held(self) -> HeldSample | None:
+        held, pc, *registers = HELD.unpack_from(self._shared, HELD_AT)
+        return HeldSample(pc, tuple(registers)) if held else None
+
+    def release(self) -> None:
+        """The next sample may stop its process; the one that is stopped now is the caller's to continue."""
+        self._shared[HELD_AT : HELD_AT + 4] = bytes(4)
 
 
 class Walked(NamedTuple):
@@ -66,7 +88,7 @@ class HeldSamples:
 
     def __init__(self) -> None:
         self._follower = Follower([])
-        self._walker = KernelWalker(set(), Sampling(frequency=FREQUENCY, threads=True, hold=True))
+        self._walker = HoldingWalker(set(), Sampling(frequency=FREQUENCY, threads=True, hold=True))
         self._copies = CopyWalker(host_abi(), lambda number: self._follower.files.by_number[number].elf)
         self.made: dict[int, MadeTable] = {}  # by number of the file
         self._published: dict[int, tuple[CodeSpan, ...]] = {}
@@ -139,9 +161,8 @@ class HeldSamples:
             return Walked(record.frames, record.end)
         spans = self._follower.spans(record.pid, record.nanoseconds)
         if spans is None:
-            return Walked(record.frames, record.end)
-        start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
-        end = self._copies.walk(span_columns(spans), start, record.stack_start, record.stack)
+            return Walked(tuple(record.where.frames), record.end)
+        end = self._copies.walk(span_columns(spans), record.where, record.stack_start, record.stack)
         return Walked(self._copies.frames(), end)
 
     def _publish(self, *pids: int) -> None:

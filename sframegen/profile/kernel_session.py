@@ -24,7 +24,7 @@ from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
@@ -192,7 +192,7 @@ class KernelSession:
                     stack = Stack.of(record.pid, record.tid, record.frames, record.end)
                     words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
                     self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
-                    self._name(record.pid, record.comm)
+                    self.collected.commands.setdefault(record.pid, record.comm)
                 case Unfinished():
                     self._wait_for(record)
                 case SampledMoment():
@@ -231,15 +231,11 @@ class KernelSession:
             self._walker.drop_table(number)
             self._walker.dropped.discard(number)
 
-    def _name(self, pid: int, comm: str) -> None:
-        self.collected.commands.setdefault(pid, comm)
-
     def _wait_for(self, record: Unfinished) -> None:
-        if record.pid not in self._sampled:
-            self._sampled.add(record.pid)
+        self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-        self._name(record.pid, record.comm)
+        self.collected.commands.setdefault(record.pid, record.comm)
         self._new.append(record)
 
     # -- tables
@@ -345,8 +341,7 @@ class KernelSession:
         if known is None:
             self._new.append(record)
             return
-        start = Start(record.registers, record.known, record.pc, record.exact, record.frames, record.guessed)
-        end = self._copies.walk(span_columns(known), start, record.stack_start, record.stack)
+        end = self._copies.walk(span_columns(known), record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
             self._wait(record, spans)

@@ -74,10 +74,8 @@ class Probe(NamedTuple):
 def probe() -> Probe:
     """Look, and try what can be tried at no cost. Raises nothing: what is missing is a fact."""
     held = _capabilities()
-    kernel, program = (
-        _try("kernel", check_kernel, os.uname().release),
-        _try("kernel program", read_object, "built for this machine"),
-    )
+    kernel = _try("kernel", check_kernel, os.uname().release)
+    program = _try("kernel program", read_object, "built for this machine")
     runtime = _try("libbpf.so.1", library, "found")
     allowed = _may_use_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
     missing = sorted({"CAP_BPF", "CAP_PERFMON"} - held) if "CAP_SYS_ADMIN" not in held else []
@@ -90,29 +88,14 @@ def probe() -> Probe:
     everyone = _event("perf events of all processes", -1, kernel=True)
     level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if (found := paranoia()) is None else str(found))
     names = ", ".join(event.name for event in available())
-    facts = [
-        kernel,
-        program,
-        runtime,
-        listed,
-        allowed,
-        level,
-        own,
-        own_kernel,
-        everyone,
-        Fact("events", bool(names), names or "none"),
-    ]
+    events = Fact("events", bool(names), names or "none")
+    facts = [kernel, program, runtime, listed, allowed, level, own, own_kernel, everyone, events]
     bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
     traces = bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"})
-    others = bpf and traces
     best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
-    return Probe(
-        facts,
-        best,
-        Backend.KERNEL if others else Backend.NONE,
-        Backend.KERNEL if others else Backend.NONE,
-        _remedies(facts, best, is_privileged=listed.fine and traces and (allowed.fine or not runtime.fine)),
-    )
+    others = Backend.KERNEL if bpf and traces else Backend.NONE
+    is_privileged = listed.fine and traces and (allowed.fine or not runtime.fine)
+    return Probe(facts, best, others, others, _remedies(facts, best, is_privileged=is_privileged))
 
 
 def _try(name: str, what: Any, found: str) -> Fact:  # noqa: ANN401 - any function without arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
+from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.step import REGISTERS
 
@@ -30,7 +31,7 @@ class NewStack(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """A walk that met unknown code. `frames`: those walked, without the one at `pc`, in which it stopped."""
+    """A walk that met unknown code. `where`: it stopped in the frame at this PC, which is not among those walked."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     cpu: int
@@ -38,15 +39,10 @@ class Unfinished(NamedTuple):
     tid: int
     comm: str
     end: End
-    frames: tuple[int, ...]
-    pc: int
-    exact: bool  # the next instruction is at `pc`; else a call ends there
-    guessed: bool  # a frame pointer led to this frame
-    known: int  # a bit for each register, by DWARF number
-    registers: tuple[int, ...]  # by DWARF number; the PC is not among them
+    where: Start
     stack_start: int
     stack: bytes
-    missing: int  # at `pc`: the number of the file whose table was missing, if that is why
+    missing: int  # at the PC: the number of the file whose table was missing, if that is why
     serial: int  # the word that it was checked with
 
 
@@ -88,24 +84,8 @@ def decode_record(record: bytes) -> KernelRecord:
     at = _STOPPED.size + _STACK.size
     frames = struct.unpack_from(f"={number}Q", record, at)
     at += 8 * number
-    return Unfinished(
-        time,
-        cpu,
-        pid,
-        tid,
-        _name(comm),
-        End(end),
-        frames,
-        pc,
-        bool(flags & STOPPED_EXACT),
-        bool(flags & STOPPED_GUESSED),
-        known,
-        tuple(registers),
-        start,
-        record[at : at + size],
-        missing,
-        serial,
-    )
+    where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
+    return Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
 
 
 def _name(comm: bytes) -> str:

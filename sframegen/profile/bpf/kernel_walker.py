@@ -18,10 +18,9 @@ from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, create_table, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
-from sframegen.profile.events.online_cpus import online_cpus
+from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
-from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,8 +44,6 @@ _COUNT_KEY = struct.Struct("=QII")
 _U32 = struct.Struct("=I")
 _STATE_AT = 40  # in struct file
 _USED = 8
-_HELD = struct.Struct(f"=I4xQ{REGISTERS}Q")
-_HELD_AT = 8  # in struct shared
 PENDING, WITHOUT, READY = 0, 1, 2
 
 EVENT_PROGRAM = "on_event"
@@ -88,7 +85,7 @@ class Sampling(NamedTuple):
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
-    hold: bool = False  # a sample stops its process, and is the only one until release(); each is sent, and none is counted
+    hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
 
 
 class Guard(NamedTuple):
@@ -101,13 +98,6 @@ class Guard(NamedTuple):
 UNGUARDED = Guard(0, 0)
 NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
 NOWHERE = Guard(1, 0)  # no process has memory there
-
-
-class HeldSample(NamedTuple):
-    """The registers of the sample whose process is stopped: `registers` by DWARF number, without the PC."""
-
-    pc: int
-    registers: tuple[int, ...]
 
 
 def read_object() -> bytes:
@@ -180,7 +170,7 @@ class KernelWalker:
         self._counts = [program.map(name, _COUNT_KEY.size, 8) for name in ("counts", "more_counts")]
         self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
-        self._shared = _mapped(program.bss_fd(), _HELD_AT + _HELD.size)
+        self._shared = _mapped(program.bss_fd(), mmap.PAGESIZE)
         self._ring = RecordRing(program.map("ring", 0, 0).fd)
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
@@ -360,14 +350,6 @@ class KernelWalker:
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self._turn()
         return records
-
-    def held(self) -> HeldSample | None:
-        held, pc, *registers = _HELD.unpack_from(self._shared, _HELD_AT)
-        return HeldSample(pc, tuple(registers)) if held else None
-
-    def release(self) -> None:
-        """The next sample may stop its process; the one that is stopped now is the caller's to continue."""
-        self._shared[_HELD_AT : _HELD_AT + 4] = bytes(4)
 
     def _turn(self) -> None:
         """The program counts in the other map, which no run has written for some time."""

@@ -239,12 +239,9 @@ class Program:
 
     def set_constants(self, value: bytes) -> None:
         """Write .rodata, before the program is loaded."""
-        handle = None
-        while handle := self._functions.bpf_object__next_map(self._object, handle):
-            if self._functions.bpf_map__name(handle).endswith(b".rodata"):
-                size = c.c_size_t()
-                place = self._functions.bpf_map__initial_value(handle, c.byref(size))
-                c.memmove(place, value, min(size.value, len(value)))
+        size = c.c_size_t()
+        place = self._functions.bpf_map__initial_value(self._section(".rodata"), c.byref(size))
+        c.memmove(place, value, min(size.value, len(value)))
 
     def leave_out(self, name: str) -> None:
         self._functions.bpf_program__set_autoload(self._program(name), False)
@@ -258,11 +255,15 @@ class Program:
         return Map(self._functions.bpf_map__fd(self._map(name)), name, key_size, value_size)
 
     def bss_fd(self) -> int:
+        return int(self._functions.bpf_map__fd(self._section(".bss")))
+
+    def _section(self, name: str) -> int:
+        """Return the map that libbpf makes of a section."""
         handle = None
         while handle := self._functions.bpf_object__next_map(self._object, handle):
-            if self._functions.bpf_map__name(handle).endswith(b".bss"):
-                return int(self._functions.bpf_map__fd(handle))
-        raise LoadError("the object file of the kernel program has no .bss")
+            if self._functions.bpf_map__name(handle).endswith(name.encode()):
+                return int(handle)
+        raise LoadError(f"the object file of the kernel program has no {name}")
 
     def attach(self, name: str) -> None:
         """Attach to the tracepoint that the section's name says."""
@@ -286,9 +287,8 @@ class Program:
         self._functions.bpf_link__destroy(link)
 
     def close(self) -> None:
-        for link in self._links:
-            self._functions.bpf_link__destroy(link)
-        self._links.clear()
+        while self._links:
+            self.detach(self._links[0])
         if self._object:
             self._functions.bpf_object__close(self._object)
             self._object = None

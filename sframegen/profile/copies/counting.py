@@ -10,20 +10,23 @@ from sframegen.profile.collected import Collected, Moment, Stack
 from sframegen.profile.events.event_records import REGISTERS_64
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
-from sframegen.profile.walk.copied_stack import CopyWalker, Start
-from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.profile.events.event_records import SampleRecord
+    from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.following.processes import Processes
+    from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import TableBuilder
+    from sframegen.profile.walk.steps import SpanColumns
 
 NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
 NO_64_BITS = "32-bit code, for which there are no tables"
@@ -65,6 +68,64 @@ def registers_mask(abi: Abi) -> int:
     """All registers that a walk can use, for an event's attributes."""
     known = conventions_of(abi).sampled
     return sum(1 << number for number in {known.pc, *known.places.values()}) if known else 0
+
+
+class CopiedSample(NamedTuple):
+    """A sample that has not been walked. `spans`: of its process at that time; the same object as long as they do not change."""
+
+    nanoseconds: int
+    cpu: int
+    pid: int
+    tid: int
+    start: Start
+    stack_start: int
+    stack: Bytes
+    spans: Sequence[CodeSpan]
+
+
+class WalkQueue:
+    """`done` gets each sample with its end and frames; `request` the number of each file that a walk needs, once."""
+
+    def __init__(
+        self,
+        walker: CopyWalker,
+        request: Callable[[int], None],
+        done: Callable[[CopiedSample, End, tuple[int, ...]], None],
+    ) -> None:
+        self.walker = walker
+        self.bytes = 0  # of stacks that wait
+        self._request = request
+        self._done = done
+        self._waiting: dict[int, list[CopiedSample]] = {}  # by the number of the file
+        self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by process: its spans, and the same by columns
+
+    def add(self, sample: CopiedSample) -> None:
+        """Walk a sample, or keep it until the tables are there."""
+        known = self._columns.get(sample.pid)
+        if known is None or known[0] is not sample.spans:
+            known = self._columns[sample.pid] = (sample.spans, span_columns(sample.spans))
+        end = self.walker.walk(known[1], sample.start, sample.stack_start, sample.stack)
+        if end is not End.NO_TABLE:
+            self._done(sample, end, self.walker.frames())
+            return
+        number = self.walker.missing
+        self.bytes += len(sample.stack)
+        if number in self._waiting:
+            self._waiting[number].append(sample)
+        else:
+            self._waiting[number] = [sample]
+            self._request(number)
+
+    def add_table(self, number: int, table: DecodedTable | None) -> None:
+        """Use the table of a file, None if there is none, and walk what waited for it. Raises FormatError if it is cut off."""
+        self.walker.add_table(number, table)
+        for sample in self._waiting.pop(number, ()):
+            self.bytes -= len(sample.stack)
+            self.add(sample)
+
+    def forget(self, pid: int) -> None:
+        """The process has ended, and no sample of it will come."""
+        self._columns.pop(pid, None)
 
 
 class Counting:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.abi import Abi
     from sframegen.profile.copies.perf_file import TimedRecord
-    from sframegen.profile.events.attributes import EventAttributes
     from sframegen.profile.tables.table_cache import TableCache
 
 BEFORE = -1  # before all times: what perf read from /proc has time 0
@@ -68,15 +67,12 @@ def _usable(file: PerfFile) -> dict[int, str]:
     usable = {
         number: file.name_of(number)
         for number, event in enumerate(file.events)
-        if event.attributes.sample_type & NEEDED == NEEDED and not _is_dummy(event.attributes)
+        if event.attributes.sample_type & NEEDED == NEEDED
+        and (event.attributes.type, event.attributes.config) != (TYPE_SOFTWARE, SOFTWARE_DUMMY)
     }
     if not usable:
         raise file.error("its samples have no copies of stacks: record with perf record --call-graph dwarf")
     return usable
-
-
-def _is_dummy(attributes: EventAttributes) -> bool:
-    return (attributes.type, attributes.config) == (TYPE_SOFTWARE, SOFTWARE_DUMMY)
 
 
 def _chosen(file: PerfFile, usable: dict[int, str], event: str | None) -> int:

@@ -150,26 +150,25 @@ class PerfFile:
             kind, misc, size = HEADER.unpack_from(data, at)
             if size < HEADER.size or size > end - at:
                 raise self.error(f"it is cut off or damaged: a record of {size} bytes at offset {at:#x}, {end - at} are left")
+            body = data[at + HEADER.size : at + size]
             if kind in WANTED:
-                self._note(kind, data, at, expanded=expanded)
+                self._note(kind, body, -1 - at if expanded else at)
             elif expanded and kind in (COMPRESSED, COMPRESSED_2):
                 raise self.error("it is damaged: compressed records in compressed ones")
             elif kind >= ATTRIBUTE:
-                self._added(kind, misc, bytes(data[at + HEADER.size : at + size]))
+                self._added(kind, misc, bytes(body))
                 if kind in WITH_PAYLOAD:
                     size += WITH_PAYLOAD[kind].unpack_from(data, at + HEADER.size)[0] + 7 & ~7
             at += size
         return at
 
-    def _note(self, kind: int, data: Bytes, at: int, *, expanded: bool) -> None:
-        _, _, size = HEADER.unpack_from(data, at)
-        body = data[at + HEADER.size : at + size]
+    def _note(self, kind: int, body: Bytes, place: int) -> None:
         event = self._all_events().event_of(kind, body)
         if event is None:
             self.unknown += 1
             return
         self._times.append(self._all_events().time_of(event, kind, body))
-        self._places.append(-1 - at if expanded else at)
+        self._places.append(place)
 
     def _all_events(self) -> RecordedEvents:
         """All events are known when the first record comes."""

@@ -79,7 +79,7 @@ class _Format:
 
     def time_of(self, kind: int, body: Bytes) -> int:
         if kind != RecordKind.SAMPLE:
-            return self.reader.id_of(kind, bytes(body)).time
+            return self.reader.time_of(kind, bytes(body))
         time: int = WORD.unpack_from(body, self._time_in_sample)[0] if self._time_in_sample is not None else 0
         return time
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 from dataclasses import astuple, dataclass
 from enum import IntFlag
@@ -23,7 +22,6 @@ FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewe
 SIZE = 128
 LAYOUT = Struct("=IIQQQQQI20xQQIi32x")  # without breakpoints, more parts of `config`, and what is in no record that we read
 CLOEXEC = 8
-ENABLE, DISABLE = 0x2400, 0x2401  # requests of ioctl
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
@@ -129,14 +127,6 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
         refused = ctypes.get_errno()
         raise EventError(_in_words(refused, attributes, pid, name or "perf"), refused)
     return descriptor
-
-
-def enable(descriptor: int) -> None:
-    fcntl.ioctl(descriptor, ENABLE, 0)
-
-
-def disable(descriptor: int) -> None:
-    fcntl.ioctl(descriptor, DISABLE, 0)
 
 
 def paranoia() -> int | None:

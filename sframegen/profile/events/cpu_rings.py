@@ -1,8 +1,9 @@
-"""The ring buffers of events on all CPUs -> their records in the order of time."""
+"""The CPUs that run now; the ring buffers of events on all of them -> their records in the order of time."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.events.ring import RawRecord
 
+ONLINE = Path("/sys/devices/system/cpu/online")
 TIME = Struct("=Q")
 TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
 
@@ -78,3 +80,16 @@ class CpuRings:
     def close_all(self) -> None:
         for cpu in list(self.by_cpu):
             self.close(cpu)
+
+
+def online_cpus() -> set[int]:
+    return cpus_in(ONLINE.read_text())
+
+
+def cpus_in(text: str) -> set[int]:
+    """Return the numbers in a list like `0-3,8`."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus

@@ -25,8 +25,6 @@ class RecordKind(IntEnum):
     LOST = 2
     COMM = 3
     EXIT = 4
-    THROTTLE = 5
-    UNTHROTTLE = 6
     FORK = 7
     SAMPLE = 9
     MMAP2 = 10
@@ -84,18 +82,10 @@ class TaskRecord(NamedTuple):
     parent_pid: int
     tid: int
     parent_tid: int
-    time: int
 
 
 class LostRecord(NamedTuple):
     records: int
-
-
-class ThrottleRecord(NamedTuple):
-    """The kernel stops (`begins`) or resumes sampling, because interrupts took too much time."""
-
-    begins: bool
-    time: int
 
 
 class SampleRecord(NamedTuple):
@@ -114,17 +104,7 @@ class SampleRecord(NamedTuple):
     stack: bytes | memoryview = b""  # from the stack pointer on; only the bytes that the kernel could read
 
 
-class RecordId(NamedTuple):
-    """The suffix of records that are not samples: thread, process and time."""
-
-    pid: int = 0
-    tid: int = 0
-    time: int = 0
-    id: int = 0
-    cpu: int = 0
-
-
-EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | ThrottleRecord | SampleRecord
+EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | SampleRecord
 
 # (bit, its part of a structure, names of the values; `_` is not kept): parts of fixed size, in the order of a sample.
 SAMPLE_FIELDS: tuple[tuple[SampleType, str, tuple[str, ...]], ...] = (
@@ -151,11 +131,10 @@ MMAP_FIELDS = Struct("=IIQQQ")
 MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 BUILD_ID_AT, MAX_BUILD_ID = MMAP_FIELDS.size, 20  # a byte of length, three of nothing, the bytes
 COMM_FIELDS = Struct("=II")
-TASK_FIELDS = Struct("=IIIIQ")
+TASK_FIELDS = Struct("=IIIIQ")  # the last is a time, which is that of the suffix
 LOST_COUNT = "QQ"  # id, count
 LOST_FIELDS = Struct(f"={LOST_COUNT}")
 LOST_SAMPLES_FIELDS = Struct("=Q")
-THROTTLE_FIELDS = Struct("=QQQ")
 ADDRESSES = 1 << 64
 BRANCH_ENTRY = 24
 BRANCH_HAS_INDEX = 1 << 17
@@ -194,8 +173,6 @@ class RecordReader:
             RecordKind.EXIT: self._task,
             RecordKind.LOST: self._lost,
             RecordKind.LOST_SAMPLES: self._lost_samples,
-            RecordKind.THROTTLE: self._throttle,
-            RecordKind.UNTHROTTLE: self._throttle,
             RecordKind.SAMPLE: self._sampled,
         }
 
@@ -207,12 +184,12 @@ class RecordReader:
         except struct.error:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
-    def id_of(self, kind: int, body: bytes) -> RecordId:
-        """Return the suffix of a record that is not a sample; zeros for the fields that it lacks. Raises FormatError."""
+    def time_of(self, kind: int, body: bytes) -> int:
+        """Return the time of a record that is not a sample, from its suffix; 0 without one. Raises FormatError."""
         at = len(body) - self._suffix.layout.size
         if at < 0:
             raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
-        return RecordId(**self._suffix.read(body, at))
+        return self._suffix.read(body, at).get("time", 0)
 
     def _text(self, body: bytes, at: int) -> str:
         """Return the string up to its NUL, which must come before the suffix."""
@@ -241,17 +218,13 @@ class RecordReader:
         return CommRecord(pid, tid, self._text(body, COMM_FIELDS.size), bool(misc & Misc.COMM_EXEC))
 
     def _task(self, kind: int, _: int, body: bytes) -> TaskRecord:
-        pid, parent_pid, tid, parent_tid, time = TASK_FIELDS.unpack_from(body)
-        return TaskRecord(kind == RecordKind.FORK, pid, parent_pid, tid, parent_tid, time)
+        return TaskRecord(kind == RecordKind.FORK, *TASK_FIELDS.unpack_from(body)[:4])
 
     def _lost(self, _kind: int, _misc: int, body: bytes) -> LostRecord:
         return LostRecord(LOST_FIELDS.unpack_from(body)[1])
 
     def _lost_samples(self, _kind: int, _misc: int, body: bytes) -> LostRecord:
         return LostRecord(LOST_SAMPLES_FIELDS.unpack_from(body)[0])
-
-    def _throttle(self, kind: int, _: int, body: bytes) -> ThrottleRecord:
-        return ThrottleRecord(kind == RecordKind.THROTTLE, THROTTLE_FIELDS.unpack_from(body)[0])
 
     def _sampled(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         wanted = self._sample_type

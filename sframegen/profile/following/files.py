@@ -86,8 +86,7 @@ class TracedFiles:
             del self.by_number[file.number]
         numbers = {file.number for file in released}
         self._unopened -= numbers
-        self._by_key = {key: file for key, file in self._by_key.items() if file.number not in numbers}
-        self._by_inode = {inode: file for inode, file in self._by_inode.items() if file.number not in numbers}
+        self._forget(numbers)
         self._free += numbers
         return sorted(numbers)
 
@@ -206,19 +205,17 @@ class TracedFiles:
     def _retire(self, file: TracedFile) -> None:
         _close(file)
         file.elf, file.table, file.ready, file.why = None, None, True, REWRITTEN
-        _without(self._by_key, file)
-        _without(self._by_inode, file)
+        self._forget({file.number})
+
+    def _forget(self, numbers: set[int]) -> None:
+        self._by_key = {key: file for key, file in self._by_key.items() if file.number not in numbers}
+        self._by_inode = {inode: file for inode, file in self._by_inode.items() if file.number not in numbers}
 
 
 def _close(file: TracedFile) -> None:
     if file.elf is not None and file.elf.descriptor is not None:
         os.close(file.elf.descriptor)
         file.elf.descriptor = None
-
-
-def _without(files: dict[FileKey, TracedFile] | dict[TracedInode, TracedFile], file: TracedFile) -> None:
-    for key in [key for key, other in files.items() if other is file]:
-        del files[key]  # type: ignore[arg-type] # a key of the same dictionary
 
 
 def _is_rewritten(file: TracedFile) -> bool:

@@ -18,16 +18,15 @@ from sframegen.profile.events.attributes import (
     SampleType,
     open_event,
 )
-from sframegen.profile.events.cpu_rings import CpuRings
+from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
-from sframegen.profile.events.online_cpus import online_cpus
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
-from sframegen.profile.following.mapped_file import FileKey, MappedPlace
-from sframegen.profile.following.mappings_now import mappings_now
+from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
 from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers
+from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ SIDE_BAND = EventAttributes(
     clock=CLOCK_MONOTONIC,
 )
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
+VSYSCALL = "[vsyscall]"
 
 
 class MappingResolver:
@@ -69,12 +69,22 @@ class MappingResolver:
 
 def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
     """Take over what /proc says of a process. `now`: all records up to then were applied. Return False if it has no mappings."""
-    found = mappings_now(pid)
-    read = time.monotonic_ns()
-    if found is None:
+    folder = Path(f"/proc/{pid}")
+    try:
+        rows = parse_mappings((folder / "maps").read_bytes()).rows
+        name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
+    except OSError:
         return False
-    spans = [span for record in found.mappings for span in resolver.spans_of(record, now)]
-    processes.set_scanned(pid, spans, found.name, now, read)
+    read = time.monotonic_ns()
+    if not rows:
+        return False
+    spans: list[CodeSpan] = []
+    for row in rows:
+        if row.executable and row.path != VSYSCALL:
+            key = key_of_row(row.device, row.inode)
+            record = MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *key)
+            spans += resolver.spans_of(record, now)
+    processes.set_scanned(pid, spans, name, now, read)
     return True
 
 

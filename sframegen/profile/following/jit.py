@@ -18,7 +18,7 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sframegen.format.model import FunctionTable
     from sframegen.profile.following.files import TracedFile, TracedFiles
@@ -60,20 +60,6 @@ class _Range:
         self.described = (-1, -1)  # entries, and removed ones, that were last returned
 
 
-class _Numbers:
-    """Numbers of files for ranges of code: those of processes that have ended are used again."""
-
-    def __init__(self, files: TracedFiles) -> None:
-        self._files = files
-        self._free: list[TracedFile] = []
-
-    def take(self) -> TracedFile | None:
-        return self._free.pop() if self._free else self._files.without_file(NAME)
-
-    def put_back(self, files: Iterable[TracedFile]) -> None:
-        self._free += files
-
-
 class _Maker:
     """A process that has a list of ranges."""
 
@@ -93,7 +79,7 @@ class _Maker:
         """Return the ranges with the tables of that time."""
         return [one for one in self.ranges.values() if one.since <= time <= one.until]
 
-    def read(self, pid: int, numbers: _Numbers) -> list[MadeFunctions]:
+    def read(self, pid: int, new_file: Callable[[], TracedFile | None]) -> list[MadeFunctions]:
         """Read the list, then all tables, then the list again. Raises StackError if the memory cannot be read."""
         began = time.monotonic_ns()
         budget = Budget(SECONDS)
@@ -103,7 +89,7 @@ class _Maker:
             noted = time.monotonic_ns()
             self.ranges = {at: one for at, one in self.ranges.items() if nodes.get(at) == one.node}
             for at, node in _registered(nodes).items():
-                if at not in self.ranges and (file := self._file(at, numbers)) is not None:
+                if at not in self.ranges and (file := self._file(at, new_file)) is not None:
                     info = CodeJitInfo(*node[2:])
                     self.ranges[at] = _Range(file, node, JitTables(self.memory, info, process.abi), noted)
             refresh_chains([one.tables for one in self.ranges.values()], budget)
@@ -126,8 +112,8 @@ class _Maker:
                 continue
         return nodes if len(nodes) <= MAX_NODES else {}
 
-    def _file(self, node: int, numbers: _Numbers) -> TracedFile | None:
-        if node not in self.files and (file := numbers.take()) is not None:
+    def _file(self, node: int, new_file: Callable[[], TracedFile | None]) -> TracedFile | None:
+        if node not in self.files and (file := new_file()) is not None:
             self.files[node] = file
         return self.files.get(node)
 
@@ -138,7 +124,7 @@ class MadeCode:
     def __init__(self, files: TracedFiles, processes: Processes) -> None:
         self.dropped: list[int] = []  # numbers whose processes have ended, to be used again; the caller takes them out
         self._files = files
-        self._numbers = _Numbers(files)
+        self._free: list[TracedFile] = []  # of processes that have ended: their numbers are used again
         self._processes = processes
         self._makers: dict[int, _Maker] = {}
         self._list_addresses: dict[int, tuple[TracedFile, int | None]] = {}  # link-time, by number of the file
@@ -149,7 +135,7 @@ class MadeCode:
     def unknown(self) -> int:
         """The number of their code that no table describes, or whose tables are not those of the time: it never has a table."""
         if self._unknown is None:
-            self._unknown = self._numbers.take()
+            self._unknown = self._new_file()
         return self._unknown.number if self._unknown else 0
 
     def follows(self, pid: int) -> bool:
@@ -177,7 +163,7 @@ class MadeCode:
             return []
         before = _spans(maker.ranges.values())
         try:
-            described = maker.read(pid, self._numbers)
+            described = maker.read(pid, self._new_file)
             maker.ended = False
         except StackError:
             maker.ended, described = True, []
@@ -229,7 +215,10 @@ class MadeCode:
         maker = self._makers.pop(pid, None)
         if maker is not None:
             self.dropped += [file.number for file in maker.files.values()]
-            self._numbers.put_back(maker.files.values())
+            self._free += maker.files.values()
+
+    def _new_file(self) -> TracedFile | None:
+        return self._free.pop() if self._free else self._files.without_file(NAME)
 
     def _lists(self, pid: int) -> tuple[int, ...]:
         """Return the addresses of lists in a process that has code without a file."""

@@ -160,18 +160,19 @@ class Processes:
 
     def forget_files(self, numbers: set[int], time: int) -> None:
         """Files were rewritten: what is mapped from them counts as code without a file."""
-        for pid, state in self._states.items():
-            if state.spans and any(span.file in numbers for span in state.spans):
-                state.set_spans(
-                    time, tuple(span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans)
-                )
-                self.changed.add(pid)
+        for pid in self._having(numbers):
+            state = self._states[pid]
+            spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
+            state.set_spans(time, tuple(spans))
+            self.changed.add(pid)
 
     def has_news(self, numbers: set[int]) -> None:
         """Let all that have mapped these files count as changed."""
-        for pid, state in self._states.items():
-            if state.spans and any(span.file in numbers for span in state.spans):
-                self.changed.add(pid)
+        self.changed.update(self._having(numbers))
+
+    def _having(self, numbers: set[int]) -> list[int]:
+        """Return the processes that have mapped these files."""
+        return [pid for pid, state in self._states.items() if any(span.file in numbers for span in state.spans or ())]
 
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
         """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import time
+import zlib
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
@@ -16,18 +18,19 @@ from cfi.errors import FormatError
 from linker.files.location import below, locate, make_directory
 from linker.files.rename_into_place import write_new
 from sframegen.elf.opening import map_descriptor
-from sframegen.profile.tables.stored_table import stored, table_in
+from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi.columns import Bytes
     from linker.files.location import Location
-    from sframegen.profile.tables.decoded_table import DecodedTable
 
 LIMIT = 1 << 30  # bytes of all files
 SETTLED = 2_000_000_000  # nanoseconds
 ENDING = ".table"
+MAGIC = b"SFtable1"
+HEADER = struct.Struct("<8s10Q")  # the magic number, the table's numbers, bytes of its data, CRC-32 of all that follows the magic
 PACKAGES = Path(__file__).parents[3]
 MAKERS = (
     "cfi",
@@ -151,3 +154,31 @@ def _tool() -> bytes:
     """What changes with each version of what makes tables: sizes and times of the installed modules."""
     files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]
     return repr([(file.name, (status := file.stat()).st_size, status.st_mtime_ns) for file in files]).encode()
+
+
+def stored(table: DecodedTable) -> bytes:
+    """The bytes of a file with the table: a header with a checksum, then its data."""
+    *numbers, data, left_out = table
+    fields = (MAGIC, *numbers, left_out, len(data))
+    crc = zlib.crc32(data, zlib.crc32(HEADER.pack(*fields, 0)))
+    return b"".join((HEADER.pack(*fields, crc), data))
+
+
+def table_in(file: memoryview) -> DecodedTable:
+    """The table that a file's bytes hold; it borrows them. Raises FormatError where they are not as they were written."""
+    if len(file) < HEADER.size:
+        raise FormatError("the stored table is too short")
+    magic, *numbers, left_out, size, crc = HEADER.unpack_from(file)
+    data = file[HEADER.size :]
+    unsigned = HEADER.pack(magic, *numbers, left_out, size, 0)
+    if magic != MAGIC or size != len(data) or zlib.crc32(data, zlib.crc32(unsigned)) != crc:
+        raise FormatError("the stored table is damaged")
+    table = DecodedTable._make([*numbers, data, left_out])
+    parts = (
+        (table.index_at, table.pages // 2 + 1),
+        (table.rows_at, (table.rows + 1) // 2),
+        (table.rules_at, RULE_ELEMENTS * table.rules),
+    )
+    if any(ELEMENT * (at + elements) > size for at, elements in parts):
+        raise FormatError("the stored table is damaged")
+    return table

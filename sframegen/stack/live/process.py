@@ -144,7 +144,8 @@ class Process:
         with ptrace.stopped(self.pid, tid) as threads:
             try:
                 if not threads.tids:
-                    raise ptrace.refusal(self.pid, threads.refused)
+                    why = threads.refused.get(self.pid) or next(iter(threads.refused.values()), "no such process")
+                    raise StackError(f"process {self.pid}: {why}")
                 mappings = self.mappings()
                 if not mappings.rows:
                     raise StackError(f"process {self.pid}: it has no memory of its own: a thread of the kernel, or about to end")
@@ -173,10 +174,7 @@ class Process:
 
     def _living(self) -> str:
         """Return the folder of a thread that has not ended: the first may have, and then has no memory."""
-        for tid in proc.threads_of(self.pid):
-            if proc.status_fields_of(tid).get("State", "Z")[0] not in "ZX":
-                return f"/proc/{tid}"
-        return f"/proc/{self.pid}"
+        return f"/proc/{next(filter(proc.lives, proc.threads_of(self.pid)), self.pid)}"
 
     def _executable(self) -> str:
         try:

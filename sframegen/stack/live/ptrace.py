@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.stack.live.proc import EXECUTES, GONE, lives, proc_contents, status_fields_of, threads_of, why_not
-from sframegen.stack.snapshot.snapshot import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,8 +277,3 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
     finally:
         threads.let_go()
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def refusal(pid: int, refused: dict[int, str]) -> StackError:
-    """Return the error for a process of which no thread could be stopped."""
-    return StackError(f"process {pid}: {refused.get(pid) or next(iter(refused.values()), 'no such process')}")

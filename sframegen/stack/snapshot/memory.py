@@ -37,14 +37,10 @@ class KeptMemory:
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
         """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
-        self._read = read
+        self.read = read  # without the cache
         self._pages: dict[int, bytes] = {}
         self._word = Struct(MARKS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
-
-    def read(self, address: int, size: int) -> bytes:
-        """Read bytes without the cache."""
-        return self._read(address, size)
 
     def word(self, address: int) -> int | None:
         """Return the 8 bytes at `address` as a number; None if they cannot be read."""
@@ -55,7 +51,7 @@ class KeptMemory:
                 return None
             word: int = self._word(page, place)[0]
             return word
-        raw = self._read(address, 8)
+        raw = self.read(address, 8)
         return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
 
     def window(self, address: int) -> tuple[int, bytes]:
@@ -69,7 +65,7 @@ class KeptMemory:
     def _fetch(self, number: int) -> bytes:
         if len(self._pages) > MAX_PAGES:
             self._pages.clear()
-        raw = self._read(number << PAGE_BITS, PAGE * READ_AHEAD)
+        raw = self.read(number << PAGE_BITS, PAGE * READ_AHEAD)
         for i in range(READ_AHEAD):
             page = raw[i << PAGE_BITS : i + 1 << PAGE_BITS]
             if i == 0 or len(page) == PAGE:

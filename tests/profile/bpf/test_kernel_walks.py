@@ -17,7 +17,7 @@ from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
@@ -133,12 +133,13 @@ def test_an_unknown_process_sends_its_registers_and_its_stack(compile_c: Compile
         assert len(records) == sampled.walker.statistics()[Statistic.SAMPLES]
         for record in records:
             assert (record.pid, record.tid, record.comm, record.end) == (pid, pid, "a.out", End.NO_PROCESS)
-            assert (record.frames, record.exact, record.guessed, record.known) == ((), True, False, 0xFFFF)
-            assert 0 <= record.registers[7] - record.stack_start <= 128
+            where = record.where
+            assert (where.frames, where.exact, where.guessed, where.known) == ((), True, False, 0xFFFF)
+            assert 0 <= where.values[7] - record.stack_start <= 128
             assert len(record.stack) > 40 * 16
         with Path(f"/proc/{pid}/mem").open("rb") as memory:
-            memory.seek(records[-1].registers[7] + 64)
-            at = records[-1].registers[7] - records[-1].stack_start + 64
+            memory.seek(records[-1].where.values[7] + 64)
+            at = records[-1].where.values[7] - records[-1].stack_start + 64
             assert memory.read(200) == records[-1].stack[at : at + 200]
 
 
@@ -164,8 +165,7 @@ def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
         for path, number in sampled.numbers.items():
             copies.add_table(number, make_table(open_elf(path)).table)
         for record in sampled.unfinished():
-            start = Start(record.registers, record.known, record.pc)
-            end = copies.walk(span_columns(sampled.spans[pid]), start, record.stack_start, record.stack)
+            end = copies.walk(span_columns(sampled.spans[pid]), record.where, record.stack_start, record.stack)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 5)
 
 
@@ -175,13 +175,13 @@ def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Com
         libc = next(number for path, number in sampled.numbers.items() if "libc.so" in path)
         sampled.walker.drop_table(libc)
         sampled.sample(20)
-        finished = [record for record in sampled.unfinished() if record.frames]
+        finished = [record for record in sampled.unfinished() if record.where.frames]
         assert finished
         for record in finished:
             assert record.end is End.NO_TABLE
-            assert [unpacked_frame(frame).file for frame in record.frames] == [1, 1]  # compare, spin
-            assert not record.exact
-            span = next(span for span in sampled.spans[pid] if span.start <= record.pc < span.end)
+            assert [unpacked_frame(frame).file for frame in record.where.frames] == [1, 1]  # compare, spin
+            assert not record.where.exact
+            span = next(span for span in sampled.spans[pid] if span.start <= record.where.pc < span.end)
             assert span.file == libc
 
 

@@ -16,12 +16,10 @@ from sframegen.profile.events.event_records import (
     LostRecord,
     Misc,
     MmapRecord,
-    RecordId,
     RecordKind,
     RecordReader,
     SampleRecord,
     TaskRecord,
-    ThrottleRecord,
 )
 
 S = SampleType
@@ -77,13 +75,11 @@ def test_records_of_threads() -> None:
     comm = struct.pack("=II", 10, 11) + b"name\xff\0\0\0" + SUFFIX
     assert reader.read(RecordKind.COMM, Misc.COMM_EXEC, comm) == CommRecord(10, 11, "name\udcff", by_exec=True)
     task = struct.pack("=IIIIQ", 10, 1, 11, 2, 99) + SUFFIX
-    assert reader.read(RecordKind.FORK, 0, task) == TaskRecord(True, 10, 1, 11, 2, 99)
-    assert reader.read(RecordKind.EXIT, 0, task) == TaskRecord(False, 10, 1, 11, 2, 99)
-    assert reader.id_of(RecordKind.EXIT, task) == RecordId(10, 11, 12345, 0, 3)
+    assert reader.read(RecordKind.FORK, 0, task) == TaskRecord(True, 10, 1, 11, 2)
+    assert reader.read(RecordKind.EXIT, 0, task) == TaskRecord(False, 10, 1, 11, 2)
+    assert reader.time_of(RecordKind.EXIT, task) == 12345
     assert reader.read(RecordKind.LOST, 0, struct.pack("=QQ", 1, 55) + SUFFIX) == LostRecord(55)
     assert reader.read(RecordKind.LOST_SAMPLES, 0, struct.pack("=Q", 5) + SUFFIX) == LostRecord(5)
-    throttle = struct.pack("=QQQ", 99, 1, 1) + SUFFIX
-    assert reader.read(RecordKind.UNTHROTTLE, 0, throttle) == ThrottleRecord(begins=False, time=99)
     assert reader.read(64, 0, b"") is None
 
 
@@ -117,7 +113,7 @@ def test_a_name_without_end_is_refused() -> None:
 @given(st.sampled_from(RecordKind), st.integers(0, 0xFFFF), st.binary(max_size=200), st.sampled_from([SUFFIXED, EVERYTHING]))
 def test_any_bytes_are_read_or_refused(kind: RecordKind, misc: int, body: bytes, attributes: EventAttributes) -> None:
     reader = RecordReader(attributes)
-    for read in (lambda: reader.read(kind, misc, body), lambda: reader.id_of(kind, body)):
+    for read in (lambda: reader.read(kind, misc, body), lambda: reader.time_of(kind, body)):
         with suppress(FormatError):
             read()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.events import online_cpus
+from sframegen.profile.events import cpu_rings
 from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
 from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN
@@ -235,8 +235,8 @@ def test_threads_have_names(following: Follower, compile_c: Compiler, tmp_path: 
 
 def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     online = tmp_path / "online"
-    online.write_text(online_cpus.ONLINE.read_text())
-    monkeypatch.setattr(online_cpus, "ONLINE", online)
+    online.write_text(cpu_rings.ONLINE.read_text())
+    monkeypatch.setattr(cpu_rings, "ONLINE", online)
     monkeypatch.setattr(follower, "CPUS_INTERVAL", 0)
     following.scan(os.getpid())
     count = len(following.filenos)
@@ -255,7 +255,7 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     following.drain()
     assert len(following.filenos) == count
     assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
-    assert online_cpus.cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert cpu_rings.cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
 def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,15 +28,15 @@ class Made:
 
 
 def fork(parent: int, child: int) -> TaskRecord:
-    return TaskRecord(True, child, parent, child, parent, 0)
+    return TaskRecord(True, child, parent, child, parent)
 
 
 def thread(pid: int, tid: int) -> TaskRecord:
-    return TaskRecord(True, pid, pid, tid, pid, 0)
+    return TaskRecord(True, pid, pid, tid, pid)
 
 
 def leave(pid: int, tid: int = 0) -> TaskRecord:
-    return TaskRecord(False, pid, 1, tid or pid, 1, 0)
+    return TaskRecord(False, pid, 1, tid or pid, 1)
 
 
 def run(pid: int, name: str = "program") -> CommRecord:
@@ -187,7 +187,7 @@ def test_files_that_were_rewritten_are_no_files_any_more() -> None:
 
 def test_threads_have_names_of_their_own() -> None:
     records = [run(PARENT, "p"), CommRecord(PARENT, 77, "worker", by_exec=False), thread(PARENT, 78)]
-    processes = followed([*records, TaskRecord(True, PARENT, PARENT, 79, 77, 0)])
+    processes = followed([*records, TaskRecord(True, PARENT, PARENT, 79, 77)])
     assert [processes.thread_name_of(PARENT, tid) for tid in (77, 78, 79)] == ["worker", "", "worker"]
     processes.apply(leave(PARENT, 77), 9)
     assert processes.thread_name_of(PARENT, 77) == ""

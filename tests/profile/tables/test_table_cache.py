@@ -12,9 +12,8 @@ from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.make_table import Origin, make_table
-from sframegen.profile.tables.stored_table import stored, table_in
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, default_directory
+from sframegen.profile.tables.table_cache import TableCache, default_directory, stored, table_in
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:

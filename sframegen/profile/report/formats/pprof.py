@@ -6,13 +6,17 @@ import gzip
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.formats.protobuf import integer, message, packed_numbers, text_field
 from sframegen.profile.report.table import totals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.profile.report.named import Named, NamedFrame, NamedStack
 
 NANOSECONDS = 1_000_000_000
+# Protocol buffers, as far as the schema needs them: messages of integers, texts and messages.
+VARINT, BYTES = 0, 2
+UNSIGNED = 0xFFFFFFFFFFFFFFFF
 CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
 
 
@@ -96,3 +100,31 @@ class _Profile:
         build_id = self._named.build_ids.get(path, "")
         file, identity, has_functions = self._strings.of(path), self._strings.of(build_id), 1
         return integer(1, number) + integer(5, file) + integer(6, identity) + integer(7, has_functions)
+
+
+def varint(number: int) -> bytes:
+    """`number`: 64 bits; negative ones are their two's complement."""
+    number &= UNSIGNED
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def integer(field: int, number: int) -> bytes:
+    """Return a field; nothing for 0, which readers assume."""
+    return varint(field << 3 | VARINT) + varint(number) if number else b""
+
+
+def message(field: int, data: bytes) -> bytes:
+    return varint(field << 3 | BYTES) + varint(len(data)) + data
+
+
+def text_field(field: int, characters: str) -> bytes:
+    return message(field, characters.encode(errors="replace"))
+
+
+def packed_numbers(field: int, numbers: Iterable[int]) -> bytes:
+    return message(field, b"".join(map(varint, numbers)))

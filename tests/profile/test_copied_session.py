@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import sframegen
-from sframegen.profile.copies.counting import Wanted
-from sframegen.profile.copies.perf_backend import LARGEST_COPY, RING_FULL, SMALLEST_COPY, CopySampler, copy_size
-from sframegen.profile.events.attributes import EventError
+from cfi.errors import SframegenError
+from sframegen.profile.copied_session import LARGEST_COPY, RING_FULL, SMALLEST_COPY, CopiedSession, copy_size
 from sframegen.profile.events.names import event_named
-from sframegen.profile.tables.table_builder import TableBuilder
+from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_perf_events
 
 NOBODY = 65_534
@@ -32,12 +31,11 @@ deep(10)
 """
 SAMPLE = (
     """
-import json, select, signal, subprocess, sys
-from sframegen.profile.copies.counting import Wanted
-from sframegen.profile.copies.perf_backend import CopySampler
+import json, signal, subprocess, sys
+from sframegen.profile.copied_session import CopiedSession
 from sframegen.profile.events.names import event_named
 from sframegen.profile.packed_frames import unpacked_frame
-from sframegen.profile.tables.table_builder import TableBuilder
+from sframegen.profile.sampling_plan import ProfilePlan
 def late(*_):
     raise TimeoutError
 signal.signal(signal.SIGALRM, late)
@@ -47,14 +45,12 @@ signal.alarm(120)
     """
 target = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, start_new_session=True)
 try:
-    clock, wanted = event_named("cpu-clock"), Wanted(threads=True)
-    with TableBuilder(1, None) as builder, CopySampler([target.pid], clock, 199, wanted, builder) as sampler:
-        sampler.enable()
+    with CopiedSession(ProfilePlan(frozenset({target.pid}), event_named("cpu-clock"), 199, threads=True)) as session:
+        session.begin()
         target.stdin.close()
-        while sampler.collected.samples < 200 or len(sampler.collected.threads) < 3:
-            select.select(sampler.filenos, [], [], 0.1)
-            sampler.poll()
-        found = sampler.finish()
+        while session.collected.samples < 200 or len(session.collected.threads) < 3:
+            session.turn()
+        found = session.finish()
 finally:
     import os
     os.killpg(target.pid, signal.SIGKILL)
@@ -115,8 +111,8 @@ def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: b
 def test_a_process_that_is_not_there_is_refused_in_one_line() -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
-    with TableBuilder(1, None) as builder, pytest.raises(EventError, match="no such process"):
-        CopySampler([gone.pid], event_named("cpu-clock"), 99, Wanted(), builder)
+    with pytest.raises(SframegenError, match="no such process"):
+        CopiedSession(ProfilePlan(frozenset({gone.pid}), event_named("cpu-clock"), 99))
 
 
 def test_copies_are_as_large_as_the_ring_buffer_allows() -> None:

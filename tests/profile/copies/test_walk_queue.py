@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST
+from sframegen.profile.copies.counting import CopiedSample, WalkQueue
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.walk.copied_stack import CopyWalker
-from sframegen.profile.walk.walk_queue import CopiedSample, WalkQueue
 from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, FILE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
 
