@@ -18,8 +18,6 @@ from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sframegen.cli.shared.common_options import How
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
@@ -156,11 +154,17 @@ def run(
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
     findings = Run()
+
+    def finding(message: str) -> None:
+        findings.status = 1
+        if not how.quiet:
+            note(message)
+
     options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
-        fleet = FleetRun(sources, output, options, _Watcher(findings, bar if sys.stderr.isatty() else None, quiet=how.quiet))
+        fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
         try:
             with findings.file(output):
                 totals = fleet.run(Cluster(scheduler, workers or how.jobs))
@@ -199,21 +203,3 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
             raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
         click.echo(make_report(directory, output))
     ctx.exit(findings.status)
-
-
-class _Watcher:
-    """Prints findings of a run, and how far it is."""
-
-    def __init__(self, findings: Run, bar: Callable[[int, int], object] | None, *, quiet: bool) -> None:
-        self.findings = findings
-        self.bar = bar
-        self.quiet = quiet
-
-    def finding(self, message: str) -> None:
-        self.findings.status = 1
-        if not self.quiet:
-            note(message)
-
-    def progress(self, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar(done, total)

@@ -7,8 +7,9 @@ import os
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import chain
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 from sframegen import __version__
@@ -23,34 +24,30 @@ from sframegen.fleet.sources.items import shown
 from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
+    from sframegen.program.workers import Progress
 
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
-
-
-class Watcher(Protocol):
-    """Receives the reports of a run."""
-
-    def finding(self, message: str) -> None:
-        """A failure that makes the run's exit status 1, in one line."""
-
-    def progress(self, done: int, total: int) -> None: ...
 
 
 class FleetRun:
     """A run, from its sources to its tables."""
 
-    def __init__(self, sources: Sequence[str], output: str, options: RunOptions, watcher: Watcher) -> None:
+    def __init__(
+        self, sources: Sequence[str], output: str, options: RunOptions, finding: Callable[[str], object], progress: Progress | None
+    ) -> None:
+        """`finding`: called with a line for each failure; `progress`: with the number of packages that are done, and of all."""
         self.sources = sources
         self.path = os.path.abspath(output)  # noqa: PTH100 - workers may be elsewhere
         self.options = options
-        self.watcher = watcher
+        self.finding = finding
+        self.progress = progress
         self.total = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.earlier = 0  #: packages with a result from an earlier run
@@ -75,7 +72,7 @@ class FleetRun:
             if first is not None:
                 client = stack.enter_context(connected(cluster))
                 job = Job(self.options, self.path, self.token)
-                for number, item, finished in results_of(client, job, self.output, _chain(first, waiting)):
+                for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
                     self._finished(keys, number, item, finished)
             totals = collect(self.output)
             self._write_run(ended=_now())
@@ -85,7 +82,7 @@ class FleetRun:
         """Write all items to a file, a line each: their number is known before any is worked on."""
         for item in items_of(self.sources):
             if isinstance(item, Exception):
-                self.watcher.finding(_words(item))
+                self.finding(_words(item))
             else:
                 listing.write(json.dumps(items.item_to_json(item), separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
@@ -117,8 +114,9 @@ class FleetRun:
         self.outcomes[finished.outcome] += 1
         self.earlier += not finished.is_new
         if finished.outcome in NOT_DONE:
-            self.watcher.finding(f"{item.name}: {finished.outcome}: {finished.reason}")
-        self.watcher.progress(self.done, self.total)
+            self.finding(f"{item.name}: {finished.outcome}: {finished.reason}")
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
     def _write_run(self, ended: str | None = None) -> None:
         run = {
@@ -143,11 +141,6 @@ def _words(error: Exception) -> str:
         where = f"{shown(os.fsdecode(error.filename))}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     return str(error)
-
-
-def _chain(first: tuple[int, Item], others: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-    yield first
-    yield from others
 
 
 def _now() -> str:

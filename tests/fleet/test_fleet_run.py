@@ -76,7 +76,7 @@ class Watched:
 
 def run(source: object, out: Path, options: RunOptions | None = None, cluster: Cluster = ONE_WORKER) -> tuple[FleetRun, Watched]:
     watched = Watched()
-    fleet = FleetRun([str(source)], str(out), options or RunOptions(), watched)
+    fleet = FleetRun([str(source)], str(out), options or RunOptions(), watched.finding, watched.progress)
     fleet.run(cluster)
     return fleet, watched
 

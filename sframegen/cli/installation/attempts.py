@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import sys
 import sysconfig
 from contextlib import suppress
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,8 @@ from sframegen.program.build import MODULES, is_compiled
 from sframegen.program.libraries import requirements
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from linker.files.read_back import Reader
     from sframegen.program.libraries import Library
 
@@ -99,7 +101,8 @@ def dependency(one: Library) -> str:
         raise DoesNotWorkError("not installed")
     try:
         import_module(one.module)
-        _USES.get(one.project, _imported)()
+        if one.project in _USES:
+            _USES[one.project]()
     except Exception as error:
         place = getattr(find_spec(one.module), "origin", None)
         raise DoesNotWorkError(f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")) from error
@@ -114,10 +117,6 @@ def dependency(one: Library) -> str:
     return version
 
 
-def _imported() -> None:
-    """Nothing more than the import."""
-
-
 def _make_command() -> None:
     import click  # noqa: PLC0415
 
@@ -129,14 +128,6 @@ def _disassemble() -> None:
 
     [(_, size, mnemonic, _)] = disassembler("CS_ARCH_X86", "CS_MODE_64").texts(RET, 0)
     _expect((size, mnemonic), (1, "ret"))
-
-
-def _read_with_lief() -> None:
-    _read_with("lief")
-
-
-def _read_with_elftools() -> None:
-    _read_with("elftools")
 
 
 def _read_with(reader: Reader) -> None:
@@ -166,11 +157,11 @@ def _make_table() -> None:
         _expect(parquet.read_table(file).to_pydict(), table.to_pydict())
 
 
-_USES = {
+_USES: dict[str, Callable[[], None]] = {
     "click": _make_command,
     "capstone": _disassemble,
-    "lief": _read_with_lief,
-    "pyelftools": _read_with_elftools,
+    "lief": partial(_read_with, "lief"),
+    "pyelftools": partial(_read_with, "elftools"),
     "backports.zstd": _compress,
     "pyarrow": _make_table,
 }
@@ -310,14 +301,6 @@ def completion(shell: str) -> str:
         if path in files or f"{shell}_source".encode() in said:
             return f"{shell}: {path}"
     raise DoesNotWorkError(f"not installed for {shell}")
-
-
-def _run(*command: str) -> None:
-    if shutil.which(command[0]) is None:
-        raise DoesNotWorkError("not on PATH")
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True)
-    if done.returncode:
-        raise DoesNotWorkError(f"{' '.join(command)} ended with status {done.returncode}")
 
 
 def _expect(found: object, wanted: object) -> None:
