@@ -107,8 +107,6 @@ def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
         content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
         if content is not None and content.changed:
             changed[number] = content
-        elif content is not None:
-            content.file.unlink()
         skip(source, (0 if content else entry.stored - len(beginning)) + -entry.stored % BLOCK, path)
     return changed
 
@@ -123,12 +121,12 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
                 write(piece)
         else:
             skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
-            write_changed(entry, content, write)
+            write_changed(entry.header, content, write)
 
 
-def write_changed(entry: TarEntry, content: Content, write: Callable[[bytes], object]) -> None:
+def write_changed(header: bytes, content: Content, write: Callable[[bytes], object]) -> None:
     """Write an entry with other contents, which are removed then."""
-    write(with_size(entry.header, content.size))
+    write(with_size(header, content.size))
     copied(content, write)
     write(bytes(-content.size % BLOCK))
 
