@@ -74,14 +74,13 @@ class LayoutFiles:
     """The files of a directory that is held open; no symbolic link in it is followed."""
 
     def __init__(self, path: StrPath) -> None:
-        self._given = path
         self.path = os.fspath(path)
+        with ExitStack() as looked_up:
+            self._directory = located(path, looked_up).enter()
         self._held = ExitStack()
+        self._held.callback(os.close, self._directory)
 
     def __enter__(self) -> Self:
-        with ExitStack() as looked_up:
-            self._directory = located(self._given, looked_up).enter()
-        self._held.callback(os.close, self._directory)
         return self
 
     def __exit__(self, *_: object) -> None:
