@@ -35,12 +35,7 @@ class FilePart(NamedTuple):
     size: int
 
 
-def never() -> bool:
-    """Return that the copy is needed."""
-    return False
-
-
-def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unneeded: Callable[[], bool] = never) -> None:
+def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unneeded: Callable[[], bool] = lambda: False) -> None:
     """Copy parts of the file, by default the whole, to their places in `out`, an empty file; holes stay holes.
 
     Stops soon after `unneeded` returns True. Raises FormatError if the file has changed since.
@@ -49,7 +44,7 @@ def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unnee
     copy_parts(elf, out, parts or [FilePart(0, 0, len(elf.data))], unneeded)
 
 
-def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded: Callable[[], bool] = never) -> None:
+def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded: Callable[[], bool] = lambda: False) -> None:
     """Copy parts like `copy_file`, without checking that the file is unchanged."""
     source = elf.descriptor
     if source is None or elf.status is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.payload import check_end
 from linker.files.refusals import Refusal, RefusedError
-from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces
+from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
@@ -28,7 +28,7 @@ from sframegen.elf.role import Role, role_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
-    from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
 MAX_ADDRESS = 1 << 63
@@ -70,6 +70,7 @@ def read_image(elf: ElfFile) -> Image:
     table = Extent(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
     load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
     pieces, blocks = movable_pieces(elf, dynamic, table, load)
+    unloaded = (s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF_ALLOC)
     return Image(
         elf=elf,
         segments=[segment for segment in elf.segments if segment.p_type != PT_GNU_SFRAME],
@@ -77,7 +78,7 @@ def read_image(elf: ElfFile) -> Image:
         page=max(0x1000, *(load.p_align for load in loads)),
         end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
         room=room_of(elf),
-        align_after=max([8, *(s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF_ALLOC and is_aligned(s))]),
+        align_after=max([8, *filter(valid_align, unloaded)]),
         table=table,
         load=load,
         dynamic=dynamic,
@@ -103,11 +104,6 @@ def room_of(elf: ElfFile) -> int:
 def kept_in_place(elf: ElfFile) -> int:
     """Return how many bytes at the file's begin keep their offsets, whatever the plan."""
     return 0 if elf.header.e_type == ET_EXEC else room_of(elf)
-
-
-def is_aligned(section: Section) -> bool:
-    align = section.header.sh_addralign
-    return align & (align - 1) == 0 and align <= FIRST_PAGE
 
 
 def find_build_id(elf: ElfFile) -> int | None:

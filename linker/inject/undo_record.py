@@ -65,13 +65,8 @@ class Undo(NamedTuple):
     def covered(self) -> list[Range]:
         """The ranges of the changed file whose bytes the checksum covers, in its order: (start, end)."""
         end = self.original_size + total_size(self.gaps)
-        return [*new_ranges(self.gaps, self.old), *opened_gaps(self.gaps), (end, self.start)]
-
-
-def new_ranges(gaps: Gaps, old: Iterable[tuple[int, bytes]]) -> list[Range]:
-    """Return the places of old bytes in the changed file."""
-    starts = [(moved(gaps, offset), data) for offset, data in old]
-    return [(start, start + len(data)) for start, data in starts]
+        starts = [(moved(self.gaps, offset), data) for offset, data in self.old]
+        return [*((start, start + len(data)) for start, data in starts), *opened_gaps(self.gaps), (end, self.start)]
 
 
 def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
@@ -16,7 +16,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from sframegen.format.abi import Abi
 
@@ -31,23 +31,6 @@ class CodeSection(NamedTuple):
     size: int
     relocations: int
     at: int = 0
-
-
-class InputObject(Protocol):
-    """An object of a link. All except `name` and `is_relocatable` raise FormatError."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_relocatable(self) -> bool: ...
-    @property
-    def abi(self) -> Abi: ...
-    @property
-    def elf(self) -> ElfFile: ...
-    @property
-    def code(self) -> Sequence[CodeSection]: ...
-    def described(self) -> Iterable[Described]: ...
-    def contents(self, code: CodeSection) -> memoryview: ...
 
 
 class UsualObject:
@@ -104,6 +87,9 @@ class OtherObject:
 
     def contents(self, code: CodeSection) -> memoryview:
         return self.elf.contents(self.elf.sections[code.number])
+
+
+InputObject: TypeAlias = UsualObject | OtherObject  # all except `name` and `is_relocatable` raise FormatError
 
 
 class ObjectReader:

@@ -85,7 +85,7 @@ def _opened(path: str, opened: Callable[[memoryview, str], InputObject]) -> Iter
     data, _ = map_file(path, small=SMALL)
     if is_archive(data):
         for member in members(data, path):
-            if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
+            if member.is_elf:
                 one = opened(member.contents, f"{path}({member.name})")
                 if one.is_relocatable:
                     yield path, member.name, one

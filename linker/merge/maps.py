@@ -10,7 +10,7 @@ from cfi.errors import FormatError
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     # True for the name, address and size of an output section that may have code.
     HasCode: TypeAlias = Callable[[str, int, int], bool]
@@ -153,8 +153,7 @@ def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
     first = next(lines, "")
     for header, patterns, base in COLUMNS:
         if re.fullmatch(header, first):
-            row, empty, inputs = map(re.compile, patterns)
-            yield from _columns(lines, has_code, row, empty, inputs, base)
+            yield from _columns(lines, has_code, patterns, base)
             return
     for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
@@ -163,14 +162,8 @@ def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _columns(
-    lines: _Map,
-    has_code: HasCode,
-    row: re.Pattern[str],
-    empty: re.Pattern[str],
-    inputs: re.Pattern[str],
-    base: int,
-) -> Iterator[Placement]:
+def _columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
+    row, empty, inputs = map(re.compile, patterns)
     output, number, skipped = "", -1, empty
     for line in lines:
         fields = row.fullmatch(line)

@@ -41,8 +41,8 @@ class Member(NamedTuple):
     contents: memoryview
 
     @property
-    def is_special(self) -> bool:
-        return _short(self.header) in (*INDEXES, LONG_NAMES)
+    def is_elf(self) -> bool:
+        return _short(self.header) not in (*INDEXES, LONG_NAMES) and bytes(self.contents[:4]) == b"\x7fELF"
 
 
 def is_archive(data: bytes | memoryview) -> bool:

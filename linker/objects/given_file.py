@@ -74,7 +74,7 @@ def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile 
 def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
     """(offset of its header, its name, itself) of each object of an archive."""
     for member in members(data, file):
-        if not member.is_special and bytes(member.contents[:4]) == b"\x7fELF":
+        if member.is_elf:
             elf = ElfFile(member.contents, f"{file}({member.name})")
             if elf.header.e_type == ET_REL:
                 yield member.at, member.name, elf

@@ -7,14 +7,15 @@ import gzip
 import io
 import lzma
 import zlib
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
 
 from cfi.errors import FormatError
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from sframegen.packages.passing import Readable
 
@@ -62,17 +63,10 @@ def decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
     return cast("BinaryIO", io.BufferedReader(_Unpacked(source, _kind(compression.name)), CHUNK))
 
 
-@contextmanager
-def compressed(target: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+def compressed(target: BinaryIO, compression: Compression | None) -> AbstractContextManager[BinaryIO]:
     """What is written to it goes to `target`, compressed; complete at the end of the block. Equal input gives equal bytes."""
     if compression is None:
-        yield target
-        return
-    with _writer(target, compression) as file:
-        yield file
-
-
-def _writer(target: BinaryIO, compression: Compression) -> BinaryIO:
+        return nullcontext(target)
     level = compression.level
     if compression.name == "gz":
         return cast("BinaryIO", gzip.GzipFile("", "wb", level, target, mtime=compression.mtime))

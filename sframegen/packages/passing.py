@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import posixpath
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -73,7 +73,7 @@ class Passed(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A private file with what an entry has now."""
+    """A private file with what an entry has now; it is gone if that has not changed."""
 
     file: Path
     size: int
@@ -167,15 +167,14 @@ class Pass:
             is_changed = self._visit(path, given, changed)
         finally:
             self._seconds_visiting += monotonic() - started
+        given.unlink()
         if not is_changed:
-            with suppress(FileNotFoundError):
-                changed.unlink()
+            changed.unlink(missing_ok=True)
             return Content(given, size, changed=False)
         if self._only_read:
             raise FormatError(self._only_read)
         if self._signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self._signed}")
-        given.unlink()
         self.changed += 1
         return Content(changed, changed.stat().st_size, changed=True)
 

@@ -15,7 +15,7 @@ from sframegen.packages.images.image_archive import RULES, pass_image
 from sframegen.packages.images.oci_index import INDEX
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass, file_size, is_checksum, pieces, skip
-from sframegen.packages.tar_entries import BLOCK, Admission, entries, pass_compressed
+from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries, pass_compressed
 
 if TYPE_CHECKING:
     from sframegen.packages.passing import Passed, Visit
@@ -65,7 +65,7 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
     if contents.within:
         raise FormatError(contents.within)
     with Pass("tar", file_size(source), visit, force=force, only_read=contents.summed) as one:
-        pass_compressed(one, source, target, checksums=contents.checksums)
+        pass_compressed(one, source, target, Rules(), contents.checksums)
         if contents.summed and one.elf_files:
             one.warnings.append(f"only read: {contents.summed}")
         return one.passed()

@@ -58,13 +58,7 @@ class TarEntry(NamedTuple):
     is_whole: bool  # a regular file whose bytes are all in the stream
 
 
-def pass_compressed(
-    one: Pass,
-    source: BinaryIO,
-    target: BinaryIO | None,
-    rules: Rules | None = None,
-    checksums: Container[str] | None = None,
-) -> bool:
+def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules, checksums: Container[str] | None) -> bool:
     """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
@@ -74,9 +68,9 @@ def pass_compressed(
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
     if not one.force:
-        one.checksums = checksums_in(one, decompressed(source, compression), rules or Rules()) if checksums is None else checksums
+        one.checksums = checksums_in(one, decompressed(source, compression), rules) if checksums is None else checksums
         source.seek(start)
-    changed = visit_tar(one, decompressed(source, compression), rules or Rules())
+    changed = visit_tar(one, decompressed(source, compression), rules)
     if target is not None and changed:
         source.seek(start)
         with compressed(target, compression) as out:
@@ -107,8 +101,6 @@ def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
         content = one.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
         if content is not None and content.changed:
             changed[number] = content
-        elif content is not None:
-            content.file.unlink()
         skip(source, (0 if content else entry.stored - len(beginning)) + -entry.stored % BLOCK, path)
     return changed
 
@@ -123,12 +115,12 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
                 write(piece)
         else:
             skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
-            write_changed(entry, content, write)
+            write_changed(entry.header, content, write)
 
 
-def write_changed(entry: TarEntry, content: Content, write: Callable[[bytes], object]) -> None:
+def write_changed(header: bytes, content: Content, write: Callable[[bytes], object]) -> None:
     """Write an entry with other contents, which are removed then."""
-    write(with_size(entry.header, content.size))
+    write(with_size(header, content.size))
     copied(content, write)
     write(bytes(-content.size % BLOCK))
 
@@ -142,7 +134,7 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
     # tarfile reads headers, and is never asked for contents, nor for what it holds.
     archive = tarfile.TarFile(fileobj=cast("BinaryIO", headers), mode="w", encoding="utf-8", errors="surrogateescape")
     while True:
-        headers.begin()
+        headers.taken.clear()
         try:
             info = tarfile.TarInfo.fromtarfile(archive)
         except BAD_HEADER as error:
@@ -220,10 +212,6 @@ class _Headers:
         self._payload_of = b""  # type of the header before, whose payload comes next
         self.at = 0
         self.taken = bytearray()
-
-    def begin(self) -> None:
-        """The next entry begins here."""
-        self.taken.clear()
 
     def is_at_end(self) -> bool:
         """True if the next entry is a block of zeros, or the archive ends where it would begin, which some writers have."""

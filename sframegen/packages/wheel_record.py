@@ -62,12 +62,10 @@ class WheelRecord:
     def hashed(self, path: str, file: Readable) -> HashedFile:
         """A file whose reader hashes what is read. Raises FormatError where it is not listed."""
         self._seen.add(path)
-        row = self._rows.get(path)
-        if row is None:
-            if path == self.path or is_signature(path):
-                return HashedFile(RecordRow(path, "", ""), file)
+        row = None if path == self.path else self._rows.get(path)
+        if row is None and path != self.path and not is_signature(path):
             raise FormatError(f"{path}: not listed in RECORD")
-        return HashedFile(RecordRow(path, "", "") if path == self.path else row, file)
+        return HashedFile(row or RecordRow(path, "", ""), file)
 
     def missing(self) -> list[str]:
         """Files that it lists and that were not read; without directories, which old tools list."""

@@ -144,10 +144,7 @@ def _visited(one: Pass, given: ZipFile, entry: WheelEntry, record: WheelRecord) 
         while hashed.read(CHUNK):
             pass
     hashed.check(entry.info.file_size)
-    if content is None:
-        return None
-    if not content.changed:
-        content.file.unlink()
+    if content is None or not content.changed:
         return None
     with content.file.open("rb") as file:
         record.change(entry.path, file, content.size)

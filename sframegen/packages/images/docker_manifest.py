@@ -10,7 +10,7 @@ from cfi.errors import FormatError
 from sframegen.packages.images.added_layer import diff_ids
 from sframegen.packages.images.documents import dumped, parsed, parsed_value, read_document, shown_value
 from sframegen.packages.images.layers import Layer
-from sframegen.packages.images.oci_index import LinkTo
+from sframegen.packages.images.root_tree import Link
 
 if TYPE_CHECKING:
     from sframegen.packages.images.added_layer import NewImage
@@ -93,7 +93,7 @@ def _add_directory(files: ImageFiles, changes: Changes, old: str, layer: str, ne
         changes.new[f"{identifier}/VERSION"] = read_document(files, f"{old}/VERSION")
     changes.new[f"{identifier}/json"] = dumped(about)
     if layer != f"{identifier}{OWN_DIRECTORY}":
-        changes.new[f"{identifier}{OWN_DIRECTORY}"] = LinkTo(f"../{layer}")
+        changes.new[f"{identifier}{OWN_DIRECTORY}"] = Link(f"../{layer}")
 
 
 def _new_identifier(files: ImageFiles, old: str, new: NewImage) -> str:

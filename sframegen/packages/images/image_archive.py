@@ -13,7 +13,8 @@ from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 from sframegen.packages.images.docker_manifest import MANIFEST, rewrite_manifest
 from sframegen.packages.images.documents import shown_value
-from sframegen.packages.images.oci_index import INDEX, Changes, Images, LinkTo, OciLayout, passed
+from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
+from sframegen.packages.images.root_tree import Link
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import CHUNK, Pass, Timed, file_size, part_of, pieces
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries
@@ -44,31 +45,30 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(0)
     with Pass("image archive", file_size(source), visit) as one, _plain(source, compression, one) as plain:
-        return _pass_files(one, ArchiveFiles(plain, one), target, compression, force=force)
-
-
-def _pass_files(one: Pass, files: ArchiveFiles, target: BinaryIO | None, compression: Compression | None, *, force: bool) -> Passed:
-    files.check()
-    images, changes = Images(one, files, force=force), Changes()
-    if LAYOUT in files and INDEX in files:
-        OciLayout(images, changes).rewrite()
-    if MANIFEST in files:
-        rewrite_manifest(images, changes)
-    result = passed(one, images, changes, force=force)
-    if target is not None and changes.rewritten:
-        with compressed(target, compression) as out:
-            files.write(changes, Timed(out, one))
-    return result._replace(seconds_writing=one.seconds_writing)
+        files = ArchiveFiles(plain, one)
+        files.check()
+        images, changes = Images(one, files, force=force), Changes()
+        if LAYOUT in files and INDEX in files:
+            OciLayout(images, changes).rewrite()
+        if MANIFEST in files:
+            rewrite_manifest(images, changes)
+        result = passed(one, images, changes, force=force)
+        if target is not None and changes.rewritten:
+            with compressed(target, compression) as out:
+                files.write(changes, Timed(out, one))
+        return result._replace(seconds_writing=one.seconds_writing)
 
 
 @contextmanager
 def _plain(source: BinaryIO, compression: Compression | None, one: Pass) -> Iterator[BinaryIO]:
-    """The archive without compression, in which reading can begin anywhere."""
+    """The archive without compression, in which reading can begin anywhere, within the limits of the pass."""
     if compression is None:
         yield source
         return
     with one.free_file("unpacked").open("w+b") as plain:
-        for piece in _limited(decompressed(source, compression), one):
+        unpacked = decompressed(source, compression)
+        while piece := unpacked.read(CHUNK):
+            one.regular("the archive", len(piece))
             plain.write(piece)
         plain.seek(0)
         yield plain
@@ -165,12 +165,12 @@ class _Counting:
         self.written += len(data)
 
 
-def _write_file(name: str, data: bytes | Path | LinkTo, like: tarfile.TarInfo, target: Writable) -> None:
+def _write_file(name: str, data: bytes | Path | Link, like: tarfile.TarInfo, target: Writable) -> None:
     """A file with the owner, mode and time of another entry."""
     info = tarfile.TarInfo(name)
     info.mode, info.mtime = like.mode, int(like.mtime)
     info.uid, info.gid, info.uname, info.gname = like.uid, like.gid, like.uname, like.gname
-    if isinstance(data, LinkTo):
+    if isinstance(data, Link):
         info.type, info.linkname, data = tarfile.SYMTYPE, data.target, b""
     info.size = data.stat().st_size if isinstance(data, Path) else len(data)
     target.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
@@ -178,10 +178,3 @@ def _write_file(name: str, data: bytes | Path | LinkTo, like: tarfile.TarInfo, t
         for piece in pieces(file, info.size, name):
             target.write(piece)
     target.write(bytes(-info.size % BLOCK))
-
-
-def _limited(stream: BinaryIO, one: Pass) -> Iterator[bytes]:
-    """What is unpacked, within the limits of the pass."""
-    while piece := stream.read(CHUNK):
-        one.regular("the archive", len(piece))
-        yield piece

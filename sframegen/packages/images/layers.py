@@ -13,8 +13,8 @@ from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 from sframegen.packages.images.root_tree import path_of
-from sframegen.packages.passing import CHUNK, HashedStream, Timed, copied, pieces, skip
-from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, with_size
+from sframegen.packages.passing import CHUNK, HashedStream, Timed, pieces, skip
+from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, write_changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,6 @@ def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, 
                 raise FormatError(f"{path}: it was changed while it was read")
             if content.changed:
                 new.add(entry, paths, content)
-            else:
-                content.file.unlink()
 
 
 class NewLayer:
@@ -126,9 +124,7 @@ class NewLayer:
         """A changed file with the header that it had, and its other names."""
         own = path_of(entry) if path_of(entry) in paths else paths[0]
         self._lead_to(own)
-        self._write(with_size(_header(entry, own), content.size))
-        copied(content, self._write)
-        self._write(bytes(-content.size % BLOCK))
+        write_changed(_header(entry, own), content, self._write)
         for path in paths:
             if path != own:
                 self._lead_to(path)

@@ -15,7 +15,8 @@ from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
-from sframegen.packages.images.oci_index import INDEX, Changes, Images, LinkTo, OciLayout, passed
+from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
+from sframegen.packages.images.root_tree import Link
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass
 
@@ -73,14 +74,13 @@ class LayoutFiles:
     """The files of a directory that is held open; no symbolic link in it is followed."""
 
     def __init__(self, path: StrPath) -> None:
-        self._given = path
         self.path = os.fspath(path)
+        with ExitStack() as looked_up:
+            self._directory = located(path, looked_up).enter()
         self._held = ExitStack()
+        self._held.callback(os.close, self._directory)
 
     def __enter__(self) -> Self:
-        with ExitStack() as looked_up:
-            self._directory = located(self._given, looked_up).enter()
-        self._held.callback(os.close, self._directory)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class LayoutFiles:
         location = self._held.enter_context(below(self._directory, INDEX, f"{self.path}/{INDEX}"))
         return Target(location, None, verify=False, dry_run=dry_run)
 
-    def add(self, name: str, data: bytes | Path | BinaryIO | LinkTo, like: Source, rights: Rights) -> None:
+    def add(self, name: str, data: bytes | Path | BinaryIO | Link, like: Source, rights: Rights) -> None:
         """A new file, on the disk when this returns. `rights`: to the file `like`."""
         with below(self._directory, name, f"{self.path}/{name}") as location:
             write_atomically(location, lambda file: _write(data, file), source=like, rights=rights)
@@ -156,8 +156,8 @@ class LayoutFiles:
             os.mkdir(location.name, dir_fd=location.directory)
 
 
-def _write(data: bytes | Path | BinaryIO | LinkTo, file: BinaryIO) -> None:
-    assert not isinstance(data, LinkTo), "only archives have links"
+def _write(data: bytes | Path | BinaryIO | Link, file: BinaryIO) -> None:
+    assert not isinstance(data, Link), "only archives have links"
     if isinstance(data, bytes):
         file.write(data)
     elif isinstance(data, Path):

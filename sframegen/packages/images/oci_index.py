@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from linker.files.refusals import Refusal, RefusedError
@@ -22,7 +22,7 @@ from sframegen.packages.images.documents import (
     shown_value,
 )
 from sframegen.packages.images.layers import Layer
-from sframegen.packages.images.root_tree import RootTree
+from sframegen.packages.images.root_tree import Link, RootTree
 from sframegen.packages.kinds import LAYOUT
 
 if TYPE_CHECKING:
@@ -46,17 +46,11 @@ NAME = "org.opencontainers.image.ref.name"
 OF_DIGEST = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")  # tags of cosign's signatures, and of lists of referrers
 
 
-class LinkTo(NamedTuple):
-    """A symbolic link in an archive."""
-
-    target: str
-
-
 @dataclass
 class Changes:
     """Files of an image that are new, rewritten, or no longer needed; by name."""
 
-    new: dict[str, bytes | Path | LinkTo] = field(default_factory=dict)
+    new: dict[str, bytes | Path | Link] = field(default_factory=dict)
     rewritten: dict[str, bytes] = field(default_factory=dict)
     unneeded: set[str] = field(default_factory=set)
     signatures: list[str] = field(default_factory=list)  # what would no longer hold
