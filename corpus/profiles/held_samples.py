@@ -181,7 +181,7 @@ class HeldSamples:
         for file in self._follower.files.take_new():
             if file.elf:
                 self.made[file.number] = made = make_table(file.elf)
-                self._walker.add_table(file.number, made.table)
+                self._walker.add_tables({file.number: made.table})
                 self._copies.add_table(file.number, made.table)
         for one, epoch in epochs.items():
             spans = self._follower.spans(one)

@@ -53,7 +53,7 @@ def _register_elf(caller: Caller, address: int, size: int) -> list[Region]:
         _string(caller, info.debug_link_pathname),
         info.debug_link_crc,
     )
-    return [_register(caller, Region(start, end, ("codectl", start), SectionDescriber(section), code_object))]
+    return [caller.registry.register(Region(start, end, ("codectl", start), SectionDescriber(section), code_object))]
 
 
 def _register_jit(caller: Caller, address: int, size: int) -> list[Region]:
@@ -66,7 +66,7 @@ def _register_jit(caller: Caller, address: int, size: int) -> list[Region]:
         describer.refresh()
     except FormatError as error:
         refuse_call(str(error))
-    return [_register(caller, Region(start, end, ("codectl", start), describer))]
+    return [caller.registry.register(Region(start, end, ("codectl", start), describer))]
 
 
 def _unregister(caller: Caller, text_start: int, size: int) -> list[Region]:
@@ -80,11 +80,6 @@ OPTIONS: dict[CodeOption, Callable[[Caller, int, int], list[Region]]] = {
     CodeOption.REGISTER_JIT: _register_jit,
     CodeOption.UNREGISTER: _unregister,
 }
-
-
-def _register(caller: Caller, region: Region) -> Region:
-    caller.registry.register(region)
-    return region
 
 
 def _string(caller: Caller, address: int) -> bytes | None:

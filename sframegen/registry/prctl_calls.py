@@ -29,8 +29,7 @@ def prctl_register(caller: Caller, key: int, address: int, length: int, arg5: in
     region = Region(*_described(section), ("prctl", key), SectionDescriber(section))
     if any(other.key == region.key for other in caller.registry):
         raise RegistryError(errno.EEXIST, f"key {key:#x} is in use")
-    caller.registry.register(region)
-    return region
+    return caller.registry.register(region)
 
 
 def prctl_unregister(caller: Caller, key: int, *unused: int) -> list[Region]:

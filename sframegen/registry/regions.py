@@ -67,8 +67,8 @@ class Registry:
     def __len__(self) -> int:
         return len(self._regions)
 
-    def register(self, region: Region) -> None:
-        """Add a region. Raises RegistryError: EINVAL for an empty region, EEXIST for an overlap."""
+    def register(self, region: Region) -> Region:
+        """Add a region, and return it. Raises RegistryError: EINVAL for an empty region, EEXIST for an overlap."""
         if not 0 <= region.start < region.end <= 1 << 64:
             raise RegistryError(errno.EINVAL, f"no code at {region.start:#x} to {region.end:#x}")
         at = bisect_right(self._starts, region.start)
@@ -80,6 +80,7 @@ class Registry:
                 )
         self._starts.insert(at, region.start)
         self._regions.insert(at, region)
+        return region
 
     def unregister(self, key: Hashable) -> list[Region]:
         """Remove the regions with a key, and return them. Raises RegistryError: EINVAL if there are none."""

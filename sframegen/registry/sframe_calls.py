@@ -20,9 +20,7 @@ def sframe_register(caller: Caller, data: int, size: int) -> Region:
     setup = caller.copy_struct(SframeSetup, data, size)
     start, end = text_range(setup.text_start, setup.text_start + setup.text_size)
     section = caller.section(setup.sframe_start, setup.sframe_size)
-    region = Region(start, end, ("sframe", setup.sframe_start), SectionDescriber(section))
-    caller.registry.register(region)
-    return region
+    return caller.registry.register(Region(start, end, ("sframe", setup.sframe_start), SectionDescriber(section)))
 
 
 def sframe_unregister(caller: Caller, data: int, size: int) -> list[Region]:

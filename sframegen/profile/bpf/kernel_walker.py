@@ -271,11 +271,6 @@ class KernelWalker:
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
-    def add_table(self, number: int, table: DecodedTable | None) -> bool:
-        """As `add_tables` for one. Return False if memory does not allow it."""
-        self.add_tables({number: table})
-        return number not in self.dropped
-
     def add_tables(self, tables: Mapping[int, DecodedTable | None], guards: Mapping[int, Guard] = NO_GUARDS) -> None:
         """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
 

@@ -200,17 +200,13 @@ class LoadedObjects:
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
-        if (
-            there is None or there.file != loaded.row.file
-        ):  # code without its section: V8 moves its functions nearer to the code that it makes
-            return
+        if there is None or there.file != loaded.row.file:
+            return  # code without its section: V8 moves its functions nearer to the code that it makes
         loaded.tried = True
         head = snapshot.memory.read(address, min(size, HEAD))
         image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # ld.so may still map it
         try:
-            loaded.section = _open(snapshot, address, size, self._room)
-            loaded.section_bytes = size
-            self._room -= size
+            self._keep(loaded, _open(snapshot, address, size, self._room), size)
         except FormatError as error:
             loaded.damage = str(error)
 
@@ -223,9 +219,7 @@ class LoadedObjects:
         loaded.tried = True
         try:
             data = _expanded(file, section, self._room)
-            loaded.section = _usable(open_section(data, image.address(section.header.sh_addr)), abi)
-            loaded.section_bytes = len(data)
-            self._room -= len(data)
+            self._keep(loaded, _usable(open_section(data, image.address(section.header.sh_addr)), abi), len(data))
         except FormatError as error:
             loaded.damage = str(error)
         return True
@@ -240,11 +234,14 @@ class LoadedObjects:
                 raise FormatError(f"{len(data)} bytes are too many")
             return _usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
 
-        loaded.section = self._stores.find(identity_in_memory(image, snapshot), copied)
-        if loaded.section is not None:
+        section = self._stores.find(identity_in_memory(image, snapshot), copied)
+        if section is not None:
             loaded.tried = True
-            loaded.section_bytes = len(loaded.section.data)
-            self._room -= loaded.section_bytes
+            self._keep(loaded, section, len(section.data))
+
+    def _keep(self, loaded: LoadedObject, section: SframeSection, size: int) -> None:
+        loaded.section, loaded.section_bytes = section, size
+        self._room -= size
 
     def _convert(self, loaded: LoadedObject) -> None:
         loaded.tried = True

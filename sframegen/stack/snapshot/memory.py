@@ -6,6 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from sframegen.elf.records import MARKS
+from sframegen.stack.walking.step import StackMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,17 +20,11 @@ MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a m
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
 
 
-class MemoryReader(Protocol):
-    """Memory of a process."""
+class MemoryReader(StackMemory, Protocol):
+    """Memory of a process that walks read, and that can be read in larger parts."""
 
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes at an address, fewer if readable memory ends, none if there is none."""
-
-    def word(self, address: int) -> int | None:
-        """Return the 8 bytes at `address` as a number; None if they cannot be read."""
-
-    def window(self, address: int) -> tuple[int, bytes]:
-        """Return the bytes around `address` that are kept, and where they begin; none if `word` must be asked."""
 
 
 class KeptMemory:

@@ -213,7 +213,7 @@ def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: C
     flags = ("-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-DDEPTH=5")
     with running(compile_c, RECURSION, *flags) as pid, Sampled({pid}) as sampled:
         sampled.publish(pid)
-        sampled.walker.add_table(1, None)
+        sampled.walker.add_tables({1: None})
         sampled.sample(20)
         stacks = [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == 1]
         assert stacks
@@ -310,10 +310,12 @@ def test_tables_that_no_sample_needs_go_first(compile_c: Compiler) -> None:
         start = walker.last_use(libraries["a"])
         sampled.until(lambda: walker.last_use(libraries["a"]) > start + 1)
         walker.memory_limit = walker.memory
-        assert walker.add_table(100, DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0))
+        walker.add_tables({100: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0)})
+        assert 100 not in walker.dropped
         assert walker.dropped == {libraries["ld"]}
         assert walker.memory <= walker.memory_limit
-        assert not walker.add_table(101, DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(walker.memory_limit + 8), 0))
+        walker.add_tables({101: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(walker.memory_limit + 8), 0)})
+        assert 101 in walker.dropped
         assert 101 in walker.dropped
         seen = walker.statistics()[Statistic.SAMPLES]
         sampled.until(lambda: walker.statistics()[Statistic.SAMPLES] > seen + 20)
@@ -333,7 +335,7 @@ def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: C
         sampled.walker.attach()
         for table in damaged:
             seen = sampled.walker.statistics()[End.DAMAGED_TABLE] + sampled.walker.statistics()[End.NO_RULE]
-            sampled.walker.add_table(1, table)
+            sampled.walker.add_tables({1: table})
             before = sampled.walker.statistics()[Statistic.SAMPLES]
             sampled.until(lambda least=before: sampled.walker.statistics()[Statistic.SAMPLES] > least + 20)  # type: ignore[misc]
             ends = sampled.walker.statistics()

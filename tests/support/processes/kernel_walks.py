@@ -54,7 +54,8 @@ class Sampled:
     def _number(self, path: str) -> int:
         if path not in self.numbers:
             self.numbers[path] = len(self.numbers) + 1
-            assert self.walker.add_table(self.numbers[path], make_table(open_elf(path)).table)
+            self.walker.add_tables({self.numbers[path]: make_table(open_elf(path)).table})
+            assert self.numbers[path] not in self.walker.dropped
         return self.numbers[path]
 
     def until(self, enough: Callable[[], bool]) -> None:
