@@ -11,7 +11,7 @@ from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
-from linker.objects.remove_from_objects import original_object
+from linker.objects.remove_from_objects import gives_back, original_object
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference
@@ -120,12 +120,6 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
     if filled.undoable and not gives_back(written, base):
         findings.append("the original could not be given back")
     return findings
-
-
-def gives_back(written: ElfFile, given: ElfFile) -> bool:
-    """True if a written object has a record that restores the given one, byte for byte."""
-    found = original_object(written)
-    return found is not None and found[0].data == given.data
 
 
 def sections_of(image: ElfFile) -> Iterator[SframeSection]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +10,7 @@ from cfi.errors import FormatError
 from linker.objects.function_places import described
 from linker.objects.laid_out import is_code, is_sframe, place
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames
+from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.elf.text import printable
@@ -111,11 +111,10 @@ class ObjectView:
 
     def place_of_address(self, address: int) -> Place | None:
         """Return the place in the code at an address of the placed object."""
-        starts = self.placed.sections
-        number = bisect_right(starts, address, key=lambda one: one[0]) - 1
-        if number < 0 or address >= starts[number][1]:
+        number = holder(self.placed.sections, address)
+        if number is None:
             return None
-        start, _, section = starts[number]
+        start, _, section = self.placed.sections[number]
         return Place(self.elf.sections[section], address - start)
 
     def places_named(self, name: str) -> list[Place]:

@@ -72,8 +72,7 @@ class ObjectRemoval(NamedTuple):
     def check(self, written: ElfFile) -> list[str]:
         """Return the findings about the written object."""
         if self.record is not None:
-            found = original_object(self.elf)
-            return [] if found and found[0].data == written.data else ["it is not what add-section was given"]
+            return [] if gives_back(self.elf, written) else ["it is not what add-section was given"]
         return check_edited(self.elf, written)
 
 
@@ -101,6 +100,12 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
     return (original, record) if original.header.e_type == ET_REL else None
 
 
+def gives_back(written: ElfFile, given: ElfFile) -> bool:
+    """True if a written object has a record that restores the given one, byte for byte."""
+    found = original_object(written)
+    return found is not None and found[0].data == given.data
+
+
 def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
     """None if there is nothing to remove. Without `force`, raises RefusedError for sections that another tool made."""
     size = sum(section.header.sh_size for section in elf.sections if is_sframe(section))
@@ -125,7 +130,8 @@ def edits(elf: ElfFile) -> list[Write]:
         raise elf.error("the names of the sections are in the SFrame section")
     kept = [section for section in elf.sections if section.number not in gone]
     numbers = {section.number: new for new, section in enumerate(kept)}
-    sections = [Section(numbers[s.number], s.name, renumbered_header(s.header, numbers | dict.fromkeys(gone, 0))) for s in kept]
+    named = numbers | dict.fromkeys(gone, 0)
+    sections = [Section(numbers[section.number], section.name, renumbered_header(section.header, named)) for section in kept]
     left = claimed(elf, [], sections)
     extents = [elf.sections[number].header for number in sorted(gone) if elf.stored(elf.sections[number])]
     holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))
