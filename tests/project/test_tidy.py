@@ -33,15 +33,9 @@ MAX_FUNCTION_LINES = 60
 # Each with why it is longer. Loops over bytes or rows are compiled: a call for each would cost as much as the work.
 LONGER_FUNCTIONS = {
     "cfi/machine.py:run": "a reading loop: an arm for each instruction of CFI",
-    "cfi/scan.py:entries": "a reading loop: CIEs and FDEs",
-    "sframegen/checks/against_cfi/sweep.py:sweep": "a loop over the rows of two tables at once",
+    "cfi/scan.py:scan_entries": "a reading loop: CIEs and FDEs",
     "sframegen/code/decoding/instruction_columns.py:read": "a reading loop: instructions",
-    "sframegen/conversion/endings.py:final_calls": "a loop over the functions and rows of a table",
-    "sframegen/conversion/split.py:split": "a loop over the functions and rows of a table",
-    "sframegen/format/pack.py:place": "a loop over the functions and rows of a table",
     "sframegen/format/unpack.py:number_all": "a reading loop: FREs",
-    "sframegen/profile/walk/steps.py:step": "a step of the walk, as the kernel program has it",
-    "sframegen/tables/join.py:group": "a loop over the functions and rows of a table",
 }
 
 # By folder or file, the longest match counts: which of our packages it may import besides its own.
