@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
@@ -162,12 +163,8 @@ def _readable(left_out: Unsaid) -> Unsaid:
     unreadable = REASONS.index(Reason.UNREADABLE)
     if unreadable not in left_out.reason:
         return left_out
-    kept = [n for n, reason in enumerate(left_out.reason) if reason != unreadable]
-    return Unsaid(
-        array("Q", [left_out.start[n] for n in kept]),
-        array("I", [left_out.size[n] for n in kept]),
-        array("B", [left_out.reason[n] for n in kept]),
-    )
+    kept = [reason != unreadable for reason in left_out.reason]
+    return Unsaid(*(array(code, compress(column, kept)) for code, column in zip("QIB", left_out, strict=True)))
 
 
 def _reasons(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:

@@ -42,7 +42,7 @@ class FileContext:
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
         self.imports = callees.imports(elf)
-        self.names = {name: number for number, name in enumerate(dict.fromkeys(self.imports.values()))}
+        self.names = {name: number for number, name in enumerate(dict.fromkeys(self.imports.values()))}  # of other files
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
         self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
         self.stubs = stubs

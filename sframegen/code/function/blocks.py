@@ -66,22 +66,9 @@ class BasicBlocks:
     """
 
     def __init__(self) -> None:
-        self.asked: Any = None
-        self.frames: Any = None
+        """What stays from function to function; `begin` has the rest."""
         self.moved: dict[int, int] = {}
-        self.met: dict[int, int] = {}
-        self.called: dict[int, int] = {}
-        self.facts: dict[int, int] = {}
         self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
-        self.known_targets: dict[int, bool] = {}
-        self.known_slots: dict[int, bool] = {}
-        self.marks: Bytes = b""
-        self.flows: Bytes = b""
-        self.at: Column = array("I")
-        self.ends: Column = array("I")
-        self.effects: Column = array("I")
-        self.addresses: Column = array("Q")
-        self.pieces = self.piece = self.points = self.size = self.rows = 0
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
         self.code_ends = array("I", [0])
@@ -90,20 +77,12 @@ class BasicBlocks:
         self.walked_with = array("i", [0])
         self.notes = bytearray(1)
         self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
-        self.nothing = 0
-        self.emits = self.returns = False
-        self.ascend = True
-        self.work: list[int] = []
-        self.different: set[int] = set()
-        self.exits: list[tuple[int, int, int]] = []
-        self.steps = self.changes = 0
-        self.last_row = self.contradiction = -1
 
     def begin(self, asked: Asked, frames: Frames, points: Points, steps: int) -> None:
         """Another function, whose pieces follow. `steps`: the points that may be walked."""
         number: cython.Py_ssize_t
-        self.asked = asked
-        self.frames = frames
+        self.asked: Any = asked
+        self.frames: Any = frames
         if frames.moved is not self.moved:
             self.moved = frames.moved
             for number in range(4096):  # STEPS
@@ -133,9 +112,9 @@ class BasicBlocks:
         self.nothing = frames.nothing
         self.emits = self.returns = False
         self.ascend = True
-        self.work = []
-        self.different = set()
-        self.exits = []
+        self.work: list[int] = []
+        self.different: set[int] = set()
+        self.exits: list[tuple[int, int, int]] = []
         self.steps = steps
         self.changes = 0
         self.last_row = self.contradiction = -1

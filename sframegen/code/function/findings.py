@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 try:
     import cython
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cfi.columns import Column
+    from sframegen.code.context.file_context import FileContext
     from sframegen.code.function.blocks import BasicBlocks
     from sframegen.code.isa.frame_state import FrameState
 
@@ -69,18 +70,6 @@ class FindingColumns(NamedTuple):
     table: array[int]  #: places in other units that jump tables lead to
 
 
-class Outside(Protocol):
-    """What is known outside of the functions."""
-
-    stubs: set[int]
-    never_return: set[int]
-    names: dict[str, int]  # of functions of other files, by number
-    callees_by_slot: dict[int, int | str | None]  # what `callee` has said already
-
-    def callee(self, target: int | None, slot: int | None) -> int | str | None:
-        """An address, or a name, or nothing."""
-
-
 class GrowingColumn:
     """A column of numbers that grows."""
 
@@ -107,7 +96,7 @@ class GrowingColumn:
 class Findings:
     """Takes the results of functions after they were walked. `code`: where analysed code begins, and where it ends, ascending."""
 
-    def __init__(self, outside: Outside, code_starts: Column, code_ends: Column) -> None:
+    def __init__(self, outside: FileContext, code_starts: Column, code_ends: Column) -> None:
         self.outside: Any = outside
         self.stubs = outside.stubs
         self.callees_by_slot = outside.callees_by_slot

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi.columns import Bytes
-    from sframegen.code.whole_file.shown import Callees, Evidence, Places
+    from sframegen.code.context.file_context import FileContext
+    from sframegen.code.whole_file.shown import Evidence, Places
 
 COMPILED: bool = cython.compiled
 
@@ -110,7 +111,7 @@ def often_called(shown: Evidence, often: set[int], least: int) -> set[int]:
     return found
 
 
-def never_returning(shown: Evidence, outside: Callees) -> set[int]:
+def never_returning(shown: Evidence, outside: FileContext) -> set[int]:
     """Return the starts of functions that return on no path."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cfi.columns import Bytes, Column
-    from sframegen.code.whole_file.shown import Callees, Evidence, Places
+    from sframegen.code.context.file_context import FileContext
+    from sframegen.code.whole_file.shown import Evidence, Places
 
 COMPILED: bool = cython.compiled
 
@@ -112,7 +113,7 @@ def owners(shown: Evidence, ranges: Places) -> array[int]:
     return found
 
 
-def certain(shown: Evidence, chosen: Iterable[int], outside: Callees) -> set[int]:
+def certain(shown: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
     """Return the starts of the ranges of functions that are called, or return or jump to such with an entry's frame."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t

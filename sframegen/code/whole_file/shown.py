@@ -5,7 +5,7 @@ A function is a number here: its place in the columns. Results that others took 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 try:
     import cython
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from sframegen.code.function.findings import FindingColumns
 
 COMPILED: bool = cython.compiled
-
-
-class Callees(Protocol):
-    """Facts about callees outside of the functions."""
-
-    stubs: set[int]
-    named: set[int]
-    names: dict[str, int]  # of functions of other files, by number
-    never_return: set[int]
-    by_name: dict[int | str | None, bool]  # what `known_by_name` has said already
-
-    def callee(self, target: int | None, slot: int | None) -> int | str | None:
-        """An address, or a name, or nothing."""
-
-    def known_by_name(self, callee: int | str | None) -> bool:
-        """True if the name alone shows that it never returns."""
 
 
 class Evidence:
