@@ -10,7 +10,7 @@ from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.several import changes, for_code
+from sframegen.cli.shared.several import changes, for_code, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
 from sframegen.elf.text import count_of
 
@@ -80,19 +80,11 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, stric
     for summary in changes(run, files, add, keywords, how):
         summaries.append(summary)
         if how.prints_lines:
-            _print(summary, verbose=how.verbose, plan=keywords["dry_run"])
+            print_change(summary, summary.details() if how.verbose else (), plan=keywords["dry_run"])
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
     if how.verbose and not how.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     run.end(as_json=how.as_json)
-
-
-def _print(summary: Summary, *, verbose: bool, plan: bool) -> None:
-    click.echo(summary.one_line())
-    if verbose:
-        click.echo("\n".join(summary.details()))
-    if plan and summary.plan is not None:
-        click.echo(str(summary.plan))
 
 
 def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | None) -> None:

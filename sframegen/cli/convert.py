@@ -8,11 +8,10 @@ from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.several import changes
+from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run, format_version
 
 if TYPE_CHECKING:
-    from sframegen.api.converted import VersionChange
     from sframegen.cli.shared.common_options import How
 
 
@@ -41,13 +40,5 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
     run = Run()
     for change in changes(run, files, api.convert, keywords, how):
         if how.prints_lines:
-            _print(change, verbose=how.verbose, plan=keywords["dry_run"])
+            print_change(change, change.details() if how.verbose else (), plan=keywords["dry_run"])
     run.end(as_json=how.as_json)
-
-
-def _print(change: VersionChange, *, verbose: bool, plan: bool) -> None:
-    click.echo(change.one_line())
-    for line in change.details() if verbose else ():
-        click.echo(line)
-    if plan and change.plan is not None:
-        click.echo(str(change.plan))

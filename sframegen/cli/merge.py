@@ -10,7 +10,7 @@ from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import PathName, Run, note
-from sframegen.cli.shared.several import Bar, leave_stdout_to
+from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, VERIFICATION, dry_run, format_version, level
 
 if TYPE_CHECKING:
@@ -79,11 +79,7 @@ def command(
             note(f"{output}: warning: {warning}")
         run.reports.append(report)
         if how.prints_lines:
-            click.echo(report.one_line())
-            for line in report.details() if how.verbose else ():
-                click.echo(line)
-            if keywords["dry_run"] and report.plan is not None:
-                click.echo(str(report.plan))
+            print_change(report, report.details() if how.verbose else (), plan=keywords["dry_run"])
     if how.as_json:
         [result] = run.taken()
         click.echo(json.dumps(result))

@@ -8,7 +8,7 @@ from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.several import changes
+from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import FORCE_FOREIGN, OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
@@ -41,7 +41,5 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
     run = Run()
     for removal in changes(run, files, api.remove, keywords, how):
         if how.prints_lines:
-            click.echo(removal.one_line())
-            if keywords["dry_run"] and removal.plan is not None:
-                click.echo(str(removal.plan))
+            print_change(removal, plan=keywords["dry_run"])
     run.end(as_json=how.as_json)

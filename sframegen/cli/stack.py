@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cfi.errors import SframegenError
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import duration, tid, verbose
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
-from sframegen.cli.shared.profile_output import PROFILE_OUTPUT
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of
-from sframegen.profile.report.formats.file_formats import format_of, write_profile
+from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write_profile
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
 from sframegen.stack.sampling import Interrupts, SamplePlan, Sampler
@@ -29,9 +29,17 @@ if TYPE_CHECKING:
     from sframegen.profile.report.traced import TracedStacks
 
 MAX_NAMED = 3  # objects in the note that --convert may help
-
-
 LENGTHS = ("--count", "--duration", "--until-exit")
+
+
+def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Refuse a file of an unknown format before the first sample is taken."""
+    try:
+        if path is not None:
+            format_of(path)
+    except SframegenError as error:
+        raise click.BadParameter(str(error)) from error
+    return path
 
 
 @click.command(
@@ -65,7 +73,13 @@ LENGTHS = ("--count", "--duration", "--until-exit")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per sample, with CFAs and how each frame was found.")
 @click.option("--folded", is_flag=True, help="Print equal stacks of all samples once, for flame graphs.")
 @click.option("--raw", is_flag=True, help="Print addresses without names.")
-@PROFILE_OUTPUT
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    callback=_known_format,
+    help=f"Write all samples to this file; its ending is the format: {', '.join(FORMATS)}.",
+)
 @click.option(
     "--max-frames", metavar="N", type=COUNT, default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
 )

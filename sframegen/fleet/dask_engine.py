@@ -140,7 +140,7 @@ class Tasks:
     def submit(self, number: int, item: Item, which: str = "") -> None:
         job, key = self.job, f"sframegen-{self.job.token}-{which}{number}"
         self.in_flight[key] = number, item
-        arguments = (items.item_to_json(item), job.options.to_json(), job.output, job.token, job.version)
+        arguments = (list(item), job.options.to_json(), job.output, job.token, job.version)
         self.completed.add(self.client.submit(package_task, *arguments, key=key, pure=False))
 
     def are_enough(self) -> bool:

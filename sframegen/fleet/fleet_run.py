@@ -84,7 +84,7 @@ class FleetRun:
             if isinstance(item, Exception):
                 self.finding(_words(item))
             else:
-                listing.write(json.dumps(items.item_to_json(item), separators=(",", ":")).encode("ascii") + b"\n")
+                listing.write(json.dumps(item, separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
         listing.seek(0)
 

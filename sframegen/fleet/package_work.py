@@ -14,6 +14,7 @@ from cfi.errors import SframegenError
 from linker.files.own_directory import temporary_directory
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
+from sframegen.api.packaged import Unchanged
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import failed_key, identity_key, known, refuse_or_fail
 from sframegen.fleet.loose_files import PackageContent, check_directory_unchanged, content_of, pass_loose
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 
 NEW = "layout"
-
-
-class UnchangedError(Exception):
-    """Nothing in the package changed: it is not written."""
 
 
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
@@ -127,12 +124,12 @@ def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputD
     def write(target: BinaryIO) -> None:
         passed.append(kinds.pass_through(source, item.name, files.visit, target, force=force))
         if not passed[0].changed:
-            raise UnchangedError
+            raise Unchanged
 
     with output.package(item.name, make=True) as location:
         try:
             write_atomically(location, write, source=Source(source.fileno(), os.fstat(source.fileno())), rights=Rights.COPY)
-        except UnchangedError:
+        except Unchanged:
             location.unlink()  # of an earlier run, from another content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from linker.files.read_back import Reader
+    from sframegen.api.planned import Plan
     from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
@@ -40,6 +41,9 @@ LARGE = 0.1  # of one process' share: such a file, started last, would keep the 
 class FileReport(Report, Protocol):
     @property
     def warnings(self) -> tuple[str, ...]: ...
+    @property
+    def plan(self) -> Plan | None: ...
+    def one_line(self) -> str: ...
 
 
 R = TypeVar("R", bound=FileReport)
@@ -76,6 +80,13 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
     verify = not dry_run and keywords["verify"]
     done = each(run, tuple(links), work, how.jobs, verify=verify, lines=how.prints_lines)
     return (warned(path, report) for path, report in done)
+
+
+def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool) -> None:
+    for line in (report.one_line(), *details):
+        click.echo(line)
+    if plan and report.plan is not None:
+        click.echo(str(report.plan))
 
 
 def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:

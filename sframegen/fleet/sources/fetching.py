@@ -16,6 +16,7 @@ from sframegen.fleet.sources.items import is_url, local_path, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from sframegen.fleet.sources.items import Item
 
@@ -92,14 +93,12 @@ def status_text(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-@contextmanager
-def fetched(item: Item) -> Iterator[BinaryIO]:
+def fetched(item: Item) -> AbstractContextManager[BinaryIO]:
     """The content of an item that is one file, as a regular file; one of this machine is not copied.
 
     Raises FormatError if it is not a regular file, OSError.
     """
-    with opened_file(item.place) if item.is_local else _copied(item.place, item.size) as file:
-        yield file
+    return opened_file(item.place) if item.is_local else _copied(item.place, item.size)
 
 
 @contextmanager
@@ -142,12 +141,10 @@ def read_url(url: str) -> Iterator[Any]:
         yield file
 
 
-@contextmanager
-def index_file(place: str, limit: int) -> Iterator[BinaryIO]:
+def index_file(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
     """A regular file with the bytes of an index."""
     place = local_path(place)
-    with _copied(place, limit=limit) if is_url(place) else opened_file(place) as file:
-        yield file
+    return _copied(place, limit=limit) if is_url(place) else opened_file(place)
 
 
 def digest(file: BinaryIO, algorithm: str = "sha256") -> str:

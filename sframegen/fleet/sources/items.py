@@ -152,10 +152,6 @@ def refused_item(name: str, place: str, why: str) -> Item:
     return Item(shortened(printable(name))[:NAME_MAX] or place, place, refused=why)
 
 
-def item_to_json(item: Item) -> list[Any]:
-    return list(item)
-
-
 def item_from_json(values: list[Any]) -> Item:
     name, place, kind, *others = values
     return Item(name, place, ItemKind(kind), *others)

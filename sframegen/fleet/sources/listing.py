@@ -147,18 +147,15 @@ def _of_glob(pattern: str) -> Iterator[Item]:
 def _of_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
-    if is_package_file(path, beginning):
-        return iter([checked(Item(os.path.basename(path), path))])  # noqa: PTH119
-    if beginning.startswith(b"\x7fELF"):
-        raise FormatError("an ELF file, not a package: give its directory, which is taken as one", file=shown(path))
-    if b"\0" in beginning:
-        raise FormatError("neither a package nor a list of packages", file=shown(path))
-    return _listed_in(path)
-
-
-def _listed_in(path: str) -> Iterator[Item]:
-    with opened_file(path) as file:
-        yield from _listed(file, shown(path))
+        if is_package_file(path, beginning):
+            yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
+        elif beginning.startswith(b"\x7fELF"):
+            raise FormatError("an ELF file, not a package: give its directory, which is taken as one", file=shown(path))
+        elif b"\0" in beginning:
+            raise FormatError("neither a package nor a list of packages", file=shown(path))
+        else:
+            file.seek(0)
+            yield from _listed(file, shown(path))
 
 
 def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
