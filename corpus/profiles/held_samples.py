@@ -19,6 +19,7 @@ from sframegen.stack.live.process import host_abi
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from sframegen.profile.following.files import CodeSpan
@@ -139,6 +140,12 @@ class HeldSamples:
     def spans(self, pid: int) -> tuple[CodeSpan, ...]:
         return self._follower.spans(pid) or ()
 
+    def unopened(self, files: Iterable[int]) -> list[str]:
+        """Why files with these numbers could not be opened. A profile has that in its notes, and tries again."""
+        known = self._follower.files.by_number
+        found = [known[number] for number in files if number in known]
+        return [f"{file.path}: {file.why}" for file in found if file.elf is None and file.why]
+
     def addresses(self, pid: int, frames: tuple[int, ...]) -> list[list[int]]:
         """Run-time addresses of packed frames: more than one where the process has mapped the same part of a file again."""
         spans = self.spans(pid)
@@ -176,7 +183,7 @@ class HeldSamples:
         epochs = {one: self._walker.epoch(one) for one in self._follower.processes.changed.union(pids)}
         self._follower.drain()
         for pid in pids:
-            if self._follower.spans(pid) is None:
+            if self._follower.spans(pid) is None or self.unopened(span.file for span in self.spans(pid)):
                 self._follower.scan(pid)
         for file in self._follower.files.take_new():
             if file.elf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,9 @@ from corpus.profiles.workloads import WORKLOADS
 from corpus.stacks.code import Code
 from corpus.stacks.compare import Stack
 from corpus.stacks.debugger import Gdb
+from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.packed_frames import FileFrame as Packed
+from sframegen.program.helper import NoAnswerError
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import Frame
 from tests.support.kernel_events import needs_bpf
@@ -24,9 +27,13 @@ from tests.support.kernel_events import needs_bpf
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.profile.following.mapped_file import FileKey, MappedPlace
+    from sframegen.stack.live.open_aside import OpenedAside
+
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
 SAMPLES = 5
+LATE = 3  # attempts
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 NO_CODE = Code("")  # where nothing has CFI
 BIAS = 0x7000
@@ -128,3 +135,26 @@ def test_samples(tmp_path: Path) -> None:
             assert row.complete + row.ends.total() == SAMPLES
             rows.append(row)
     assert f"{2 * SAMPLES} samples, " in markdown(rows, "made up", [])
+
+
+@needs_bpf
+def test_files_that_are_opened_late_cost_samples_and_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("gdb", "gcc"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine")
+    if platform.machine() != "x86_64":
+        pytest.skip("the program is for x86-64")
+    opened, refused = MappedFiles.open, Counter[str]()
+
+    def late(self: MappedFiles, key: FileKey, place: MappedPlace) -> OpenedAside:
+        if refused[place.path] == LATE:
+            return opened(self, key, place)
+        refused[place.path] += 1
+        raise NoAnswerError
+
+    monkeypatch.setattr(MappedFiles, "open", late)
+    BY_NAME["deep recursion"].prepare(tmp_path)
+    with Gdb() as gdb, HeldSamples() as held:
+        row = Trial(BY_NAME["deep recursion"], tmp_path, 1, held).run(gdb, SAMPLES)
+    assert any("does not answer" in why for why in row.left_out)
+    assert (row.differences, row.samples) == ([], SAMPLES)

@@ -14,9 +14,11 @@ from corpus.profiles.verdict import Row, Verdict, as_stack, traced_stack
 from corpus.stacks.code import Code
 from corpus.stacks.debugger import Gdb, GdbError
 from corpus.stacks.target import EndedError, wait_until_stopped
+from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.stack.live.process import Process
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from corpus.profiles.held_samples import HeldSamples, Sampled
@@ -71,6 +73,9 @@ class Trial:
         self.held.release()
 
     def _judge(self, sample: Sampled, gdb: Gdb) -> None:
+        files = [unpacked_frame(frame).file for frame in sample.walked.frames]
+        if sample.walked.end is End.NO_TABLE and (why := self.held.unopened(files)):
+            raise LeftOutError(why[0])
         try:
             wait_until_stopped(sample.pid)
             code = Code(Path(f"/proc/{sample.pid}/maps").read_text())
