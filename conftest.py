@@ -46,7 +46,7 @@ for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
 settings.register_profile("sframegen", deadline=None)  # how long an example takes is the machine's business
-# A mutant is judged by the first failure, however large, and leaves no examples behind for the next one.
+# For mutants one failing example is enough: it is not made smaller, and not stored, where the next mutant would find it.
 settings.register_profile(
     "mutations", deadline=None, database=None, phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)]
 )

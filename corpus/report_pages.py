@@ -22,3 +22,11 @@ def write_page(path: Path, text: str, version: str = __version__) -> None:
     """Write a page with its version after its title."""
     title, _, rest = text.partition("\n\n")
     path.write_text(f"{title}\n\n{measured_with(version)}.\n\n{rest}")
+
+
+def write_or_print(path: Path | None, text: str) -> None:
+    """Write a page, or print its text where no path is given."""
+    if path:
+        write_page(path, text)
+    else:
+        print(text, end="")

@@ -18,7 +18,7 @@ from benchmarks.profilers.document import Results, markdown, versions
 from benchmarks.profilers.running import samply_allowed
 from benchmarks.profilers.samplers import SAMPLERS, missing
 from benchmarks.profilers.targets import TARGETS
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from sframegen.program.build import build_kind
 
 STACKS_SECONDS = 10.0  # in which all profilers sample a program
@@ -70,10 +70,7 @@ def main() -> None:
     took = f"load average {load:.1f} before it{nice}; {time.monotonic() - started:.0f} s"
     about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {took}"
     text = markdown(results, [*notes, *filter(None, [said]), *dict.fromkeys(failures)], about)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from corpus.churn.killing import interrupt, interrupt_twice, kill
 from corpus.churn.long_run import long_run
 from corpus.churn.restless import FEW, compile_all, restless, short_lived
 from corpus.churn.two_at_once import two_at_once
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,10 +64,7 @@ def main() -> int:
                 print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         results = Results(**found)  # type: ignore[arg-type] # each part returns what its field has
     text = markdown(results, " ".join(["python -m corpus.churn", *sys.argv[1:]]), time.monotonic() - began)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     faults = faults_of(results)
     for fault in faults:
         print(fault, file=sys.stderr)

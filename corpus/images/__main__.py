@@ -15,7 +15,7 @@ from pathlib import Path
 from corpus.images.image_report import markdown
 from corpus.images.image_trial import PROGRAMS, try_layout
 from corpus.images.layered import debian, make_layout
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 
 
 def main() -> int:
@@ -40,10 +40,7 @@ def main() -> int:
             for fault in trial.faults:
                 print(f"    {fault}", file=sys.stderr)
     text = markdown(trials, time.monotonic() - started)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(trial.faults for trial in trials))
 
 

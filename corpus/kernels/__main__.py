@@ -22,7 +22,7 @@ from corpus.kernels.debian_kernels import KERNELS, fetch_kernel
 from corpus.kernels.guest_root import make_initramfs
 from corpus.kernels.report import Outcome, markdown
 from corpus.kernels.virtual_machine import boot
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 
 if TYPE_CHECKING:
     from corpus.kernels.debian_kernels import Kernel
@@ -60,10 +60,7 @@ def main() -> int:
         }
         outcomes = list(pool.map(lambda kernel: tried(kernel, initramfs[kernel.architecture], options.timeout), chosen))
     text = markdown(outcomes, f"`python -m corpus.kernels --jobs {options.jobs}`, {time.monotonic() - started:.0f} s:")
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(outcome.fault for outcome in outcomes))
 
 

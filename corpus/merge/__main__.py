@@ -23,7 +23,7 @@ from corpus.merge.parts import Set, relocatable, stripped, with_gnu_ld, with_lto
 from corpus.merge.report import markdown
 from corpus.merge.sources import Source, sources
 from corpus.merge.toolchain import WITH_SFRAME, Toolchain
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
@@ -175,10 +175,7 @@ def main() -> int:
     about = f"`python -m corpus.merge --objects {options.objects} --seed {options.seed}`, {_versions(run.peers)}; {took}"
     about += "".join(f"; {one}: left out" for one in run.left_out)
     text = markdown(rows, tried, about)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(row.outcome.differences for row in rows))
 
 

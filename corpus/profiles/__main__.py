@@ -19,7 +19,7 @@ from corpus.profiles.held_samples import HeldSamples
 from corpus.profiles.report import markdown
 from corpus.profiles.trial import Trial
 from corpus.profiles.workloads import WORKLOADS
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import versions
 from sframegen import SframegenError
@@ -67,10 +67,7 @@ def main() -> int:
                 print(f"    {difference}", file=sys.stderr, flush=True)
     about = f"`python -m corpus.profiles --samples {options.samples} --seed {options.seed}`, {versions()}"
     text = markdown(rows, f"{about}; {time.monotonic() - started:.0f} s", left_out)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(not rows or any(row.differences for row in rows))
 
 

@@ -19,7 +19,7 @@ from corpus.projects.judge import Judge
 from corpus.projects.linkers import matrix
 from corpus.projects.manifest import MANIFEST, environment, projects
 from corpus.projects.report import markdown
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from tests.support.peers import Peers
 
 PARTS = ("linkers", "bad-news")
@@ -56,10 +56,7 @@ def main() -> int:
     versions = dict(line.split() for line in (peers.directory / "versions").read_text().splitlines())
     about = f"`corpus/projects`, GNU binutils {versions['binutils']}; {time.monotonic() - started:.0f} s"
     text = markdown(judged, cells, news, about)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(
         any(one.differences for one in judged) or any(one.differences for one in cells) or any(one.differences for one in news)
     )

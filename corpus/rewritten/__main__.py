@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 
 from . import deb_trials, wheel_trials
 from .obtaining import deb, wheel
@@ -42,10 +42,7 @@ def main() -> int:
         of_wheels = try_wheels([name for name in manifest["wheels"]["packages"] if name in names], manifest, scratch)
         of_debs = try_debs([name for name in manifest["debian"]["packages"] if name in names], manifest, scratch)
         text = markdown(of_wheels, of_debs, f"{time.monotonic() - started:.0f} s")
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(one.differences for one in (*of_wheels, *of_debs)))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.processes import each_in_a_process
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from corpus.run.behaviour import Behaviour
 from corpus.run.examine import Examiner, Result
 from corpus.run.report import markdown
@@ -115,10 +115,7 @@ def main() -> int:
     text = markdown(results, behaviour)
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(result.differences for result in results))
 
 

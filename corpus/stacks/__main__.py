@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from corpus.stacks.copies import Copies
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import markdown, versions
@@ -71,10 +71,7 @@ def main() -> int:
     command = f"python -m corpus.stacks --share {options.share:g} --seed {options.seed}"
     about = f"`{command}`, {versions()}; {time.monotonic() - started:.0f} s"
     text = markdown(rows, about, left_out)
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(row.differences for row in rows))
 
 

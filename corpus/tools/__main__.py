@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.fetch.__main__ import FetchError
 from corpus.processes import each_in_a_process
-from corpus.report_pages import write_page
+from corpus.report_pages import write_or_print
 from corpus.tools.invocations import rows
 from corpus.tools.obtaining import of_pypi, of_suite
 from corpus.tools.subjects import compiled, of_packages
@@ -124,10 +124,7 @@ def main() -> int:
     if options.docs:
         before, _, rest = options.docs.read_text().partition(BEGIN)
         options.docs.write_text(f"{before}{BEGIN}\n{summary(found)}{END}{rest.partition(END)[2]}")
-    if options.report:
-        write_page(options.report, text)
-    else:
-        print(text, end="")
+    write_or_print(options.report, text)
     return int(any(result.is_fault for result in found))
 
 

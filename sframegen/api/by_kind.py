@@ -61,7 +61,7 @@ def change_kind(path: StrPath, writing: Writing, kinds: Kinds[T]) -> T:
 
 
 def read_kind(path: StrPath, kinds: Kinds[T]) -> T:
-    """`change_kind` for what leaves the file as it is."""
+    """Like `change_kind`, for functions that only read the file."""
     file = os.fspath(path)
     if kinds.package and (is_layout(path) or is_package(file)):
         from sframegen.api.packaged import read_package  # noqa: PLC0415

@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a stack was sampled: kept only where the format shows time. `stack`: as it is counted."""
+    """One sample: when, on which CPU, and its stack. Kept only for formats that show time; the others need counts only."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     cpu: int

@@ -298,7 +298,7 @@ ONLY_FLEX = [DRAP, DRAP._replace(cfa=Where(10, 300))]
 
 @given(st.lists(st.tuples(st.sampled_from([SAID_SHORT, ONLY_FLEX]), st.integers(1, 14), st.integers(1, 9)), min_size=1, max_size=7))
 def test_flexible_functions_are_cut_where_that_is_smallest(parts: list[tuple[list[Rule], int, int]]) -> None:
-    """Each part has so many rows, which alternate between two rules, of the same length."""
+    """A part is (two rules, number of rows, bytes of each row): its rows have the two rules in turn."""
     rows: list[tuple[int, Rule]] = []
     end = 0
     for rules, count, length in parts:
