@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -27,6 +28,8 @@ COMMANDS = {
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Merge the SFrame sections of objects, as GNU ld does.",
     "profile": "Profile processes: sample their stacks, and show where the time goes.",
+    "profile diff": "Compare two profiles: what takes a larger or a smaller share.",
+    "profile report": "Show profiles that were written to files: merged, and grouped anew.",
     "register": "Print the calls that register SFrame sections with a kernel.",
     "remove": "Remove the SFrame section and restore the original file.",
     "remove-tree": "Remove the SFrame sections of a build root.",
@@ -49,10 +52,13 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = import_module(f"sframegen.cli.{re.sub('[- ]', '_', cmd_name)}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = " ".join(args[:2])
+        if name in COMMANDS and len(args) > 1:
+            return name, self.get_command(ctx, name), args[2:]
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -17,21 +16,22 @@ from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of, shortened
 from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.copied_session import CopiedSession
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
-from sframegen.profile.report.formats.summary import summary
+from sframegen.profile.report.formats.file_formats import format_of, write_parts
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.table import table, totals
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.stored.intervals import IntervalDirectory, seconds_of
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
     from sframegen.profile.backends import Session
     from sframegen.profile.collected import Collected
-    from sframegen.profile.report.formats.file_formats import Format
+    from sframegen.profile.report.naming import KnownNames
 
 MIB = 1 << 20
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
 REFRESH = 0.5  # seconds
-WIDTH = 100  # columns, where there is no terminal
 DEFAULT_EVENT = "cpu-clock"
 PID_DIGITS = 9  # more than the kernel gives
 
@@ -72,23 +71,45 @@ class Sampling(NamedTuple):
     kernel: bool
     idle: bool
     max_memory: int  # MiB
+    buffer_size: int | None  # MiB
     backend: str | None
 
 
+class Intervals(NamedTuple):
+    """A profile that is written in pieces. Seconds; `every`: 0 for one profile; `keep`: 0 for ever."""
+
+    every: float
+    keep: float
+
+
 part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
+part_of_intervals = partial(click.option, cls=Part, value=Value("intervals", Intervals))
+
+
+def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
+    try:
+        return seconds_of(text) if text else 0.0
+    except SframegenError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
     name="profile",
     cls=Command,
     exclusive=[
-        *(("--perf-data", other) for other in ("--frequency", "--duration", "--max-memory", "--backend")),
-        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data")),
+        *(
+            ("--perf-data", other)
+            for other in ("--frequency", "--duration", "--max-memory", "--buffer-size", "--backend", "--every")
+        ),
+        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data", "--every")),
+        ("--every", "--json"),
         ("--system", "--perf-data"),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
         Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
+        Example("Write a profile of the machine each minute, for a day", "sframegen profile --system --every 60 --keep 24h -o DIR"),
+        Example("Show the last hour of these", "sframegen profile report --from 1h DIR"),
         Example("Print what this machine allows", "sframegen profile --probe"),
     ],
 )
@@ -116,20 +137,23 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     help="What to sample: cpu-clock, page-faults, cycles, ...; with --perf-data, which event of the recording."
     "  [default: cpu-clock; of a recording the first]",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    multiple=True,
-    type=PathName(),
-    help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
+@OUTPUT
+@part_of_intervals(
+    "--every", metavar="TIME", callback=_length, help="Write a profile each time so long (60, 5m), into the directory of --output."
 )
+@part_of_intervals("--keep", metavar="TIME", callback=_length, help="With --every, remove profiles that are older (24h, 7d).")
 @tid("Show only this thread. May be given again.", several=True)
 @part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
 @part_of_sampling("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
 @part_of_sampling("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
+@part_of_sampling(
+    "--buffer-size",
+    metavar="MIB",
+    type=Numbers(int, 1, 1024),
+    help="MiB of the buffer through which the kernel sends stacks.  [default: by the frequency, at most 64]",
+)
 @part_of_sampling(
     "--backend",
     type=click.Choice(BACKENDS),
@@ -143,6 +167,7 @@ def command(
     arguments: tuple[str, ...],
     *,
     sampling: Sampling,
+    intervals: Intervals,
     as_probe: bool,
     duration: float | None,
     output: tuple[str, ...],
@@ -164,16 +189,22 @@ def command(
         raise click.UsageError("give one of these: process ids, a command to start, --system, --perf-data, --probe")
     if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")
-    moments = any(_format(path).needs_moments for path in output)
+    if intervals.keep and not intervals.every:
+        raise click.UsageError("--keep is for --every")
     run = Run()
-    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=how.as_json)
     if as_probe:
         found = probe()
         click.echo(json.dumps(found.fields()) if how.as_json else "\n".join(found.lines()))
         ctx.exit(0)
-    for path in output:
-        with run.file(path):
-            check_target(path)
+    if intervals.every:
+        if len(output) != 1:
+            raise click.UsageError("--every needs one directory: --output DIR")
+        shown: Shown | Written = Written(run, output[0], intervals, collapse_runtime=collapse_runtime)
+        moments = False
+    else:
+        shown = Shown(Outputs(run, output, how.as_json), by, collapse_runtime=collapse_runtime)
+        shown.outputs.check()
+        moments = any(format_for(path).needs_moments for path in output)
     if run.status:
         ctx.exit(run.status)
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
@@ -189,13 +220,19 @@ def command(
             plan = ProfilePlan(
                 None, event_named(sampling.event or DEFAULT_EVENT), sampling.frequency, frozenset(tid), **wanted._asdict(),
                 idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores,
+                buffer_size=(sampling.buffer_size or 0) * MIB,
             )  # fmt: skip
             status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts)
     ctx.exit(status or run.status)
 
 
 def _sampled(
-    arguments: tuple[str, ...], plan: ProfilePlan, backend: str | None, duration: float | None, shown: Shown, interrupts: Interrupts
+    arguments: tuple[str, ...],
+    plan: ProfilePlan,
+    backend: str | None,
+    duration: float | None,
+    shown: Shown | Written,
+    interrupts: Interrupts,
 ) -> int:
     """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
     with ExitStack() as opened:
@@ -214,36 +251,44 @@ def _sampled(
         session.begin()
         if command:
             _resume(command, arguments[0])
-        sample(session, interrupts, command, duration)
+        if shown.every and isinstance(session, CopiedSession):
+            raise SframegenError("--every needs the kernel program, which does not run here")
+        sample(session, interrupts, command, duration, shown)
         shown(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
 
 
-class Shown(NamedTuple):
-    """The outputs of a profile."""
+class Shown:
+    """The outputs of one profile."""
 
-    run: Run
-    output: tuple[str, ...]
-    by: str
-    collapse_runtime: bool
-    as_json: bool
+    every = 0.0
+
+    def __init__(self, outputs: Outputs, by: str, *, collapse_runtime: bool) -> None:
+        self.outputs = outputs
+        self._by, self._collapse_runtime = by, collapse_runtime
 
     def __call__(self, collected: Collected) -> None:
-        named = group_stacks(name_stacks(collected, collapse_runtime=self.collapse_runtime), self.by)
-        for path in self.output:
-            with self.run.file(path):
-                write_profile(named, path)
-        if self.as_json:
-            for part in summary(named):
-                click.echo(part, nl=False)
-        elif self.output:
-            for line in totals(named):
-                note(line)
-        else:
-            for line in table(named, shutil.get_terminal_size((WIDTH, 24)).columns):
-                click.echo(line)
+        self.outputs.write(group_stacks(name_stacks(collected, collapse_runtime=self._collapse_runtime), self._by))
+
+
+class Written:
+    """A directory of profiles, one for each interval."""
+
+    def __init__(self, run: Run, path: str, intervals: Intervals, *, collapse_runtime: bool) -> None:
+        self.every = intervals.every
+        self._run, self._path, self._collapse_runtime = run, path, collapse_runtime
+        self._known: KnownNames = {}
+        with run.file(path):
+            self._directory = IntervalDirectory(path, intervals.keep)
+
+    def __call__(self, collected: Collected) -> None:
+        """Write an interval. One that cannot be written is told and lost: the next one may find room again."""
+        named = name_stacks(collected, collapse_runtime=self._collapse_runtime, known=self._known)
+        with self._run.file(self._path), self._directory.place(collected.started, collected.seconds) as place:
+            write_parts(format_of(place.name).parts(group_stacks(named, "comm")), place)
+            self._directory.drop_old(time.time())
 
 
 class Live:
@@ -266,16 +311,27 @@ class Live:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+def sample(
+    session: Session,
+    interrupts: Interrupts,
+    command: PausedCommand | None,
+    duration: float | None,
+    shown: Shown | Written | None = None,
+) -> None:
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
     begin = time.monotonic()
+    every = shown.every if shown else 0.0
+    due = begin + every
     live = Live()
     while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
-        seconds = time.monotonic() - begin
-        if duration and seconds >= duration:
+        now = time.monotonic()
+        if duration and now - begin >= duration:
             break
         session.turn()  # is not interrupted: it may have taken records, which are nowhere else
-        live.show(session, seconds)
+        if shown and every and now >= due and not isinstance(session, CopiedSession):
+            due += every
+            shown(session.cut())
+        live.show(session, now - begin)
     live.clear()
 
 
@@ -284,13 +340,6 @@ def _resume(command: PausedCommand, name: str) -> None:
         command.resume()
     except OSError as error:
         raise click.UsageError(f"{name}: neither a process id nor a program: {error.strerror}") from None
-
-
-def _format(path: str) -> Format:
-    try:
-        return format_of(path)
-    except SframegenError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:

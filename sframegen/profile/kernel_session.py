@@ -78,6 +78,8 @@ class KernelSession:
         self._building: set[int] = set()  # files whose tables are being made
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
+        self._accounted: Counter[int] = Counter()  # of the kernel program's statistics, what has been told
+        self._lost_records = 0  # the same of records of mappings
         self._samples_on = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
@@ -97,6 +99,7 @@ class KernelSession:
                     kernel_frames=plan.kernel,
                     threads=plan.tells_threads,
                     moments=plan.moments,
+                    buffer_size=plan.buffer_size,
                 ),
                 plan.max_memory,
             )
@@ -162,6 +165,26 @@ class KernelSession:
         self._assemble()
         return collected
 
+    def cut(self) -> Collected:
+        """Return what was sampled since the last cut, and go on with nothing. The result is to be used before the next turn."""
+        self._receive()
+        self._assemble()
+        done, now = self.collected, time.monotonic()
+        done.seconds = now - self._began
+        self._began = now
+        fresh = self.collected = Collected(
+            done.event, BACKEND, done.frequency, time.time(), stacks=Stacks(moments=self.plan.moments)
+        )
+        fresh.notes += self.plan.event.notes(self.plan.frequency)
+        fresh.perf_maps = done.perf_maps
+        fresh.stacks.frames.private[:] = done.stacks.frames.private
+        for rows in self._rows:  # what the kernel program counts now
+            for key, row in rows.items():
+                stack = done.stacks.stack(row)
+                task = self._task(stack.pid, stack.tid)
+                rows[key] = fresh.stacks.row(task, array("Q", stack.frames), stack.end)
+        return done
+
     @property
     def samples(self) -> int:
         """How many were taken so far, without those that wait to be walked."""
@@ -203,15 +226,19 @@ class KernelSession:
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
-        stacks, pid = self.collected.stacks, record.pid
-        processes = self.follower.processes
-        task = stacks.tasks.number(pid, record.tid if self.plan.tells_threads else 0, processes.program(pid))
-        stacks.tasks.name(task, processes.name_of(pid) or record.comm, record.comm if self.plan.tells_threads else "")
         try:
-            return stacks.row(task, frames, end)
+            return self.collected.stacks.row(self._task(record.pid, record.tid, record.comm), frames, end)
         except (MemoryError, OSError):
             self.collected.lost[NO_ROOM] += 1
             return None
+
+    def _task(self, pid: int, tid: int, comm: str = "") -> int:
+        """`comm`: the name of the thread."""
+        processes, tasks = self.follower.processes, self.collected.stacks.tasks
+        known = self.plan.tells_threads
+        task = tasks.number(pid, tid if known else 0, processes.program(pid))
+        tasks.name(task, processes.name_of(pid) or comm, (comm or self.follower.thread_name(pid, tid)) if known else "")
+        return task
 
     def _row_of(self, key: CountKey) -> int | None:
         """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
@@ -320,6 +347,7 @@ class KernelSession:
     def _publish(self) -> None:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
+        drained = self.follower.drain()  # not between the two below: whatever a process maps meanwhile is for the next time
         self._due |= processes.changed & self._sampled
         for pid in processes.changed - self._sampled:
             self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
@@ -333,7 +361,7 @@ class KernelSession:
         for pid in due:
             epoch = self._walker.epoch(pid)
             # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
-            spans = processes.spans(pid) if self.follower.scan(pid) else None
+            spans = processes.spans(pid) if self.follower.scan(pid, drained) else None
             processes.changed.discard(pid)
             if spans is not None:
                 self._describe(self._made.refresh(pid))
@@ -397,17 +425,21 @@ class KernelSession:
     # -- the result
 
     def _assemble(self) -> None:
-        collected = self.collected
-        stacks = collected.stacks
+        """Complete what was collected: samples of idle CPUs, what was lost since the last time, notes."""
+        collected, stacks = self.collected, self.collected.stacks
         stacks.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
-        if self.plan.idle and totals[Statistic.IDLE]:
+        new, self._accounted = totals - self._accounted, totals
+        if self.plan.idle and new[Statistic.IDLE]:
             idle = stacks.tasks.number(0, 0)
             stacks.tasks.name(idle, IDLE)
-            stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), totals[Statistic.IDLE])
-        collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
-        if self.follower.lost:
-            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
+            stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), new[Statistic.IDLE])
+        collected.lost.update({reason: new[number] for number, reason in LOST.items()})
+        if self.follower.lost > self._lost_records:
+            collected.notes.append(
+                f"{count_of(self.follower.lost - self._lost_records, 'record')} of mappings lost: they were read again"
+            )
+            self._lost_records = self.follower.lost
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros

@@ -22,6 +22,7 @@ class ProfilePlan(NamedTuple):
     moments: bool = False  # keep the time of each sample
     idle: bool = False  # count idle CPUs
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
+    buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     stores: Stores | None = None  # of detached sections
 
     @property

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 MIB = 1 << 20
-RING_BYTES, LEAST_RING_BYTES = 8 * MIB, MIB
+LEAST_RING, LARGEST_RING = MIB, 64 * MIB
+BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in processes that are new: so long we may have to wait for a processor
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1024 * MIB
 TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
+EVENTS_A_SECOND = 250  # on each CPU, where they are not sampled by time
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -88,6 +90,7 @@ class Sampling(NamedTuple):
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
+    buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
 
 
@@ -136,7 +139,7 @@ class KernelWalker:
                 "more_counts": COUNTS,
                 "spans": spans,
                 "samples": self.cpus,
-                "ring": RING_BYTES if memory_limit >= 8 * RING_BYTES else LEAST_RING_BYTES,
+                "ring": ring_bytes(sampling, self.cpus, memory_limit),
             }
         )
         ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
@@ -376,6 +379,13 @@ class KernelWalker:
         form = f"={self.cpus}Q"
         found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
         return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
+
+
+def ring_bytes(sampling: Sampling, cpus: int, memory_limit: int) -> int:
+    """The size of the ring buffer, a power of two, at most an eighth of the memory for tables."""
+    wanted = (sampling.frequency or EVENTS_A_SECOND) * cpus * BYTES_OF_A_COPY * SECONDS_IN_RING
+    allowed = sampling.buffer_size or min(wanted, LARGEST_RING, max(memory_limit // 8, LEAST_RING))
+    return max(LEAST_RING, 1 << (allowed.bit_length() - 1))
 
 
 def _filled(table: DecodedTable) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.following.processes import ProcessSpans
 
-RING_PAGES = 128  # 512 KiB for each CPU: 5,000 mappings
+RING_PAGES = 512  # 2 MiB for each CPU: 20,000 mappings
 WAKE_UP = 1 << 16  # bytes
 SIDE_BAND = EventAttributes(
     TYPE_SOFTWARE,
@@ -137,9 +137,12 @@ class Follower:
         """Return the spans now, or at a time (CLOCK_MONOTONIC, nanoseconds); None if they are not known: then `scan`."""
         return self.processes.spans(pid, time)
 
-    def scan(self, pid: int) -> bool:
-        """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel."""
-        return scan(pid, self.processes, self._resolver, self.drain())
+    def scan(self, pid: int, drained: int = 0) -> bool:
+        """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel.
+
+        `drained`: what `drain` has returned, if it was called just before.
+        """
+        return scan(pid, self.processes, self._resolver, drained or self.drain())
 
     def thread_name(self, pid: int, tid: int) -> str:
         """Return the name of a thread; that of the process if it is unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sframegen.elf.text import printable
 from sframegen.profile.packed_frames import FILE_MASK, FILE_SHIFT, KERNEL_FILE, PACKED_ADDRESS, unpacked_frame
@@ -22,15 +22,22 @@ from sframegen.stack.walking.ends import COMPLETE, End
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.profile.collected import Collected, Stacks
+    from sframegen.profile.following.files import TracedFile
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 HIDDEN = "the kernel hides the addresses of its functions: as root, or with kernel.kptr_restrict=0, they have names"
+KnownNames: TypeAlias = "dict[int, tuple[TracedFile, FileNames]]"  # by the number of the file
 
 
-def name_stacks(collected: Collected, *, collapse_runtime: bool = False, demangled: bool = True) -> Named:
-    """Name all stacks. `collapse_runtime`: frames of an interpreter itself become one frame where they follow one another."""
+def name_stacks(
+    collected: Collected, *, collapse_runtime: bool = False, demangled: bool = True, known: KnownNames | None = None
+) -> Named:
+    """Name all stacks. `collapse_runtime`: frames of an interpreter itself become one frame where they follow one another.
+
+    `known`: the names of the files of an earlier profile; those of this one are put there.
+    """
     stacks, files = collected.stacks, collected.files.values()
-    namer = _Namer(collected, demangled=demangled)
+    namer = _Namer(collected, {} if known is None else known, demangled=demangled)
     named = Named(
         collected.event,
         collected.backend,
@@ -75,11 +82,16 @@ def _rename(stacks: Stacks, place_of: array[int], folding: Folding | None, named
 
 
 class _Namer:
-    def __init__(self, collected: Collected, *, demangled: bool) -> None:
+    def __init__(self, collected: Collected, known: KnownNames, *, demangled: bool) -> None:
         self._collected = collected
-        self._files = {
-            number: FileNames(file.elf, demangled=demangled) for number, file in collected.files.items() if file.elf is not None
-        }
+        before = known.copy()
+        known.clear()
+        for number in collected.stacks.used_files():
+            file = collected.files.get(number)
+            if file is not None and file.elf is not None:
+                kept = before.get(number)
+                known[number] = kept if kept and kept[0] is file else (file, FileNames(file.elf, demangled=demangled))
+        self._files = {number: names for number, (_, names) in known.items()}
         self._maps: dict[int, PerfMap] = {}
         self.notes: list[str] = []
         wanted: dict[int, list[int]] = {}

@@ -95,6 +95,12 @@ class Numbered:
         for number in range(self.count):
             self.index[self.slot(self.first[number], self.second[number])] = number + 1
 
+    def close(self) -> None:
+        """Give the memory back."""
+        self.leave()
+        for column in self.columns:
+            self.room.drop(column)
+
     def clear(self) -> None:
         """Drop the pairs."""
         self.count = 0

@@ -16,7 +16,7 @@ from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.program.html_page import html_page, json_element
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cfi.columns import Column
     from sframegen.profile.report.named import Named
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
-class _Frame(NamedTuple):
+class DrawnFrame(NamedTuple):
     label: str
     object: str
     path: str
@@ -41,53 +41,59 @@ def flamegraph(named: Named) -> Iterator[str]:
 
 
 def _data(named: Named) -> dict[str, Any]:
-    frames: TableNumbers[_Frame] = TableNumbers()
-    objects: TableNumbers[str] = TableNumbers()
-    paths: TableNumbers[str] = TableNumbers()
+    frames: TableNumbers[DrawnFrame] = TableNumbers()
     depths, numbers, samples = array("I"), array("I"), array("Q")
     least = max(1, named.samples // SMALLEST)
-    for depth, frame, count in _preorder(named, least):
+    for depth, frame, count in preorder(named, least):
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
     notes = [*totals(named), *([f"not drawn: what has less than {least:,} samples"] if least > 1 else [])]
+    about = page_texts(f"{named.event}: {named.samples:,} samples", notes)
+    return about | {"depths": list(depths), "frames": list(numbers), "samples": list(samples)} | frame_columns(frames.items)
+
+
+def page_texts(title: str, notes: Iterable[str]) -> dict[str, Any]:
+    """What the page says above the picture."""
+    return {"title": shortened(printable(title)), "notes": [shortened(printable(line)) for line in notes if line]}
+
+
+def frame_columns(frames: list[DrawnFrame]) -> dict[str, Any]:
+    """What the page knows of frames, by their numbers."""
+    objects: TableNumbers[str] = TableNumbers()
+    paths: TableNumbers[str] = TableNumbers()
     return {
-        "title": shortened(printable(f"{named.event}: {named.samples:,} samples")),
-        "notes": [shortened(printable(line)) for line in notes if line],
-        "depths": list(depths),
-        "frames": list(numbers),
-        "samples": list(samples),
-        "labels": [shortened(printable(frame.label)) for frame in frames.items],
-        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames.items],
-        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames.items],
-        "guessed": [int(frame.guessed) for frame in frames.items],
+        "labels": [shortened(printable(frame.label)) for frame in frames],
+        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames],
+        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames],
+        "guessed": [int(frame.guessed) for frame in frames],
         "objects": objects.items,
         "paths": paths.items,
     }
 
 
-def _preorder(named: Named, least: int) -> Iterator[tuple[int, _Frame, int]]:
+def preorder(named: Named, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
     """Return (depth, frame, samples) of all that has enough samples, groups first.
 
     Children are in alphabetical order: equal functions are neighbours.
     """
     if not named.samples:
         return
-    yield 0, _Frame("all", "", "", guessed=False), named.samples
-    trees = LabelTrees(named, lambda site: _Frame(site.label, site.object, site.path, site.guessed))
+    yield 0, DrawnFrame("all", "", "", guessed=False), named.samples
+    trees = LabelTrees(named, lambda site: DrawnFrame(site.label, site.object, site.path, site.guessed))
     with rows_by_group(named) as groups:
         for group, rows in sorted(zip(named.groups, groups, strict=True), key=lambda item: item[0]):
             tree = trees.merge(rows)
             below = zeros("Q", tree.nodes.count)
             add_up(tree, below)
             if below[ROOT] >= least:
-                yield 1, _Frame(group, "", "", guessed=False), below[ROOT]
+                yield 1, DrawnFrame(group, "", "", guessed=False), below[ROOT]
                 yield from _children(tree, trees.labels, below, least)
 
 
-def _children(tree: CallTree, labels: list[_Frame], below: Column, least: int) -> Iterator[tuple[int, _Frame, int]]:
+def _children(tree: CallTree, labels: list[DrawnFrame], below: Column, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
     large = zeros("I", len(below))
-    children: dict[int, list[tuple[_Frame, int]]] = {}
+    children: dict[int, list[tuple[DrawnFrame, int]]] = {}
     for node in large[1 : at_least(below, least, large)]:
         children.setdefault(tree.nodes.second[node], []).append((labels[tree.nodes.first[node]], node))
     waiting = [(2, *item) for item in sorted(children.get(ROOT, ()), reverse=True)]

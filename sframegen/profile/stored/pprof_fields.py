@@ -1,0 +1,120 @@
+"""Protocol buffers -> numbers, texts and messages, as far as pprof's schema needs them. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+    from sframegen.profile.stacks.call_tree import CallTree
+    from sframegen.profile.stacks.numbered import Numbered
+
+COMPILED: bool = cython.compiled
+
+
+@cython.locals(data="const unsigned char[::1]", into="unsigned long long[::1]")
+def read_fields(data: Bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t, into: Column) -> cython.Py_ssize_t:
+    """Fill `into` with (number of the field, value, size) of each field in [at, end); return how many, negative if it is cut off.
+
+    Of texts and messages the value is the place of the first byte, and the size is greater by one; of integers it is 0.
+    """
+    count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = len(into) // 3
+    key: cython.ulonglong
+    value: cython.ulonglong
+    byte: cython.ulonglong
+    shift: cython.int
+    kind: cython.int
+    part: cython.int
+    size: cython.Py_ssize_t
+    while at < end:
+        key = value = 0
+        size = 0
+        kind = -1
+        for part in range(2):
+            if kind == 1 or kind == 5:  # numbers of 8 and 4 bytes
+                break
+            shift = 0
+            value = 0
+            while True:
+                if at >= end or shift > 63:
+                    return -1
+                byte = data[at]
+                at += 1
+                if shift == 63 and byte > 1:  # more than 64 bits
+                    return -1
+                value |= (byte & 127) << shift
+                if byte < 128:
+                    break
+                shift += 7
+            if part == 0:
+                key = value >> 3
+                kind = value & 7
+        if kind == 1 or kind == 5:
+            size = 8 if kind == 1 else 4
+            value = 0
+        elif kind == 2:
+            if value > end - at:
+                return -1
+            size = value
+            value = at
+        elif kind != 0:
+            return -1
+        if kind != 0:
+            if size > end - at:
+                return -1
+            at += size
+        if count < room:
+            into[3 * count] = key
+            into[3 * count + 1] = value
+            into[3 * count + 2] = size + 1 if kind == 2 else 0
+        count += 1
+    return count
+
+
+@cython.locals(data="const unsigned char[::1]", into="unsigned long long[::1]")
+def read_packed(data: Bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t, into: Column) -> cython.Py_ssize_t:
+    """Fill `into` with the integers in [at, end), as far as it goes; return how many there are, negative if the last is cut off."""
+    count: cython.Py_ssize_t = 0
+    value: cython.ulonglong = 0
+    byte: cython.ulonglong
+    shift: cython.int = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        if shift > 63 or (shift == 63 and byte > 1):
+            return -1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            if count < len(into):
+                into[count] = value
+            count += 1
+            value = 0
+            shift = 0
+    return -1 if shift else count
+
+
+@cython.locals(ids="const unsigned long long[::1]", begin="const unsigned int[::1]", places="const unsigned int[::1]")
+def add_path(
+    tree: CallTree, ids: Column, count: cython.Py_ssize_t, known: Numbered, begin: Column, places: Column, node: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The node of a stack whose locations have these ids, the innermost first, below a node; negative if one is unknown.
+
+    `known`: pairs (id, 0); of their numbers the `places` are [begin[number], begin[number + 1]), the outermost first.
+    """
+    slot: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    while count:
+        count -= 1
+        slot = known.find(ids[count], 0)
+        if slot < 0:
+            return -1
+        for at in range(begin[slot], begin[slot + 1]):
+            node = tree.nodes.of(places[at], node)
+    return node

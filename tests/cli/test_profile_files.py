@@ -1,0 +1,141 @@
+"""Profiles in files: written for intervals, shown again, compared; and outputs that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen.cli.commands import cli
+from sframegen.cli.shared import profile_output
+from sframegen.profile.report.formats.file_formats import write_profile
+from sframegen.profile.stored.intervals import name_of
+from tests.support.kernel_events import needs_bpf
+from tests.support.named_stacks import EXAMPLE, named
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from sframegen.profile.report.named import Named
+
+BEGAN = 1_795_476_000.0  # seconds since 1970
+BUSY = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: sum(range(1000))"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Profiles of three minutes."""
+    for minute in range(3):
+        write_profile(named(*EXAMPLE), str(tmp_path / name_of(BEGAN + 60 * minute, 60)))
+    return tmp_path
+
+
+def test_a_report_of_files(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "all.html"
+    done = run("profile", "report", "-o", page, "--by", "pid", folder)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "30 samples of cpu-clock, 99 Hz in 6.0 s" in done.stderr
+    assert "program (pid 8)" in page.read_text()
+    assert "spin" in run("profile", "report", folder).stdout
+
+
+def test_a_report_of_a_time(folder: Path) -> None:
+    begin = datetime.fromtimestamp(BEGAN + 90).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    assert json.loads(run("profile", "report", "--json", "--from", begin, folder).stdout)["samples"] == 20
+    assert json.loads(run("profile", "report", "--json", max(folder.iterdir())).stdout)["samples"] == 10
+    done = run("profile", "report", "--to", "1999-01-01", folder)
+    assert (done.exit_code, done.stderr) == (1, f"sframegen: {folder}: no profiles of intervals are in it, or none of that time\n")
+
+
+def test_what_is_no_profile_is_told(tmp_path: Path) -> None:
+    (tmp_path / "no.pb.gz").write_bytes(b"\x1f\x8bnothing")
+    done = run("profile", "report", tmp_path / "no.pb.gz", tmp_path / "missing")
+    assert done.exit_code == 1
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [str(tmp_path / "no.pb.gz"), str(tmp_path / "missing")]
+    assert "Traceback" not in done.stderr
+
+
+def test_two_profiles_are_compared(folder: Path, tmp_path: Path) -> None:
+    before, after, *_ = sorted(folder.iterdir())
+    assert "POINTS" in run("profile", "diff", before, after).stdout
+    assert json.loads(run("profile", "diff", "--json", before, folder).stdout)["after"] == 30
+    assert run("profile", "diff", "-o", tmp_path / "d.html", before, after).exit_code == 0
+    assert '"before"' in (tmp_path / "d.html").read_text()
+    assert run("profile", "diff", "-o", tmp_path / "d.txt", before, after).exit_code == 2
+    assert run("profile", "diff", before, tmp_path / "missing").exit_code == 1
+
+
+def test_a_program_with_that_name_can_still_be_profiled() -> None:
+    done = run("profile", "--", "report", "DIR")
+    assert done.exit_code == 2
+    assert "report: neither a process id nor a program" in done.stderr or "not allowed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--every", "60"], "--every needs one directory"),
+        (["--keep", "24h"], "--keep is for --every"),
+        (["--every", "60 s", "-o", "DIR"], "is not a length of time"),
+        (["--every", "60", "--json", "-o", "DIR"], "exclude each other"),
+        (["--every", "60", "--perf-data", "FILE", "-o", "DIR"], "exclude each other"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], why: str) -> None:
+    done = run("profile", "--system", *arguments) if "--perf-data" not in arguments else run("profile", *arguments)
+    assert done.exit_code == 2
+    assert why in done.stderr
+
+
+def test_an_output_that_cannot_be_written_keeps_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk is full when the profile ends: the other outputs are written, the table is printed, and a copy is kept."""
+    source, kept, full = tmp_path / "in.pb.gz", tmp_path / "kept", tmp_path / "full.html"
+    kept.mkdir()
+    write_profile(named(*EXAMPLE), str(source))
+
+    def write(profile: Named, path: str) -> None:
+        if path == str(full):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        write_profile(profile, path)
+
+    monkeypatch.setattr(profile_output, "write_profile", write)
+    monkeypatch.setattr("tempfile.tempdir", str(kept))
+    done = run("profile", "report", "-o", full, "-o", tmp_path / "out.folded", source)
+    [copy] = kept.iterdir()
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        f"sframegen: {full}: No space left on device",
+        f"sframegen: the profile is kept in {copy}: sframegen profile report shows it, or writes it in another format",
+    ]
+    assert "SELF %" in done.stdout
+    assert (tmp_path / "out.folded").read_text()
+    assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
+
+
+@needs_bpf
+def test_intervals_of_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    arguments = ["--every", "1", "-F", "999", "-o", folder, "--", sys.executable, "-c", BUSY.format(seconds=3.5)]
+    command = [sys.executable, "-m", "sframegen", "profile", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "")
+    files = sorted(folder.iterdir())
+    assert len(files) >= 3
+    profiles = [json.loads(run("profile", "report", "--json", file).stdout) for file in files]
+    whole = json.loads(run("profile", "report", "--json", folder).stdout)
+    assert whole["samples"] == sum(one["samples"] for one in profiles) > 300
+    assert all(one["samples"] for one in profiles[:3])
+    shares = [one["complete"] / one["samples"] for one in profiles if one["samples"] > 20]
+    assert min(shares) > 0.8

@@ -1,0 +1,121 @@
+"""Profiles in pprof's format, read again."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.profile.report.formats.pprof import integer, message, packed_numbers, pprof, text_field
+from sframegen.profile.report.grouping import counts_of_groups, group_stacks
+from sframegen.profile.stored.read_pprof import PprofProfiles
+from tests.support.named_stacks import EXAMPLE, named, stack
+
+if TYPE_CHECKING:
+    from sframegen.profile.report.named import Named
+
+STRINGS = ("", "samples", "count", "work", "/bin/prog", "inner", "cpu", "nanoseconds")
+
+
+def read(*files: bytes) -> Named:
+    profiles = PprofProfiles()
+    for file in files:
+        profiles.add(file)
+    return group_stacks(profiles.named, "comm")
+
+
+def written(profile: Named) -> bytes:
+    return b"".join(pprof(profile))
+
+
+def stacks_of(profile: Named) -> Counter[tuple[object, ...]]:
+    found: Counter[tuple[object, ...]] = Counter()
+    for one in profile.stacks:
+        frames = tuple((frame.label, frame.object, frame.path, frame.address, frame.kind) for frame in one.frames)
+        found[one.pid, one.tid, one.process, one.end, frames] += one.samples
+    return found
+
+
+def test_what_was_written_is_read() -> None:
+    profile = named(*EXAMPLE)
+    profile.lost["the ring buffer was full"] = 3
+    profile.notes.append("a file is damaged")
+    profile.build_ids["/usr/lib/libwork.so"] = "0011"
+    again = read(written(profile))
+    assert stacks_of(again) == stacks_of(profile)
+    assert (again.event, again.backend, again.frequency, again.seconds) == ("cpu-clock", "bpf", 99, 2.0)
+    assert (again.lost, again.notes, again.build_ids) == (profile.lost, profile.notes, profile.build_ids)
+    assert again.started == profile.started
+    assert counts_of_groups(again) == counts_of_groups(profile)
+
+
+def test_profiles_are_merged() -> None:
+    first, second = named(*EXAMPLE), named(stack("main@program", 4, pid=9, process="other", thread="other"), EXAMPLE[0])
+    merged = read(written(first), written(second))
+    assert merged.samples == first.samples + second.samples
+    assert counts_of_groups(merged) == {"program": 16, "other": 4}
+    assert merged.seconds == 4.0
+    assert stacks_of(merged) == stacks_of(first) + stacks_of(second)
+
+
+def of_another_profiler(*, samples: bytes = b"") -> bytes:
+    """A file without our labels: an inlined function, values of which the last counts, no packed lists."""
+    line = message(4, integer(1, 2)) + message(4, integer(1, 1))  # the inlined function first
+    parts = [
+        message(1, integer(1, 6) + integer(2, 7)),
+        samples or message(2, integer(1, 9) + integer(2, 50)),
+        message(3, integer(1, 3) + integer(5, 4)),
+        message(4, integer(1, 9) + integer(2, 3) + integer(3, 0x1234) + line),
+        message(5, integer(1, 1) + integer(2, 3)),
+        message(5, integer(1, 2) + integer(2, 5)),
+        *(text_field(6, text) for text in STRINGS),
+    ]
+    return b"".join(parts)
+
+
+def test_a_file_of_another_profiler() -> None:
+    profile = read(of_another_profiler())
+    [one] = profile.stacks
+    assert ([frame.function for frame in one.frames], one.samples, profile.event) == (["work", "inner"], 50, "cpu")
+    assert one.frames[0].path == "/bin/prog"
+
+
+@pytest.mark.parametrize(
+    ("samples", "message_"),
+    [
+        (message(2, packed_numbers(1, [8]) + packed_numbers(2, [1])), "a sample has an unknown location"),
+        (message(2, packed_numbers(1, [9])), "a sample has no value"),
+        (message(2, packed_numbers(1, [9]) + packed_numbers(2, [1 << 63])), "a sample has no value"),
+        (message(2, message(1, b"\x80") + integer(2, 1)), "a list of numbers is cut off"),
+        (message(4, integer(1, 9)), "there are two locations 9"),
+        (message(1, integer(1, 99)), "there is no string 99"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(samples: bytes, message_: str) -> None:
+    with pytest.raises(FormatError, match=message_):
+        read(of_another_profiler(samples=samples))
+
+
+def test_damaged_files_are_refused_or_read() -> None:
+    """No other exception, whatever the bytes are."""
+    good = gzip.decompress(written(named(*EXAMPLE)))
+    rng = random.Random(1)
+    for _ in range(400):
+        damaged = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        for data in (bytes(damaged), good[: rng.randrange(len(good))]):
+            try:
+                read(data)
+            except FormatError:
+                continue
+
+
+@pytest.mark.parametrize(("data", "why"), [(b"\x1f\x8bnothing", "gzip"), (gzip.compress(b"abc")[:-4], "it is cut off")])
+def test_damaged_compression(data: bytes, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        read(data)
