@@ -1,4 +1,7 @@
-"""Names for the code of one file: functions of its symbol table, or of its debug file, else where call frame information begins."""
+"""Names for the code of one file: functions of its symbol table, or of its debug file, or of Go's own table.
+
+Without a name, where call frame information begins.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sframegen.elf.file import ElfFile
+    from sframegen.stack.names.gopclntab import GoTable
 
 DEBUG_FILES = "/usr/lib/debug/.build-id"
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
@@ -37,6 +41,7 @@ class FileNames:
         self._file = file
         self._demangled = demangled
         self._symbols: FunctionColumns | None = None
+        self._go: tuple[GoTable | None] | None = None  # once it was looked for
         self._described: tuple[array[int], array[int]] | None = None
         self._known: dict[int, NamedFunction] = {}
 
@@ -69,11 +74,22 @@ class FileNames:
         symbol = self._symbols.at(address) if self._symbols else None
         if symbol:
             return NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+        if self._go is None:
+            self._go = (_go_table(self._file),)
+        function = self._go[0].function_at(address) if self._go[0] else None
+        if function:
+            return NamedFunction(function.name, function.start)
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described
         at = bisect_right(starts, address) - 1
         return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+
+
+def _go_table(file: ElfFile) -> GoTable | None:
+    from sframegen.stack.names.gopclntab import go_table  # noqa: PLC0415 - most files have symbols
+
+    return go_table(file)
 
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:

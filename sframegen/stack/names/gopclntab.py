@@ -1,4 +1,4 @@
-"""The table that the Go linker puts in every program, stripped or not: functions by address, and the source line of each instruction.
+"""The table that the Go linker puts in each program, stripped or not: functions by address, and the line of each instruction.
 
 Go calls it pclntab. Its layouts, by the first four bytes; the addresses are those of functions, ascending:
 
@@ -14,12 +14,16 @@ Input is hostile: every offset is checked, texts and the steps of a line table h
 
 from __future__ import annotations
 
-import struct
+import re
+import sys
+from array import array
+from bisect import bisect_right
 from functools import cached_property
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.records import PF_X, PT_LOAD, SHT_NOBITS
+from sframegen.elf.records import PF_X, PT_LOAD, RECORDS, SHT_NOBITS, SHT_RELA, Rela
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
@@ -34,7 +38,11 @@ MAX_TEXT = 8192  # bytes of a name or path
 MAX_STEPS = 1 << 20  # of one function's line table
 MAX_FUNCTIONS = 1 << 24
 TEXT_START = 2  # number of the word in the header
-R_RELATIVE = {"x86-64": 8, "AArch64": 1027}
+MAX_RECORD = 512  # bytes of the runtime's record of a program, up to its addresses
+MAX_RELOCATIONS = 1 << 22
+WORD = 8  # bytes of an address: of all machines here
+MAX_TRIES = 64  # places that look like a header
+HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
 class Layout(NamedTuple):
@@ -86,11 +94,12 @@ class GoTable:
     def __init__(self, data: memoryview, byte_order: ByteOrder, text_start: int | None = None, name: str = "") -> None:
         """`text_start`: where the header's own is not known before the program is loaded."""
         self._data = data
-        self._order = "<" if byte_order == "little" else ">"
+        self._order: ByteOrder = byte_order
         self._name = name
         if len(data) < 8:
             raise FormatError("too short for a header", ".gopclntab", 0, name)
-        magic, zeros, self._quantum, self._word = struct.unpack_from(f"{self._order}IHBB", data)
+        magic, zeros = int.from_bytes(data[:4], byte_order), int.from_bytes(data[4:6], byte_order)
+        self._quantum, self._word = data[6], data[7]
         layout = next((one for one in LAYOUTS if one.magic == magic), None)
         if layout is None or zeros or self._quantum not in (1, 2, 4) or self._word not in (4, 8):
             raise FormatError("unknown header", ".gopclntab", 0, name)
@@ -136,35 +145,37 @@ class GoTable:
             if function:
                 yield function
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
+        return self._entries[0], self._entries[-1] - self._entries[0]
+
     # -- reading
 
     def _start(self, number: int) -> int:
         return self._base + self._entries[2 * number]
 
     @cached_property
-    def _entries(self) -> memoryview | tuple[int, ...]:
+    def _entries(self) -> array[int]:
         """For each function its address and the offset of its record; the end of the last one's code comes after them."""
-        count = 2 * self.count + 1
-        return struct.unpack_from(f"{self._order}{count}{'I' if self._step == 4 else 'Q'}", self._data, self._functions)
+        size = (2 * self.count + 1) * self._step
+        found = array("I" if self._step == 4 else "Q", bytes(self._data[self._functions : self._functions + size]))
+        if self._order != sys.byteorder:
+            found.byteswap()
+        return found
 
     def _find(self, address: int) -> _Found | None:
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            if self._start(middle) <= address:
-                low = middle + 1
-            else:
-                high = middle
-        if not low or not address < self._start(low):
+        after = bisect_right(range(self.count), address, key=self._start)
+        if not after or address >= self._start(after):
             return None
         base = 0 if self.layout.words is None else self._functions
-        return _Found(self._start(low - 1), self._start(low), base + self._entries[2 * low - 1])
+        return _Found(self._start(after - 1), self._start(after), base + self._entries[2 * after - 1])
 
     def _number(self, at: int, size: int) -> int | None:
         """Return an unsigned number; None outside of the table."""
         if at < 0 or at + size > len(self._data):
             return None
-        return int.from_bytes(self._data[at : at + size], "little" if self._order == "<" else "big")
+        return int.from_bytes(self._data[at : at + size], self._order)
 
     def _field(self, found: _Found, number: int) -> int | None:
         """Return the field of 4 bytes with that number; the entry address is number 0."""
@@ -235,4 +246,76 @@ def go_table(elf: ElfFile) -> GoTable | None:
             return _searched(elf)
     except FormatError:
         pass
+    return None
+
+
+def _opened(elf: ElfFile, data: memoryview, address: int) -> GoTable:
+    """`address`: of the table. Raises FormatError."""
+    table = GoTable(data, elf.byte_order, name=elf.name)
+    if not table.layout.relative or table.header_word(TEXT_START):
+        return table
+    return GoTable(data, elf.byte_order, _text_start(elf, table, address), elf.name)
+
+
+def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
+    """Return where the text begins that the addresses count from, if the header has no number: a relocation, or Go 1.26 and later.
+
+    The runtime's record of the program begins with the address of the table. Somewhere after it are the first and the last
+    address of all functions, beside each other.
+    """
+    relocated = _relocated(elf)
+    if found := relocated.get(address + 8 + TEXT_START * WORD):
+        return found
+    first, size = table.span
+    for place in _pointers_to(elf, address, relocated):
+        words = [relocated.get(at) or _word_at(elf, at) for at in range(place, place + MAX_RECORD, WORD)]
+        for start, end in pairwise(words):
+            if start >= first and end - start == size:
+                return start - first
+    text = elf.section(".text")
+    return text.header.sh_addr if text else 0
+
+
+def _relocated(elf: ElfFile) -> dict[int, int]:
+    """Return by address the link-time addresses that the dynamic loader writes there, with the load address added."""
+    found: dict[int, int] = {}
+    for section in elf.sections:
+        if section.header.sh_type == SHT_RELA:
+            code = RECORDS[Rela, elf.byte_order]
+            raw = elf.contents(section)
+            rows = map(Rela._make, code.iter_unpack(raw[: len(raw) // code.size * code.size]))
+            found |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
+    return found
+
+
+def _pointers_to(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
+    """Yield places of data that hold an address."""
+    yield from islice((place for place, value in relocated.items() if value == address), MAX_TRIES)
+    pattern = re.compile(re.escape(address.to_bytes(WORD, elf.byte_order)))
+    for load in elf.segments:
+        if load.p_type == PT_LOAD and not load.p_flags & PF_X:
+            data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+            yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_TRIES))
+
+
+def _word_at(elf: ElfFile, address: int) -> int:
+    try:
+        return int.from_bytes(elf.at(address, WORD), elf.byte_order)
+    except FormatError:
+        return 0
+
+
+def _searched(elf: ElfFile) -> GoTable | None:
+    """Find the table in the data of a program whose sections have other names, or none: linkers may have joined them."""
+    for load in elf.segments:
+        if load.p_type != PT_LOAD or load.p_flags & PF_X:
+            continue
+        data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        for match in islice(HEADER.finditer(data), MAX_TRIES):
+            try:
+                found = _opened(elf, data[match.start() :], load.p_vaddr + match.start())
+            except FormatError:
+                continue
+            if found.count and next(found.functions(), None):
+                return found
     return None
