@@ -6,17 +6,19 @@ import errno
 import os
 import stat
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 from linker.files.location import below, locate, make_directory
-from linker.files.rename_into_place import write_new
+from linker.files.rename_into_place import writing_new
 from sframegen.elf.opening import map_descriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from linker.files.location import Location
 
 LIMIT = 1 << 30  # bytes of all files in one directory
@@ -48,6 +50,11 @@ class KeptFiles:
 
     def load(self, name: str) -> memoryview | None:
         """Return the file's bytes, mapped; None if there is none, or if it is another user's."""
+        found = self.opened(name, used=True)
+        return found and found[0]
+
+    def opened(self, name: str, *, used: bool = False) -> tuple[memoryview, os.stat_result] | None:
+        """Return its status, too. `used`: the file is young again for `trim`, which changes that status."""
         if not self.usable:
             return None
         try:
@@ -57,18 +64,25 @@ class KeptFiles:
                 data, status = map_descriptor(descriptor, name)
                 if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
                     return None
-                os.utime(descriptor)  # the least recently used go first
+                if used:
+                    os.utime(descriptor)
             finally:
                 os.close(descriptor)
         except (OSError, FormatError):
             return None
-        return data
+        return data, status
 
     def store(self, name: str, data: bytes) -> None:
         """Keep it; where it cannot be written, it is made again next time."""
         if self.usable:
-            with suppress(OSError), self._at(name) as place:
-                write_new(place, data, 0o600)
+            with suppress(OSError), self.writing(name) as file:
+                file.write(data)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Keep what the block writes, unless it raises. Raises OSError."""
+        with self._at(name) as place, writing_new(place, 0o600) as file:
+            yield file
 
     def link(self, name: str, other: str) -> None:
         """Give the file with this name another one, too."""
