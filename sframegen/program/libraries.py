@@ -37,7 +37,7 @@ FLEET = (
     Library("python-debian", "debian", "fleet run"),
     Library("vl-convert-python", "vl_convert", "fleet report"),
 )
-SYMBOLS = (Library("symbolic", "symbolic", "profile --lines, profile --inlined"),)
+SYMBOLS = (Library("symbolic", "symbolic", "source lines and inlined functions of profile"),)
 
 
 class Requirement(NamedTuple):

@@ -39,9 +39,9 @@ class Debuginfod:
         self._seconds = seconds
         self.notes: list[str] = []
         if not self._servers:
-            self.notes.append(f"--debuginfod: {VARIABLE} names no server")
+            self.notes.append(f"debuginfod: {VARIABLE} names no server")
         elif self._kept.why:
-            self.notes.append(f"--debuginfod: files cannot be kept: {self._kept.why}")
+            self.notes.append(f"debuginfod: files cannot be kept: {self._kept.why}")
 
     def __call__(self, build_id: bytes) -> ElfFile | None:
         name = f"{build_id.hex()[:64]}{ENDING}"
@@ -79,7 +79,7 @@ class Debuginfod:
 
     def _drop(self, server: str, why: str) -> None:
         self._servers.remove(server)
-        self.notes.append(f"--debuginfod: {server} is not asked again: {' '.join(why.split())}")
+        self.notes.append(f"debuginfod: {server} is not asked again: {' '.join(why.split())}")
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:

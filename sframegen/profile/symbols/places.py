@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     Places = dict[int, tuple[Place, ...]]  # by address
 
-SECONDS = 60.0  # for one file
+SECONDS = 30.0  # for one file
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
 MAX_WHY = 1000  # characters
 DEBUG_INFORMATION = (".debug_info", ".zdebug_info")
 
 
 class Limits(NamedTuple):
-    """Of one file, and how many at a time."""
+    """Limits of one file, and of the number of processes."""
 
     seconds: float = SECONDS
     memory: int = MAX_MEMORY
@@ -48,7 +48,7 @@ def has_debug_information(file: ElfFile) -> bool:
     return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT_NOBITS for section in file.sections)
 
 
-def places(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
+def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
     """Return what is at each address, the outermost function first; nothing where the debug information has nothing."""
     [(_, found)] = find_places([Question(file, addresses)])
     if isinstance(found, str):

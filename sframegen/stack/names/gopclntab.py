@@ -45,7 +45,7 @@ MAX_TRIES = 64  # places that look like a header
 HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
-class Layout(NamedTuple):
+class GoLayout(NamedTuple):
     """`words`: numbers of the header's words with the offsets of names, units, files, values, functions; None: all at 0.
 
     `relative`: addresses have 4 bytes and count from the start of text.
@@ -57,11 +57,11 @@ class Layout(NamedTuple):
     relative: bool
 
 
-LAYOUTS = (
-    Layout(0xFFFFFFFB, "1.2", None, relative=False),
-    Layout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False),
-    Layout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True),
-    Layout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True),
+GO_LAYOUTS = (
+    GoLayout(0xFFFFFFFB, "1.2", None, relative=False),
+    GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False),
+    GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True),
+    GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True),
 )
 
 
@@ -100,7 +100,7 @@ class GoTable:
             raise FormatError("too short for a header", ".gopclntab", 0, name)
         magic, zeros = int.from_bytes(data[:4], byte_order), int.from_bytes(data[4:6], byte_order)
         self._quantum, self._word = data[6], data[7]
-        layout = next((one for one in LAYOUTS if one.magic == magic), None)
+        layout = next((one for one in GO_LAYOUTS if one.magic == magic), None)
         if layout is None or zeros or self._quantum not in (1, 2, 4) or self._word not in (4, 8):
             raise FormatError("unknown header", ".gopclntab", 0, name)
         self.layout = layout

@@ -14,7 +14,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import places as places_module
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import Limits, find_places, has_debug_information, places
+from sframegen.profile.symbols.places import Limits, find_places, has_debug_information, places_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def addresses_of(elf: ElfFile, function: bytes) -> range:
 
 def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> None:
     elf = open_elf(program)
-    found = places(elf, addresses_of(elf, b"outer"))
+    found = places_at(elf, addresses_of(elf, b"outer"))
     chains = {tuple((place.function, place.line, place.inlined) for place in chain) for chain in found}
     assert (("outer", 10, False), ("middle", 7, True), ("innermost", 4, True)) in chains
     assert all(chain[0].function == "outer" and not chain[0].inlined for chain in found)
@@ -74,26 +74,26 @@ def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> No
 
 def test_what_debug_information_does_not_describe_has_no_place(program: Path) -> None:
     elf = open_elf(program)
-    assert places(elf, [0, 1 << 40, (1 << 64) - 1]) == [(), (), ()]
-    assert places(elf, [elf.header.e_entry]) == [()]  # in the C library's start file, which has a symbol only
+    assert places_at(elf, [0, 1 << 40, (1 << 64) - 1]) == [(), (), ()]
+    assert places_at(elf, [elf.header.e_entry]) == [()]  # in the C library's start file, which has a symbol only
 
 
 def test_an_index_is_kept_and_used(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elf = settled(compile_c(SOURCE, *FLAGS), tmp_path / "program")
     wanted = [*addresses_of(elf, b"outer")]
-    before = places(elf, wanted)
+    before = places_at(elf, wanted)
     [kept] = (tmp_path / "cache/sframegen/symbols").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr(elf, "data", memoryview(bytes(len(elf.data))))  # only the index is left to answer
-    assert places(elf, wanted) == before
+    assert places_at(elf, wanted) == before
     kept.write_bytes(kept.read_bytes()[:100])  # damaged: made again, which needs the file
-    assert places(elf, wanted) == [()] * len(wanted)
+    assert places_at(elf, wanted) == [()] * len(wanted)
 
 
 def test_a_file_that_may_still_change_is_not_kept(compile_c: Compiler, tmp_path: Path) -> None:
     shutil.copy(compile_c(SOURCE, *FLAGS), tmp_path / "program")
     elf = open_elf(tmp_path / "program")
-    assert places(elf, addresses_of(elf, b"main"))[0]
+    assert places_at(elf, addresses_of(elf, b"main"))[0]
     assert not [*(tmp_path / "cache/sframegen/symbols").iterdir()]
 
 
@@ -125,7 +125,7 @@ def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
     )
     elf = open_elf(compile_c(source, *FLAGS, "-x", "c++"))
     [symbol] = functions_named(elf, b"_ZN1a1fEl")
-    assert places(elf, [symbol.address])[0][0].function == "a::f(long)"
+    assert places_at(elf, [symbol.address])[0][0].function == "a::f(long)"
     [(_, found)] = find_places([Question(elf, [symbol.address])], demangled=False)
     assert isinstance(found, dict)
     assert found[symbol.address][0].function == "_ZN1a1fEl"
@@ -140,7 +140,7 @@ def test_stripped_files_have_nothing_to_ask_for(program: Path, tmp_path: Path) -
     assert has_debug_information(debug)
     elf = open_elf(program)
     wanted = addresses_of(elf, b"outer")
-    assert places(debug, wanted) == places(elf, wanted)
+    assert places_at(debug, wanted) == places_at(elf, wanted)
 
 
 def test_every_byte_of_debug_information_may_be_wrong(compile_c: Compiler, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.gopclntab import LAYOUTS, MAX_STEPS, GoFunction, GoLine, GoTable, Layout, go_table
+from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFunction, GoLayout, GoLine, GoTable, go_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ class Writer:
         return at
 
 
-def written(layout: Layout, order: ByteOrder = "little", text: int = TEXT) -> bytes:
+def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> bytes:
     """Return a table of FUNCTIONS."""
     mark, entry = ("<" if order == "little" else ">"), ("I" if layout.relative else "Q")
     names, files, numbers = Writer(), Writer(), Writer()
@@ -142,8 +142,8 @@ def _old(
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=[layout.since for layout in LAYOUTS])
-def test_each_layout(layout: Layout, order: ByteOrder) -> None:
+@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
     table = GoTable(memoryview(written(layout, order)), order)
     at, expected = TEXT, []
     for function in FUNCTIONS:
@@ -160,13 +160,13 @@ def test_each_layout(layout: Layout, order: ByteOrder) -> None:
 
 
 def test_text_that_begins_elsewhere() -> None:
-    table = GoTable(memoryview(written(LAYOUTS[3], text=0)), "little", 0x7000)
+    table = GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", 0x7000)
     function = table.function_at(0x7000)
     assert function == GoFunction("main.main", 0x7000, 0x7040)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=[layout.since for layout in LAYOUTS])
-def test_no_damage_raises_anything_else(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
     """Each byte changed in four ways, and the table cut at each."""
     original = written(layout)
     damaged = [original[:end] for end in range(len(original))]
@@ -184,7 +184,7 @@ def test_no_damage_raises_anything_else(layout: Layout) -> None:
 
 def test_a_line_table_without_an_end() -> None:
     """The values of the first function never come to an address."""
-    data = bytearray(written(LAYOUTS[3]))
+    data = bytearray(written(GO_LAYOUTS[3]))
     values_part, functions_part = struct.unpack_from("<2Q", data, 8 + 6 * 8)
     record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
     struct.pack_into("<2I", data, record + 20, *[len(data) - values_part] * 2)
@@ -244,7 +244,7 @@ def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("section", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
-    program = with_section(compile_c("int main(void) { return 0; }"), written(LAYOUTS[3]), section, tmp_path)
+    program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), section, tmp_path)
     names = FileNames(open_elf(program))
     assert names.at(TEXT + 0x45)[:] == ("main.(*Tree[...]).Insert", TEXT + 0x40)
     damaged = with_section(compile_c("int main(void) { return 0; }"), b"\xf1\xff\xff\xff" + bytes(100), section, tmp_path)
