@@ -183,7 +183,7 @@ def command(
         if perf_data is not None:
             workers, cache = os.cpu_count() or 1, TableCache()
             recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=workers, cache=cache, stores=stores)
-            recorded.keep_threads(frozenset(tid))
+            recorded.stacks.keep_threads(frozenset(tid))
             shown(recorded)
         else:
             plan = ProfilePlan(
@@ -236,7 +236,8 @@ class Shown(NamedTuple):
             with self.run.file(path):
                 write_profile(named, path)
         if self.as_json:
-            click.echo("".join(summary(named)), nl=False)
+            for part in summary(named):
+                click.echo(part, nl=False)
         elif self.output:
             for line in totals(named):
                 note(line)
