@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import FormatError
 from sframegen.elf.records import SHT_NOBITS
 from sframegen.elf.text import printable
 from sframegen.profile.kept_files import KeptFiles
@@ -66,10 +67,9 @@ def find_places(
     limits = limits or Limits()
     kept = KeptFiles("symbols", ENDING, directory)
 
-    def work(number: int) -> PlaceColumns | str:
+    def work(number: int) -> PlaceColumns | Exception:
         question = questions[number]
-        answer = attempt(lambda file: places_in(file, [*question.addresses], kept), question.file)
-        return _why(answer) if isinstance(answer, Exception) else answer
+        return attempt(lambda file: places_in(file, [*question.addresses], kept), question.file)
 
     def prepare(_pipe: int) -> None:
         end_with_parent()
@@ -91,11 +91,10 @@ def _why(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:MAX_WHY]
 
 
-def _read(question: Question, answer: PlaceColumns | str | Exception, *, demangled: bool) -> Places | str:
-    if isinstance(answer, str):
-        return answer
-    if isinstance(answer, Exception):  # the process ended
-        return f"{question.file.name}: lines and inlined functions: {_why(answer)}"
+def _read(question: Question, answer: PlaceColumns | Exception, *, demangled: bool) -> Places | str:
+    if isinstance(answer, Exception):  # also of a process that ended
+        why = _why(answer)
+        return why if isinstance(answer, FormatError) else f"{question.file.name}: lines and inlined functions: {why}"
     texts = _texts(answer, demangled=demangled)
     found: Places = {}
     at = 0

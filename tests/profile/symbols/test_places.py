@@ -98,7 +98,6 @@ def test_a_file_that_may_still_change_is_not_kept(compile_c: Compiler, tmp_path:
 
 
 def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -> None:
-    """Where nothing ends in time, where memory is missing, where bytes are no ELF file."""
     elf = open_elf(compile_c(SOURCE, *FLAGS))
     good = Question(elf, [addresses_of(elf, b"main")[0]])
     broken = ElfFile(elf.data, "broken")
@@ -108,8 +107,13 @@ def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -
     assert "broken" in found[0]
     assert isinstance(found[1], dict)
     assert found[1][good.addresses[0]][0].function == "main"  # type: ignore[index]
-    [(_, why)] = find_places([good], directory=tmp_path / "small", limits=Limits(memory=1 << 20))
-    assert isinstance(why, str)
+
+
+def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
+    monkeypatch.setattr(places_module, "places_in", lambda *_: bytearray(1 << 28))
+    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    [(_, why)] = find_places([question], directory=tmp_path, limits=Limits(memory=1 << 26))
+    assert why == f"{question.file.name}: lines and inlined functions: MemoryError"
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
