@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,8 +33,12 @@ from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.symbols.debuginfod import Debuginfod
+from sframegen.profile.symbols.source_lines import Detail
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program.libraries import SYMBOLS
 from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
@@ -75,6 +80,24 @@ class Sampling(NamedTuple):
     backend: str | None
 
 
+class Naming(NamedTuple):
+    """What frames are named with. `lines`, `inlined`: None if the user did not say."""
+
+    lines: bool | None
+    inlined: bool | None
+    debuginfod: bool
+
+    def detail(self) -> Detail:
+        """Ends the command in one line if the user asks for what needs a library that is not installed."""
+        if (self.lines or self.inlined) and (absent := [one for one in SYMBOLS if find_spec(one.module) is None]):
+            from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+
+            note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
+            click.get_current_context().exit(1)
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True)
+
+
+part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
 part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
 
 
@@ -129,6 +152,15 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
 @part_of_sampling("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
 @click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
+@part_of_naming(
+    "--lines/--no-lines",
+    default=None,
+    help="Show the lines of one function apart.  [default: only formats that have a place for lines show them]",
+)
+@part_of_naming(
+    "--inlined/--no-inlined", default=None, help="Show inlined functions as frames.  [default: where debug information is at hand]"
+)
+@part_of_naming("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @part_of_sampling("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
 @part_of_sampling(
     "--backend",
@@ -143,6 +175,7 @@ def command(
     arguments: tuple[str, ...],
     *,
     sampling: Sampling,
+    naming: Naming,
     as_probe: bool,
     duration: float | None,
     output: tuple[str, ...],
@@ -166,7 +199,7 @@ def command(
         raise click.UsageError("--idle is for --system")
     moments = any(_format(path).needs_moments for path in output)
     run = Run()
-    shown = Shown(run, output, by, collapse_runtime=collapse_runtime, as_json=how.as_json)
+    shown = Shown(run, output, by, naming.detail(), naming.debuginfod, collapse_runtime=collapse_runtime, as_json=how.as_json)
     if as_probe:
         found = probe()
         click.echo(json.dumps(found.fields()) if how.as_json else "\n".join(found.lines()))
@@ -227,11 +260,18 @@ class Shown(NamedTuple):
     run: Run
     output: tuple[str, ...]
     by: str
+    detail: Detail
+    debuginfod: bool
     collapse_runtime: bool
     as_json: bool
 
     def __call__(self, collected: Collected) -> None:
-        named = group_stacks(name_stacks(collected, collapse_runtime=self.collapse_runtime), self.by)
+        fetch = Debuginfod() if self.debuginfod else None
+        named = name_stacks(collected, collapse_runtime=self.collapse_runtime, detail=self.detail, debug_files=DebugFiles(fetch))
+        if fetch:
+            named.notes += fetch.notes
+            fetch.close()
+        group_stacks(named, self.by)
         for path in self.output:
             with self.run.file(path):
                 write_profile(named, path)

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Detail(NamedTuple):
-    """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on."""
+    """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
+
+    `by_line`: pictures show the lines of one function apart.
+    """
 
     lines: bool = True
     inlined: bool = True
+    by_line: bool = False
 
 
 class AskedFile(NamedTuple):

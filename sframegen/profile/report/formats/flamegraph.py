@@ -74,7 +74,7 @@ def _preorder(named: Named, least: int) -> Iterator[tuple[int, _Frame, int]]:
     if not named.samples:
         return
     yield 0, _Frame("all", "", "", guessed=False), named.samples
-    trees = LabelTrees(named, lambda site: _Frame(site.label, site.object, site.path, site.guessed))
+    trees = LabelTrees(named, lambda site: _Frame(named.label(site), site.object, site.path, site.guessed))
     with rows_by_group(named) as groups:
         for group, rows in sorted(zip(named.groups, groups, strict=True), key=lambda item: item[0]):
             tree = trees.merge(rows)
