@@ -34,6 +34,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.symbols.debuginfod import Debuginfod
+from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS
 from sframegen.profile.symbols.source_lines import Detail
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.libraries import SYMBOLS
@@ -94,7 +95,8 @@ class Naming(NamedTuple):
 
             note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
             click.get_current_context().exit(1)
-        return Detail(self.lines is not False, self.inlined is not False, self.lines is True)
+        seconds = PATIENT_SECONDS if self.lines or self.inlined else SECONDS
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, seconds)
 
 
 part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Places = dict[int, tuple[Place, ...]]  # by address
 
-SECONDS = 30.0  # for one file
+SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users who ask for lines or inlined functions
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
 MAX_WHY = 1000  # characters
 DEBUG_INFORMATION = (".debug_info", ".zdebug_info")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import find_places, has_debug_information, has_library
+from sframegen.profile.symbols.places import SECONDS, Limits, find_places, has_debug_information, has_library
 from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.symbols.places import Limits, Places
+    from sframegen.profile.symbols.places import Places
     from sframegen.stack.names.debug_files import DebugFiles
 
 
 class Detail(NamedTuple):
     """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
 
-    `by_line`: pictures show the lines of one function apart.
+    `by_line`: pictures show the lines of one function apart. `seconds`: the most for the index of one file.
     """
 
     lines: bool = True
     inlined: bool = True
     by_line: bool = False
+    seconds: float = SECONDS
 
 
 class AskedFile(NamedTuple):
@@ -67,7 +68,11 @@ class SourceLines:
                 questions.append(Question(source, addresses))
             elif addresses and detail.lines:
                 self._places[number] = _by_go(file, addresses)
-        for at, found in find_places(questions, directory=directory, limits=limits, demangled=demangled) if questions else ():
+        for at, found in (
+            find_places(questions, directory=directory, limits=limits or Limits(detail.seconds), demangled=demangled)
+            if questions
+            else ()
+        ):
             if isinstance(found, str):
                 self.notes.append(found)
             else:
