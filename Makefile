@@ -1,8 +1,8 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
 # STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS,
-# TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects,
-# corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn, corpus/profiles, benchmarks/profilers,
+# SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects,
+# corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn, corpus/profiles, corpus/symbols, benchmarks/profilers,
 # corpus/blind, corpus/contradictions, corpus/tools, tools/bare, tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
@@ -93,6 +93,11 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 # The extra that sframegen fleet needs.
 .venv/fleet-tools: .venv/test-tools
 	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["fleet"])
+	touch $@
+
+# The extra that lines and inlined functions of sframegen profile need.
+.venv/symbols-tools: .venv/test-tools
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["symbols"])
 	touch $@
 
 # mutmut, whose operators make the mutants of the product.
@@ -195,7 +200,7 @@ newest-constraints: .venv/test-tools ## the newest releases of today, into tests
 test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
 
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
+test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
@@ -399,6 +404,11 @@ images-show: .venv/test-tools test-machine ## a container image of Debian packag
 .PHONY: profiles-show
 profiles-show: .venv/test-tools test-machine ## sampled programs, their stacks in the kernel beside gdb's, as root: docs/reports/profiles.md; PROFILES_FLAGS
 	.venv/bin/python -m corpus.profiles --report docs/reports/profiles.md $(PROFILES_FLAGS)
+
+# Programs whose debug package or compiler is missing are left out, and the report says so.
+.PHONY: symbols-show
+symbols-show: .venv/symbols-tools peers test-machine ## lines and inlined functions at 100,000 addresses beside llvm-symbolizer's: docs/reports/symbols.md; SYMBOLS_FLAGS
+	.venv/bin/python -m corpus.symbols --report docs/reports/symbols.md $(SYMBOLS_FLAGS)
 
 # Each boot takes minutes, as the processors are emulated.
 .PHONY: kernels-show

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,17 +30,23 @@ from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.formats.file_formats import format_of, write_parts
 from sframegen.profile.report.grouping import GROUPS, group_stacks
-from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.naming import NO_DETAIL, name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.stored.intervals import IntervalDirectory, seconds_of
+from sframegen.profile.symbols.debuginfod import Debuginfod
+from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS
+from sframegen.profile.symbols.source_lines import Detail
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program.libraries import SYMBOLS
 from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
     from sframegen.profile.backends import Session
     from sframegen.profile.collected import Collected
+    from sframegen.profile.report.named import Named
     from sframegen.profile.report.naming import KnownNames
 
 MIB = 1 << 20
@@ -82,6 +89,36 @@ class Intervals(NamedTuple):
     keep: float
 
 
+class Naming(NamedTuple):
+    """What frames are named with. `lines`, `inlined`: None if the user did not say."""
+
+    lines: bool | None
+    inlined: bool | None
+    debuginfod: bool
+    collapse_runtime: bool
+
+    def named(self, collected: Collected, detail: Detail, known: KnownNames | None = None) -> Named:
+        fetch = Debuginfod() if self.debuginfod else None
+        named = name_stacks(
+            collected, collapse_runtime=self.collapse_runtime, detail=detail, debug_files=DebugFiles(fetch), known=known
+        )
+        if fetch:
+            named.notes += fetch.notes
+            fetch.close()
+        return named
+
+    def detail(self) -> Detail:
+        """Ends the command in one line if the user asks for what needs a library that is not installed."""
+        if (self.lines or self.inlined) and (absent := [one for one in SYMBOLS if find_spec(one.module) is None]):
+            from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+
+            note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
+            click.get_current_context().exit(1)
+        seconds = PATIENT_SECONDS if self.lines or self.inlined else SECONDS
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, seconds)
+
+
+part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
 part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
 part_of_intervals = partial(click.option, cls=Part, value=Value("intervals", Intervals))
 
@@ -146,7 +183,16 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
 @part_of_sampling("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
-@click.option("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
+@part_of_naming("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
+@part_of_naming(
+    "--lines/--no-lines",
+    default=None,
+    help="Show the lines of one function apart.  [default: only formats that have a place for lines show them]",
+)
+@part_of_naming(
+    "--inlined/--no-inlined", default=None, help="Show inlined functions as frames.  [default: where debug information is at hand]"
+)
+@part_of_naming("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @part_of_sampling("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
 @part_of_sampling(
     "--buffer-size",
@@ -168,12 +214,12 @@ def command(
     *,
     sampling: Sampling,
     intervals: Intervals,
+    naming: Naming,
     as_probe: bool,
     duration: float | None,
     output: tuple[str, ...],
     tid: tuple[int, ...],
     by: str,
-    collapse_runtime: bool,
     sections: list[str],
     how: How,
 ) -> None:
@@ -199,10 +245,10 @@ def command(
     if intervals.every:
         if len(output) != 1:
             raise click.UsageError("--every needs one directory: --output DIR")
-        shown: Shown | Written = Written(run, output[0], intervals, collapse_runtime=collapse_runtime)
+        shown: Shown | Written = Written(run, output[0], intervals, naming)
         moments = False
     else:
-        shown = Shown(Outputs(run, output, how.as_json), by, collapse_runtime=collapse_runtime)
+        shown = Shown(Outputs(run, output, how.as_json), by, naming)
         shown.outputs.check()
         moments = any(format_for(path).needs_moments for path in output)
     if run.status:
@@ -265,27 +311,28 @@ class Shown:
 
     every = 0.0
 
-    def __init__(self, outputs: Outputs, by: str, *, collapse_runtime: bool) -> None:
+    def __init__(self, outputs: Outputs, by: str, naming: Naming) -> None:
         self.outputs = outputs
-        self._by, self._collapse_runtime = by, collapse_runtime
+        self._by, self._naming, self._detail = by, naming, naming.detail()
 
     def __call__(self, collected: Collected) -> None:
-        self.outputs.write(group_stacks(name_stacks(collected, collapse_runtime=self._collapse_runtime), self._by))
+        self.outputs.write(group_stacks(self._naming.named(collected, self._detail), self._by))
 
 
 class Written:
     """A directory of profiles, one for each interval."""
 
-    def __init__(self, run: Run, path: str, intervals: Intervals, *, collapse_runtime: bool) -> None:
+    def __init__(self, run: Run, path: str, intervals: Intervals, naming: Naming) -> None:
         self.every = intervals.every
-        self._run, self._path, self._collapse_runtime = run, path, collapse_runtime
+        self._run, self._path, self._naming = run, path, naming
+        self._detail = naming.detail() if naming.lines or naming.inlined else NO_DETAIL  # which take longer than the sampling
         self._known: KnownNames = {}
         with run.file(path):
             self._directory = IntervalDirectory(path, intervals.keep)
 
     def __call__(self, collected: Collected) -> None:
         """Write an interval. One that cannot be written is told and lost: the next one may find room again."""
-        named = name_stacks(collected, collapse_runtime=self._collapse_runtime, known=self._known)
+        named = self._naming.named(collected, self._detail, self._known)
         with self._run.file(self._path), self._directory.place(collected.started, collected.seconds) as place:
             write_parts(format_of(place.name).parts(group_stacks(named, "comm")), place)
             self._directory.drop_old(time.time())

@@ -128,7 +128,7 @@ def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
     for candidate in _candidates(elf, path) if path.is_dir() else iter([path]):
         if candidate.is_file():
             debug = open_elf(candidate)
-            if _belongs(elf, debug):
+            if belongs(elf, debug):
                 return debug
             if not path.is_dir():
                 raise elf.error(f"{path} is not its debug file: build-id or CRC differ")
@@ -146,7 +146,7 @@ def _candidates(elf: ElfFile, directory: Path) -> Iterator[Path]:
             yield folder / Path(link[0]).name
 
 
-def _belongs(elf: ElfFile, debug: ElfFile) -> bool:
+def belongs(elf: ElfFile, debug: ElfFile) -> bool:
     """Same build-id; without one in either file, the CRC that .gnu_debuglink names; without that too, the user's word."""
     ours, theirs = build_id_of(elf), build_id_of(debug)
     if ours and theirs:

@@ -37,6 +37,7 @@ FLEET = (
     Library("python-debian", "debian", "fleet run"),
     Library("vl-convert-python", "vl_convert", "fleet report"),
 )
+SYMBOLS = (Library("symbolic", "symbolic", "source lines and inlined functions of profile"),)
 
 
 class Requirement(NamedTuple):
@@ -71,7 +72,7 @@ def required(projects: Iterable[str]) -> list[str]:
 def library_of(module: str | None) -> Library | None:
     """The library that a module is in, `elftools.elf.elffile` for instance."""
     name = module or ""
-    return next((one for one in (*DEPENDENCIES, *FLEET) if f"{name}.".startswith(f"{one.module}.")), None)
+    return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOLS) if f"{name}.".startswith(f"{one.module}.")), None)
 
 
 def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one

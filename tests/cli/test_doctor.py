@@ -22,7 +22,7 @@ from sframegen.cli.installation.tried_parts import SHELLS, Part, Tried, all_part
 from sframegen.profile.bpf import kernel_needs, libbpf
 from sframegen.program import libraries
 from sframegen.program.build import build_kind
-from sframegen.program.libraries import DEPENDENCIES, FLEET, Requirement
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Requirement
 from tests import ROOT
 
 LIBRARIES = ("lief", "capstone", "elftools", "backports.zstd")
@@ -150,6 +150,7 @@ def test_every_dependency_has_a_row() -> None:
     assert {one.project for one in DEPENDENCIES} >= names(project["dependencies"]) - {"backports.zstd"}
     assert {one.project for one in DEPENDENCIES} <= names(project["dependencies"])
     assert {one.project for one in FLEET} == names(project["optional-dependencies"]["fleet"])
+    assert {one.project for one in SYMBOLS} == names(project["optional-dependencies"]["symbols"])
 
 
 def test_without_libbpf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from sframegen.cli.installation.install_commands import as_root, compiling, gett
 from sframegen.elf.text import count_of, printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.program.forked import Forked, nowhere
-from sframegen.program.libraries import DEPENDENCIES, FLEET
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS
 from sframegen.program.signals import signals_held
 from sframegen.program.workers import outcomes
 
@@ -90,9 +90,10 @@ def all_parts() -> Iterator[Part]:
         ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),
     ):
         yield Part(group, name, use, attempt, package(debian, provided))
-    for one in FLEET:
-        remedy = getting([one], again=find_spec(one.module) is not None)
-        yield Part("fleet", one.project, one.use, partial(attempts.dependency, one), remedy)
+    for group, libraries in (("names", SYMBOLS), ("fleet", FLEET)):
+        for one in libraries:
+            remedy = getting([one], again=find_spec(one.module) is not None)
+            yield Part(group, one.project, one.use, partial(attempts.dependency, one), remedy)
     shell = os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - of a text
     yield Part("shell", "completion", "the TAB key", partial(attempts.completion, shell), SHELLS.get(shell, ""))
 

@@ -28,6 +28,17 @@ def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearr
         flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
 
 
+@cython.locals(depths="unsigned int[::1]")
+def deepest(nodes: Numbered, depths: Column) -> int:
+    """Return the largest number of nodes from the root down. `depths`: zeros, for each node."""
+    node: cython.Py_ssize_t
+    found: cython.uint = 0
+    for node in range(1, nodes.count):
+        depths[node] = depths[nodes.second[node]] + 1
+        found = max(found, depths[node])
+    return found
+
+
 @cython.locals(flags="const unsigned char[::1]", by_end="unsigned long long[::1]")
 def count_samples(tree: CallTree, flags: Bytes, by_end: Column) -> int:
     """Add the samples of each end; return those of nodes with a flag."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from cfi.columns import zeros
 from sframegen.profile.report.counted import merge_labels, order_rows
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.named import MAX_DEPTH
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class LabelTrees(Generic[T]):
         self.tree = CallTree(named.room)
         self._mapped = named.room.column("Q")
         named.room.grow(self._mapped, named.tree.nodes.count)
-        self._path = zeros("I", MAX_DEPTH)
+        self._path = zeros("I", named.max_depth)
         self._turn = 0
 
     def merge(self, rows: Column) -> CallTree:

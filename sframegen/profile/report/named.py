@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.counted import count_samples, mark_nodes
+from sframegen.profile.report.counted import count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
@@ -17,11 +17,12 @@ from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sframegen.profile.stacks.moments import Moments
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
+INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller
 CALLERS_UNKNOWN = "[callers unknown]"
 MAX_DEPTH = 1 << 13  # frames of a stack
 NO_ADDRESS = (1 << 64) - 1
@@ -38,6 +39,7 @@ class NamedFrame(NamedTuple):
     """`function`: its name, else `[object+0xstart]`, else `[object]`. `object`: the base name of `path`.
 
     `address`: link-time in the object, of the instruction that runs or calls; at run time without a file; None if unknown.
+    `source`, `line`: of that instruction; empty and 0 if unknown. `inlined`: into the caller, which has the same address.
     """
 
     function: str
@@ -46,10 +48,17 @@ class NamedFrame(NamedTuple):
     address: int | None
     kind: FrameKind
     guessed: bool = False
+    source: str = ""
+    line: int = 0
+    inlined: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.function + GUESSED if self.guessed else self.function
 
     @property
     def label(self) -> str:
-        return self.function + GUESSED if self.guessed else self.function
+        return self.name + INLINED if self.inlined else self.name
 
 
 MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, FrameKind.MISSING)
@@ -61,6 +70,7 @@ class FramePlaces:
     def __init__(self, room: Room) -> None:
         self.sites: list[NamedFrame] = []
         self.numbered = Numbered(room)  # (address, number of the site)
+        self.outer: dict[int, int] = {}  # of inlined functions: the place that they are inlined into
         self._numbers: dict[NamedFrame, int] = {}
 
     def __len__(self) -> int:
@@ -80,6 +90,16 @@ class FramePlaces:
         if number == len(self.sites):
             self.sites.append(site)
         return self.numbered.of(NO_ADDRESS if address is None else address, number)
+
+    def numbers(self, frames: Iterable[NamedFrame]) -> list[int]:
+        """The numbers of places, the outermost first; of inlined functions, `outer` then has what they are inlined into."""
+        found: list[int] = []
+        for frame in frames:
+            number = self.number(frame)
+            if frame.inlined and found:
+                self.outer.setdefault(number, found[-1])  # no circle, where a function is inlined into itself
+            found.append(number)
+        return found
 
 
 class NamedStack(NamedTuple):
@@ -121,6 +141,7 @@ class Named:
     tasks: SampledTasks = field(default_factory=SampledTasks)
     moments: Moments | None = None  # with the rows of the tree
     room: Room = field(default_factory=Room)
+    by_line: bool = False  # lines of one function are shown apart
     by: str = ""
     groups: list[str] = field(default_factory=list)
     group_of: array[int] = field(default_factory=lambda: array("I"))
@@ -132,8 +153,8 @@ class Named:
     def add(self, stack: NamedStack) -> int:
         """Count a stack, with the number of its task in `tasks`, and return its row."""
         node = 0
-        for frame in stack.frames:
-            node = self.tree.nodes.of(self.places.number(frame), node)
+        for place in self.places.numbers(stack.frames):
+            node = self.tree.nodes.of(place, node)
         task = self.tasks.number(stack.pid, stack.tid)
         self.tasks.name(task, stack.process, stack.thread)
         row = self.tree.row(node, stack.end, task)
@@ -155,6 +176,15 @@ class Named:
         group = self.groups[self.group_of[row]] if self.groups else ""
         end = End(tree.end_of(row))
         return NamedStack(*task, tuple(reversed(frames)), end, tree.samples[row], group)
+
+    def label(self, site: NamedFrame) -> str:
+        """What is the same for frames that pictures show as one."""
+        return f"{site.label}:{site.line}" if self.by_line and site.line else site.label
+
+    @cached_property
+    def max_depth(self) -> int:
+        """At least the number of frames of each stack, once all are counted."""
+        return deepest(self.tree.nodes, array("I", bytes(4 * self.tree.nodes.count))) if self.places.outer else MAX_DEPTH
 
     @property
     def stacks(self) -> list[NamedStack]:

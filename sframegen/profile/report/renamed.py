@@ -31,28 +31,38 @@ def flag_nodes(tree: CallTree, flag_of_end: Bytes, flags: bytearray) -> None:
         flags[tree.nodes.second[node]] |= flags[node]
 
 
-@cython.locals(flags="const unsigned char[::1]", place_of="const unsigned int[::1]", mapped="unsigned int[::1]")
+@cython.locals(
+    flags="const unsigned char[::1]",
+    starts="const unsigned int[::1]",
+    places="const unsigned int[::1]",
+    mapped="unsigned int[::1]",
+)
 def rename_nodes(
     tree: CallTree,
     flag: cython.int,
     flags: Bytes,
-    place_of: Column,
+    starts: Column,
+    places: Column,
     folding: Callable[[int, int], int] | None,
     into: CallTree,
     mapped: Column,
 ) -> None:
-    """Fill `mapped` for each node that has the flag; its first word says where the root goes. `place_of`: of each frame.
+    """Fill `mapped` for each node that has the flag; its first word says where the root goes.
 
+    `starts`: for each frame, and at the end, where its places begin in `places`: one, and those of functions inlined there.
     `folding`: says what becomes of a place below a node of the new tree; None: it becomes a node there.
     """
     node: cython.Py_ssize_t
-    place: cython.uint
+    at: cython.Py_ssize_t
+    frame: cython.Py_ssize_t
     above: cython.uint
     for node in range(1, tree.nodes.count):
         if flags[node] & flag:
-            place = place_of[tree.nodes.first[node]]
+            frame = tree.nodes.first[node]
             above = mapped[tree.nodes.second[node]]
-            mapped[node] = into.nodes.of(place, above) if folding is None else folding(above, place)
+            for at in range(starts[frame], starts[frame + 1]):
+                above = into.nodes.of(places[at], above) if folding is None else folding(above, places[at])
+            mapped[node] = above
 
 
 @cython.locals(

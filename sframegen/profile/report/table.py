@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.report.named import Named
 
-ROWS, STACKS, GROUPS = 20, 5, 10
+ROWS, STACKS, LINES, GROUPS = 20, 5, 5, 10
 MAX_TIES = 1000  # stacks with as many samples as the last that is shown
 MIN_WIDTH = 40
 NUMBERS = 19  # columns of both percentages
@@ -52,12 +52,23 @@ def costs(named: Named) -> list[Cost]:
     return sorted(found, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
 
 
+def lines_of(named: Named) -> list[tuple[str, int]]:
+    """Return the source lines that ran, those with most samples first."""
+    lines: TableNumbers[tuple[str, int]] = TableNumbers()
+    label_of = array("I", [lines.of((site.source, site.line)) for site in named.places.sites])
+    own, total, last = (zeros(code, len(lines.items)) for code in "QQI")
+    count_labels(named.tree, named.places.numbered, label_of, own, total, last)
+    found = [(f"{source}:{line}", count) for (source, line), count in zip(lines.items, own, strict=True) if line and count]
+    return sorted(found, key=lambda item: (-item[1], item[0]))
+
+
 def table(named: Named, width: int = 100) -> Iterator[str]:
     """Return the lines. None is wider than `width` characters, or 40, except totals and notes: they end with reasons."""
     width = max(width, MIN_WIDTH)
     if len(named.places):
         yield from _functions(named, width)
         yield from _stacks(named, width)
+        yield from _lines(named, width)
         yield from _groups(named, width)
         yield ""
     yield from totals(named)
@@ -80,9 +91,18 @@ def _stacks(named: Named, width: int) -> Iterator[str]:
         yield f"{_percent(count, named):>8}  {cut_to_width(ARROW.join(_runs(labels)) or NO_FRAMES, width - 10)}"
 
 
+def _lines(named: Named, width: int) -> Iterator[str]:
+    lines = lines_of(named)
+    if lines:
+        yield ""
+        yield f"{'%':>8}  HOTTEST LINES"
+    for place, count in lines[:LINES]:
+        yield f"{_percent(count, named):>8}  {place if len(place) <= width - 10 else '…' + place[11 - width :]}"
+
+
 def hottest_stacks(named: Named) -> list[tuple[tuple[str, ...], int]]:
     """Return the labels of the stacks with most samples, the innermost first, whatever their groups are."""
-    trees = LabelTrees(named, lambda site: site.label)
+    trees = LabelTrees(named, named.label)
     with all_rows(named) as rows:
         tree = trees.merge(rows)
     samples = tree.samples

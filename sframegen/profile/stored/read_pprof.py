@@ -162,12 +162,13 @@ class _File:
         if self._known.of(_first(location, 1), 0) != len(self._begin) - 1:
             raise FormatError(f"there are two locations {_first(location, 1)}", "pprof")
         path, address = paths.get(_first(location, 2), ""), _first(location, 3)
-        lines = [self._message(field, "line") for field in location.get(4, ())]
+        lines = [self._message(field, "line") for field in location.get(4, ())] or [{}]
+        frames = []
         for line in reversed(lines):  # the outermost first
             name, source = functions.get(_first(line, 1), ("", ""))
-            self._places.append(self._named.places.number(_frame(name, source, path, address)))
-        if not lines:
-            self._places.append(self._named.places.number(_frame("", "", path, address)))
+            frame = _frame(name, source, path, address)
+            frames.append(frame._replace(source=source if source != frame.path else "", line=_first(line, 2), inlined=bool(frames)))
+        self._places.extend(self._named.places.numbers(frames))
         self._begin.append(len(self._places))
 
     # -- the profile

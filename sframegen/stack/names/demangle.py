@@ -8,12 +8,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import re
-import resource
 import signal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sframegen.program.forked import Forked
+from sframegen.program.memory_limit import limit_memory
 from sframegen.stack.names.rust import demangle_v0
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ def _limit(_pipe: int) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # its parent may still need names: this process ends with it
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
-        pages = int(file.read().split()[0])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_MEMORY,) * 2)
+    limit_memory(MAX_MEMORY)
 
 
 def _demangled(names: list[bytes]) -> list[bytes]:

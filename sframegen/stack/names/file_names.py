@@ -1,25 +1,28 @@
-"""Names for the code of one file: functions of its symbol table, or of its debug file, else where call frame information begins."""
+"""Names for the code of one file: functions of its symbol table, or of its debug file, or of Go's own table.
+
+Without a name, where call frame information begins.
+"""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import SHT_SYMTAB
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
-from sframegen.stack.live.open_aside import open_elf_aside
+from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sframegen.elf.file import ElfFile
+    from sframegen.stack.names.gopclntab import GoTable
 
-DEBUG_FILES = "/usr/lib/debug/.build-id"
+DEBUG_FILES = f"{DIRECTORY}/.build-id"
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
@@ -33,10 +36,12 @@ class NamedFunction(NamedTuple):
 class FileNames:
     """Names by link-time address. Tables are read when the first name is asked for."""
 
-    def __init__(self, file: ElfFile, *, demangled: bool = True) -> None:
+    def __init__(self, file: ElfFile, *, demangled: bool = True, debug_files: DebugFiles | None = None) -> None:
         self._file = file
         self._demangled = demangled
-        self._symbols: FunctionColumns | None = None
+        self._debug_files = debug_files or DebugFiles()
+        self._symbols: list[FunctionColumns] | None = None
+        self._go: tuple[GoTable | None] | None = None  # once it was looked for
         self._described: tuple[array[int], array[int]] | None = None
         self._known: dict[int, NamedFunction] = {}
 
@@ -65,15 +70,27 @@ class FileNames:
 
     def _found(self, address: int) -> NamedFunction:
         if self._symbols is None:
-            self._symbols = _functions(self._file)
-        symbol = self._symbols.at(address) if self._symbols else None
-        if symbol:
-            return NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+            self._symbols = _functions(self._file, self._debug_files)
+        for columns in self._symbols:
+            symbol = columns.at(address)
+            if symbol:
+                return NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+        if self._go is None:
+            self._go = (_go_table(self._file),)
+        function = self._go[0].function_at(address) if self._go[0] else None
+        if function:
+            return NamedFunction(function.name, function.start)
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described
         at = bisect_right(starts, address) - 1
         return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+
+
+def _go_table(file: ElfFile) -> GoTable | None:
+    from sframegen.stack.names.gopclntab import go_table  # noqa: PLC0415 - most files have symbols
+
+    return go_table(file)
 
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
@@ -91,19 +108,14 @@ def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
 
 
-def _functions(file: ElfFile) -> FunctionColumns | None:
-    """Return functions by address; from the debug file, if there is one and the file itself names only its exports."""
-    try:
-        if not any(section.header.sh_type == SHT_SYMTAB for section in file.sections):
-            file = _debug_file(file) or file
-        return FunctionColumns(file)
-    except FormatError:
-        return None
-
-
-def _debug_file(file: ElfFile) -> ElfFile | None:
-    build_id = (build_id_of(file) or b"").hex()
-    try:
-        return open_elf_aside(DEBUG_FILES, f"{DEBUG_FILES}/{build_id[:2]}/{build_id[2:]}.debug")[0] if build_id else None
-    except (OSError, FormatError):
-        return None
+def _functions(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
+    """Return functions by address; those of the debug file first, if there is one and the file itself names only its exports."""
+    found = [file]
+    if not has_all_symbols(file):
+        debug = debug_files.find(file) or mini_debug_file(file)
+        found = [debug, file] if debug else found
+    columns = []
+    for one in found:
+        with suppress(FormatError):
+            columns.append(FunctionColumns(one))
+    return columns

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.file_formats import FORMATS
-from sframegen.profile.report.named import FrameKind
+from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.report.traced import TracedStacks
 from sframegen.stack.names.frame_names import NamedPlace
 from sframegen.stack.report import Sample
@@ -60,7 +60,7 @@ def test_functions_of_scripts() -> None:
     named = stacks.named()
     (stack,) = named.stacks
     assert (stack.samples, stack.labels, named.frequency) == (3, ("7", "[callers unknown]", "[??] [guess]", "work"), 100)
-    assert stack.frames[-1] == ("work", "app.js", "/srv/app.js", 0x1007, FrameKind.RUNTIME, False)
+    assert stack.frames[-1] == NamedFrame("work", "app.js", "/srv/app.js", 0x1007, FrameKind.RUNTIME, guessed=False)
 
 
 def test_refusals(tmp_path: Path) -> None:

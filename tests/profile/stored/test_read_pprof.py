@@ -64,7 +64,7 @@ def test_profiles_are_merged() -> None:
 
 def of_another_profiler(*, samples: bytes = b"") -> bytes:
     """A file without our labels: an inlined function, values of which the last counts, no packed lists."""
-    line = message(4, integer(1, 2)) + message(4, integer(1, 1))  # the inlined function first
+    line = message(4, integer(1, 2) + integer(2, 12)) + message(4, integer(1, 1))  # the inlined function first
     parts = [
         message(1, integer(1, 6) + integer(2, 7)),
         samples or message(2, integer(1, 9) + integer(2, 50)),
@@ -81,6 +81,7 @@ def test_a_file_of_another_profiler() -> None:
     profile = read(of_another_profiler())
     [one] = profile.stacks
     assert ([frame.function for frame in one.frames], one.samples, profile.event) == (["work", "inner"], 50, "cpu")
+    assert [(frame.inlined, frame.line) for frame in one.frames] == [(False, 0), (True, 12)]
     assert one.frames[0].path == "/bin/prog"
 
 

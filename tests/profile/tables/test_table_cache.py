@@ -11,9 +11,10 @@ import pytest
 from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.profile.kept_files import default_directory
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, default_directory, stored, table_in
+from sframegen.profile.tables.table_cache import TableCache, stored, table_in
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -106,10 +107,10 @@ def test_files_that_others_can_write_or_that_lead_elsewhere_are_not_used(cache: 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_directory() == tmp_path / "sframegen" / "tables"
+    assert default_directory("tables") == tmp_path / "sframegen" / "tables"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_directory() == tmp_path / "home" / ".cache" / "sframegen" / "tables"
+    assert default_directory("tables") == tmp_path / "home" / ".cache" / "sframegen" / "tables"
 
 
 def test_an_unchanged_file_need_not_be_read_again(cache: TableCache) -> None:

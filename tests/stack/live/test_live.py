@@ -33,6 +33,7 @@ from tests.support.processes.live import HOLD, Names, Program, between, command,
 
 if TYPE_CHECKING:
     from sframegen.elf.symbols import FunctionColumns
+    from sframegen.stack.names.debug_files import DebugFiles
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
@@ -583,9 +584,9 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     read: list[ElfFile] = []
     functions = file_names._functions
 
-    def counting(file: ElfFile) -> FunctionColumns | None:
+    def counting(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
         read.append(file)
-        return functions(file)
+        return functions(file, debug_files)
 
     monkeypatch.setattr(file_names, "_functions", counting)
     with Program(program) as running:

@@ -15,7 +15,7 @@ from sframegen.profile.report.table import totals
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named, NamedFrame
+    from sframegen.profile.report.named import Named
 
 VERSION = 47  # of the format, as its changelog numbers them
 GECKO_VERSION = 27  # of the Gecko format that version 47 was made for
@@ -37,6 +37,17 @@ class _Func(NamedTuple):
     label: str
     path: str
     kind: FrameKind
+    source: str
+
+
+class _Frame(NamedTuple):
+    """`func`: its number. `depth`: of the functions that it is inlined into."""
+
+    func: int
+    address: int
+    kind: FrameKind
+    line: int
+    depth: int
 
 
 class _Samples(NamedTuple):
@@ -130,7 +141,7 @@ class _Thread:
         self._strings: TableNumbers[str] = TableNumbers()
         self._resources: TableNumbers[str] = TableNumbers()
         self._funcs: TableNumbers[_Func] = TableNumbers()
-        self._frames: TableNumbers[tuple[int, int, FrameKind]] = TableNumbers()  # function, address, kind
+        self._frames: TableNumbers[_Frame] = TableNumbers()
         self._stacks: dict[int, int] = {0: -1}  # by node of the tree
         self._prefixes: list[int | None] = []
         self._frame_of: list[int] = []
@@ -160,9 +171,9 @@ class _Thread:
 
     def _tables(self) -> dict[str, Any]:
         frames, funcs = self._frames.items, self._funcs.items
-        kinds = [CATEGORY[kind] for _, _, kind in frames]
+        kinds = [CATEGORY[frame.kind] for frame in frames]
         resources = [self._resources.of(func.path) if _is_library(func) else -1 for func in funcs]
-        scripts = [func.path if func.kind is FrameKind.RUNTIME and func.path else None for func in funcs]
+        scripts = [func.path if func.kind is FrameKind.RUNTIME else func.source for func in funcs]
         none, zero = [None] * len(frames), [0] * len(frames)
         tables = {
             "stackTable": _columns(
@@ -172,15 +183,15 @@ class _Thread:
                 subcategory=[0] * len(self._frame_of),
             ),
             "frameTable": _columns(
-                address=[address for _, address, _ in frames],
-                inlineDepth=zero,
+                address=[frame.address for frame in frames],
+                inlineDepth=[frame.depth for frame in frames],
                 category=kinds,
                 subcategory=zero,
-                func=[func for func, _, _ in frames],
+                func=[frame.func for frame in frames],
                 nativeSymbol=none,
                 innerWindowID=zero,
                 implementation=none,
-                line=none,
+                line=[frame.line or None for frame in frames],
                 column=none,
             ),
             "funcTable": _columns(
@@ -212,14 +223,17 @@ class _Thread:
         number = known[node]
         for one in reversed(new):
             self._prefixes.append(None if number < 0 else number)
-            self._frame_of.append(self._frame(self._named.places[nodes.first[one]]))
+            self._frame_of.append(self._frame(nodes.first[one]))
             number = known[one] = len(self._prefixes) - 1
         return None if number < 0 else number
 
-    def _frame(self, frame: NamedFrame) -> int:
-        func = self._funcs.of(_Func(frame.label, frame.path, frame.kind))
+    def _frame(self, place: int) -> int:
+        frame, outer, depth = self._named.places[place], self._named.places.outer, 0
+        while (place := outer.get(place, -1)) >= 0:
+            depth += 1
+        func = self._funcs.of(_Func(frame.name, frame.path, frame.kind, frame.source))
         address = -1 if frame.address is None or frame.kind is not FrameKind.USER else frame.address
-        return self._frames.of((func, address, frame.kind))
+        return self._frames.of(_Frame(func, address, frame.kind, frame.line, depth))
 
 
 def _is_library(func: _Func) -> bool:

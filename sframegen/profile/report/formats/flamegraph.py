@@ -80,7 +80,7 @@ def preorder(named: Named, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
     if not named.samples:
         return
     yield 0, DrawnFrame("all", "", "", guessed=False), named.samples
-    trees = LabelTrees(named, lambda site: DrawnFrame(site.label, site.object, site.path, site.guessed))
+    trees = LabelTrees(named, lambda site: DrawnFrame(named.label(site), site.object, site.path, site.guessed))
     with rows_by_group(named) as groups:
         for group, rows in sorted(zip(named.groups, groups, strict=True), key=lambda item: item[0]):
             tree = trees.merge(rows)

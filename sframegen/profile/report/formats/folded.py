@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def folded(named: Named) -> Iterator[str]:
     """Return the lines; equal stacks are one."""
-    trees = LabelTrees(named, lambda site: _text(site.label))
+    trees = LabelTrees(named, lambda site: _text(named.label(site)))
     with rows_by_group(named) as groups:
         for group, rows in zip(named.groups, groups, strict=True):
             tree = trees.merge(rows)

@@ -6,5 +6,6 @@ from sframegen.profile.stacks.call_tree cimport CallTree
 cdef class PathBytes:
     cdef CallTree tree
     cdef const unsigned int[::1] numbers
+    cdef const unsigned char[::1] inlined
     cdef unsigned char[::1] text
     cdef object view

@@ -18,10 +18,11 @@ MAX_DIGITS = 12  # bytes of a number of 32 bits, with what is around it
 
 
 class PathBytes:
-    """`numbers`: of each frame of the tree. `max_depth`: frames of a stack."""
+    """`numbers`: of each frame of the tree. `max_depth`: frames of a stack. `inlined`: a byte for each frame, 1 if it is."""
 
-    def __init__(self, tree: CallTree, numbers: Column, max_depth: int) -> None:
+    def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes = b"") -> None:
         self.tree = tree
+        self.inlined = inlined or bytes(len(numbers))
         self.numbers = numbers
         self.text = bytearray(max_depth * MAX_DIGITS + 2)
         self.view = memoryview(self.text)
@@ -49,16 +50,21 @@ class PathBytes:
         return bytes(self.view[at:])
 
     def varints(self, node: cython.Py_ssize_t) -> bytes:
-        """Numbers of a protocol buffer, the innermost first."""
+        """Numbers of a protocol buffer, the innermost first, without the frames that others are inlined into."""
         at: cython.Py_ssize_t = 0
+        frame: cython.Py_ssize_t
         number: cython.uint
+        above: cython.int = 0
         while node:
-            number = self.numbers[self.tree.nodes.first[node]]
-            while number > 127:
-                self.text[at] = number & 127 | 128
-                number >>= 7
+            frame = self.tree.nodes.first[node]
+            number = self.numbers[frame]
+            if not above:
+                while number > 127:
+                    self.text[at] = number & 127 | 128
+                    number >>= 7
+                    at += 1
+                self.text[at] = number
                 at += 1
-            self.text[at] = number
-            at += 1
+            above = self.inlined[frame]
             node = self.tree.nodes.second[node]
         return bytes(self.view[:at])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.path_bytes import PathBytes
-from sframegen.profile.report.named import MAX_DEPTH, NO_ADDRESS
+from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
 from sframegen.stack.walking.ends import COMPLETE, End
 
@@ -47,6 +47,8 @@ class _Profile:
         self._strings: TableNumbers[str] = TableNumbers("")
         self._mappings: TableNumbers[str] = TableNumbers(start=1)
         self._functions: TableNumbers[_Function] = TableNumbers(start=1)
+        self._with_lines = {site.path for site in named.places.sites if site.line}
+        self._with_inlined = {site.path for site in named.places.sites if site.inlined}
         is_clock = named.event in CLOCKS and named.frequency > 0
         self._period = NANOSECONDS // named.frequency if is_clock else 0
 
@@ -54,10 +56,13 @@ class _Profile:
         named = self._named
         yield from self._samples()
         sites = [self._site(site) for site in named.places.sites]
-        numbered = named.places.numbered
-        for number, (address, site) in enumerate(zip(numbered.first[: numbered.count], numbered.second, strict=False), 1):
-            mapping, line = sites[site]
-            yield message(4, integer(1, number) + mapping + integer(3, 0 if address == NO_ADDRESS else address) + line)
+        numbered, outer = named.places.numbered, named.places.outer
+        for place, (address, site) in enumerate(zip(numbered.first[: numbered.count], numbered.second, strict=False)):
+            mapping, lines = sites[site]
+            at = place
+            while (at := outer.get(at, -1)) >= 0:  # the innermost function comes first
+                lines += sites[numbered.second[at]][1]
+            yield message(4, integer(1, place + 1) + mapping + integer(3, 0 if address == NO_ADDRESS else address) + lines)
         yield b"".join(message(5, self._function(*item)) for item in enumerate(self._functions.items, 1))
         yield b"".join(message(3, self._mapping(*item)) for item in enumerate(self._mappings.items, 1))
         yield self._about()
@@ -78,7 +83,9 @@ class _Profile:
 
     def _samples(self) -> Iterator[bytes]:
         tree = self._named.tree
-        paths = PathBytes(tree, array("I", range(1, len(self._named.places) + 1)), MAX_DEPTH)
+        sites, places = self._named.places.sites, self._named.places.numbered
+        inlined = bytes(sites[site].inlined for site in places.second[: places.count])
+        paths = PathBytes(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined)
         known = lru_cache(maxsize=1 << 16)(self._values_and_labels)
         length = lru_cache(maxsize=1 << 16)(varint)
         first, whole = varint(1 << 3 | BYTES), varint(2 << 3 | BYTES)
@@ -109,7 +116,7 @@ class _Profile:
     def _site(self, site: NamedFrame) -> tuple[bytes, bytes]:
         """The fields of all locations of a site: its mapping, and its line."""
         mapping = self._mappings.of(site.path) if site.path else 0
-        line = integer(1, self._functions.of(_Function(site.label, site.path)))
+        line = integer(1, self._functions.of(_Function(site.name, site.source or site.path))) + integer(2, site.line)
         return integer(2, mapping), message(4, line)
 
     def _function(self, number: int, function: _Function) -> bytes:
@@ -119,7 +126,9 @@ class _Profile:
     def _mapping(self, number: int, path: str) -> bytes:
         build_id = self._named.build_ids.get(path, "")
         file, identity, has_functions = self._strings.of(path), self._strings.of(build_id), 1
-        return integer(1, number) + integer(5, file) + integer(6, identity) + integer(7, has_functions)
+        has_lines, has_inlined = path in self._with_lines, path in self._with_inlined
+        known = integer(7, has_functions) + integer(8, has_lines) + integer(9, has_lines) + integer(10, has_inlined)
+        return integer(1, number) + integer(5, file) + integer(6, identity) + known
 
 
 def varint(number: int) -> bytes:

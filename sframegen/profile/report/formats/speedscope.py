@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.path_bytes import PathBytes
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
-from sframegen.profile.report.named import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +20,9 @@ EXPORTER = "sframegen"
 
 def speedscope(named: Named) -> Iterator[str]:
     """Return the parts of the file. Weights are numbers of samples."""
-    trees = LabelTrees(named, lambda site: (site.label, site.path))
+    trees = LabelTrees(named, lambda site: (site.label, site.source or site.path, site.line if named.by_line else 0))
     sites = named.places.numbered.second[: len(named.places)]
-    paths = PathBytes(named.tree, array("I", [trees.label_of[site] for site in sites]), MAX_DEPTH)
+    paths = PathBytes(named.tree, array("I", [trees.label_of[site] for site in sites]), named.max_depth)
     name = f"{named.event}: {named.samples:,} samples"
     start = {"$schema": SCHEMA, "exporter": EXPORTER, "name": name, "activeProfileIndex": 0}
     yield json.dumps(start)[:-1] + ', "profiles": ['
@@ -38,7 +37,9 @@ def speedscope(named: Named) -> Iterator[str]:
             for number, row in enumerate(rows):
                 yield (", " if number else "") + paths.json(named.tree.node_of(row)).decode()
             yield "]}"
-    frames = [{"name": label} | ({"file": path} if path else {}) for label, path in trees.labels]
+    frames = [
+        {"name": label} | ({"file": path} if path else {}) | ({"line": line} if line else {}) for label, path, line in trees.labels
+    ]
     yield f'], "shared": {json.dumps({"frames": frames})}}}'
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.path_bytes import PathBytes
 from sframegen.profile.report.grouping import counts_of_groups
-from sframegen.profile.report.named import MAX_DEPTH
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
 from sframegen.stack.walking.ends import COMPLETE, End
 
@@ -52,7 +51,7 @@ def _list(name: str, items: Iterator[str]) -> Iterator[str]:
 
 def _stacks(named: Named) -> Iterator[str]:
     tree = named.tree
-    paths = PathBytes(tree, array("I", range(len(named.places))), MAX_DEPTH)
+    paths = PathBytes(tree, array("I", range(len(named.places))), named.max_depth)
     ends = {end: f'"complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}' for end in End}
 
     @lru_cache(maxsize=1 << 12)

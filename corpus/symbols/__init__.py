@@ -1,0 +1,1 @@
+"""Source lines and inlined functions that `sframegen profile` finds, judged by llvm-symbolizer."""

@@ -1,0 +1,146 @@
+"""Files that were made before, in a directory that only this user can write; the least recently used go first."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from cfi.errors import FormatError
+from linker.files.location import below, locate, make_directory
+from linker.files.rename_into_place import writing_new
+from sframegen.elf.opening import map_descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from linker.files.location import Location
+
+LIMIT = 1 << 30  # bytes of all files in one directory
+SETTLED = 2_000_000_000  # nanoseconds
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class KeptFiles:
+    """`why`: why there is no directory, one line; empty if there is one. Then nothing is found, and nothing kept."""
+
+    def __init__(self, kind: str, ending: str, directory: Path | None = None, limit: int = LIMIT) -> None:
+        """`directory`: by default that of this kind in the user's cache; it is made. `limit`: bytes of its files.
+
+        `ending`: of the names that `trim` may remove.
+        """
+        self.why = ""
+        self._ending = ending
+        self._limit = limit
+        self._directory = -1
+        try:
+            self._path = directory or default_directory(kind)
+            self._directory = _opened(self._path)
+        except (OSError, RuntimeError) as error:  # the latter where a user has no home
+            self.why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+
+    @property
+    def usable(self) -> bool:
+        return self._directory >= 0
+
+    def load(self, name: str) -> memoryview | None:
+        """Return the file's bytes, mapped; None if there is none, or if it is another user's."""
+        found = self.opened(name, used=True)
+        return found and found[0]
+
+    def opened(self, name: str, *, used: bool = False) -> tuple[memoryview, os.stat_result] | None:
+        """Return its status, too. `used`: the file is young again for `trim`, which changes that status."""
+        if not self.usable:
+            return None
+        try:
+            with self._at(name) as place:
+                descriptor = place.open()
+            try:
+                data, status = map_descriptor(descriptor, name)
+                if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+                    return None
+                if used:
+                    os.utime(descriptor)
+            finally:
+                os.close(descriptor)
+        except (OSError, FormatError):
+            return None
+        return data, status
+
+    def store(self, name: str, data: bytes) -> None:
+        """Keep it; where it cannot be written, it is made again next time."""
+        if self.usable:
+            with suppress(OSError), self.writing(name) as file:
+                file.write(data)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Keep what the block writes, unless it raises. Raises OSError."""
+        with self._at(name) as place, writing_new(place, 0o600) as file:
+            yield file
+
+    def link(self, name: str, other: str) -> None:
+        """Give the file with this name another one, too."""
+        if self.usable:
+            with suppress(OSError):  # it is there already, or not kept at all
+                os.link(name, other, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def trim(self) -> None:
+        """Remove the least recently used files until the rest fits the limit."""
+        if not self.usable:
+            return
+        with suppress(OSError):
+            with os.scandir(self._directory) as entries:
+                found = [(one.name, one.stat(follow_symlinks=False)) for one in entries if one.name.endswith(self._ending)]
+            total = sum(status.st_size // max(status.st_nlink, 1) for _, status in found)  # many have two names
+            for name, status in sorted(found, key=lambda one: one[1].st_mtime_ns):
+                if total <= self._limit:
+                    break
+                os.unlink(name, dir_fd=self._directory)
+                total -= status.st_size // max(status.st_nlink, 1)
+
+    def close(self) -> None:
+        if self.usable:
+            os.close(self._directory)
+            self._directory = -1
+
+    def _at(self, name: str) -> Location:
+        return below(self._directory, name, str(self._path / name))
+
+
+def default_directory(kind: str) -> Path:
+    """Return sframegen/KIND in $XDG_CACHE_HOME or ~/.cache. Raises RuntimeError for a user without a home."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "sframegen" / kind
+
+
+def is_settled(status: os.stat_result) -> bool:
+    """False if the file may still be changing: times of files are coarse."""
+    return time.time_ns() - status.st_ctime_ns > SETTLED
+
+
+def name_of_unchanged(status: os.stat_result, tool: bytes, state: str = "") -> str:
+    """Return a name for what this tool made of a file, which holds until the file changes."""
+    about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, state)
+    return f"file-{blake2b(repr(about).encode(), key=blake2b(tool).digest(), digest_size=16).hexdigest()}"
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of the directory, which is made if need be. Raises OSError, also where another user could write there."""
+    make_directory(path.parent)
+    with locate(path) as place:
+        if place.status() is None:
+            with suppress(FileExistsError):  # made by another run
+                os.mkdir(place.name, 0o700, dir_fd=place.directory)
+    with locate(path) as place:
+        descriptor = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place.directory)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "another user can write there", str(path))
+    return descriptor

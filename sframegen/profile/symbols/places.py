@@ -1,0 +1,120 @@
+"""Addresses of files -> their places, asked for in other processes: a file that ends or holds one costs its own places only."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.elf.records import SHT_NOBITS
+from sframegen.elf.text import printable
+from sframegen.profile.kept_files import KeptFiles
+from sframegen.profile.symbols.place import Place, Question
+from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
+from sframegen.program.forked import end_with_parent, nowhere
+from sframegen.program.memory_limit import limit_memory
+from sframegen.program.pool import Pool
+from sframegen.program.workers import attempt
+from sframegen.stack.names.demangle import demangle_all
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from sframegen.elf.file import ElfFile
+
+    Places = dict[int, tuple[Place, ...]]  # by address
+
+SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users who ask for lines or inlined functions
+MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
+MAX_WHY = 1000  # characters
+DEBUG_INFORMATION = (".debug_info", ".zdebug_info")
+
+
+class Limits(NamedTuple):
+    """Limits of one file, and of the number of processes."""
+
+    seconds: float = SECONDS
+    memory: int = MAX_MEMORY
+    processes: int = os.cpu_count() or 1
+
+
+def has_library() -> bool:
+    return find_spec("symbolic") is not None
+
+
+def has_debug_information(file: ElfFile) -> bool:
+    """Return True if places can be found in it; False, too, for copies and stripped files."""
+    return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT_NOBITS for section in file.sections)
+
+
+def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
+    """Return what is at each address, the outermost function first; nothing where the debug information has nothing."""
+    [(_, found)] = find_places([Question(file, addresses)])
+    if isinstance(found, str):
+        return [()] * len(addresses)
+    return [found[address] for address in addresses]
+
+
+def find_places(
+    questions: Sequence[Question], *, directory: Path | None = None, limits: Limits | None = None, demangled: bool = True
+) -> Iterator[tuple[int, Places | str]]:
+    """Yield each question's number and the places of its addresses, or one line that says why there are none.
+
+    `directory`: of the indexes that are kept; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
+    """
+    limits = limits or Limits()
+    kept = KeptFiles("symbols", ENDING, directory)
+
+    def work(number: int) -> PlaceColumns | Exception:
+        question = questions[number]
+        return attempt(lambda file: places_in(file, [*question.addresses], kept), question.file)
+
+    def prepare(_pipe: int) -> None:
+        end_with_parent()
+        nowhere(1, 2)  # the library reports its end there
+        limit_memory(limits.memory)
+
+    try:
+        with Pool(work, limits.processes, prepare, limits.seconds) as pool:
+            pool.put(*range(len(questions)))
+            while pool.pending:
+                for number, answer in pool.ready(None):
+                    yield number, _read(questions[number], answer.value, demangled=demangled)
+    finally:
+        kept.trim()
+        kept.close()
+
+
+def _why(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:MAX_WHY]
+
+
+def _read(question: Question, answer: PlaceColumns | Exception, *, demangled: bool) -> Places | str:
+    if isinstance(answer, Exception):  # also of a process that ended
+        why = _why(answer)
+        return why if isinstance(answer, FormatError) else f"{question.file.name}: lines and inlined functions: {why}"
+    texts = _texts(answer, demangled=demangled)
+    found: Places = {}
+    at = 0
+    known: dict[tuple[int, ...], tuple[Place, ...]] = {}
+    for address, depth in zip(question.addresses, answer.depths, strict=True):
+        numbers = tuple(answer.numbers[at : at + 3 * depth])
+        at += 3 * depth
+        if numbers not in known:
+            known[numbers] = tuple(_places_of(numbers, texts))
+        found[address] = known[numbers]
+    return found
+
+
+def _places_of(numbers: tuple[int, ...], texts: list[tuple[str, str]]) -> Iterable[Place]:
+    for at in range(0, len(numbers), 3):
+        function, source, line = numbers[at : at + 3]
+        yield Place(texts[function][1], texts[source][0], line, at > 0)
+
+
+def _texts(answer: PlaceColumns, *, demangled: bool) -> list[tuple[str, str]]:
+    """Return each text as it is written, and as a function."""
+    names = demangle_all({answer.texts[number] for number in answer.numbers[::3]}) if demangled else {}
+    return [(printable(text), printable(names.get(text, text))) for text in answer.texts]

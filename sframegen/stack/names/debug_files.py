@@ -1,0 +1,96 @@
+"""A file that keeps only the symbols it exports -> the file that has the others, on this machine or inside the file itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from cfi.errors import FormatError
+from sframegen.conversion.sources import belongs
+from sframegen.elf.file import ElfFile
+from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.records import SHT_SYMTAB
+from sframegen.stack.live.open_aside import open_elf_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Fetch = Callable[[bytes], ElfFile | None]  # gets a build-id
+
+DIRECTORY = "/usr/lib/debug"
+MAX_CRC = 1 << 30  # bytes that are read for the CRC of .gnu_debuglink
+MAX_MINI = 1 << 25  # bytes of .gnu_debugdata, expanded
+MAX_XZ_MEMORY = 1 << 27
+
+
+class DebugFiles:
+    """Finds the separate debug file of a file: with the same build-id, or, without one, with the CRC of .gnu_debuglink."""
+
+    def __init__(self, fetch: Fetch | None = None, directory: str = DIRECTORY) -> None:
+        """`fetch`: asked where this machine has none."""
+        self._fetch = fetch
+        self._directory = directory
+        self._known: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
+
+    def find(self, elf: ElfFile) -> ElfFile | None:
+        if elf not in self._known:
+            try:
+                self._known[elf] = self._found(elf)
+            except FormatError:  # in its notes, or its link
+                self._known[elf] = None
+        return self._known[elf]
+
+    def _found(self, elf: ElfFile) -> ElfFile | None:
+        build_id = build_id_of(elf)
+        for path in self._paths(elf, build_id):
+            debug = self._opened(path)
+            if debug is not None and self._is_for(elf, debug):
+                return debug
+        debug = self._fetch(build_id) if build_id and self._fetch else None
+        return debug if debug is not None and build_id_of(debug) == build_id else None
+
+    def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[Path]:
+        if build_id:
+            yield Path(self._directory, ".build-id", build_id.hex()[:2], f"{build_id.hex()[2:]}.debug")
+        link = debug_link_of(elf)
+        own = Path(elf.name)
+        if link and own.is_absolute():
+            name = Path(link[0]).name
+            yield from (own.parent / name, own.parent / ".debug" / name, Path(self._directory, *own.parent.parts[1:], name))
+
+    def _opened(self, path: Path) -> ElfFile | None:
+        try:
+            debug, is_copy = open_elf_aside(str(path.parent), str(path))
+        except (OSError, FormatError, ValueError):  # the last of a name with a zero
+            return None
+        return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
+
+    def _is_for(self, elf: ElfFile, debug: ElfFile) -> bool:
+        try:
+            if build_id_of(elf):
+                return build_id_of(elf) == build_id_of(debug)
+            return len(debug.data) <= MAX_CRC and debug_link_of(elf) is not None and belongs(elf, debug)
+        except FormatError:
+            return False
+
+
+def has_all_symbols(elf: ElfFile) -> bool:
+    return any(section.header.sh_type == SHT_SYMTAB for section in elf.sections)
+
+
+def mini_debug_file(elf: ElfFile) -> ElfFile | None:
+    """Return the ELF file in .gnu_debugdata, compressed with xz: Fedora's files have the symbols there that they do not export."""
+    section = elf.section(".gnu_debugdata")
+    if section is None:
+        return None
+    try:
+        import lzma  # noqa: PLC0415 - few files need it, and not every Python has it
+    except ImportError:
+        return None
+    try:
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY)
+        data = decompressor.decompress(bytes(elf.contents(section)), MAX_MINI)
+        return ElfFile(memoryview(data), elf.name) if decompressor.eof else None
+    except (lzma.LZMAError, FormatError):
+        return None

@@ -1,0 +1,321 @@
+"""The table that the Go linker puts in each program, stripped or not: functions by address, and the line of each instruction.
+
+Go calls it pclntab. Its layouts, by the first four bytes; the addresses are those of functions, ascending:
+
+| since Go | header after 8 bytes | addresses | names |
+| --- | --- | --- | --- |
+| 1.2 | words: functions | words | in the table itself |
+| 1.16 | words: functions, files, offsets of names, units, files, values, functions | words | in their own part |
+| 1.18 | the same with the start of text before the offsets | 4 bytes, from the start of text | the same |
+| 1.20 | the same | the same | the same |
+
+Input is hostile: every offset is checked, texts and the steps of a line table have limits.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from bisect import bisect_right
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.errors import FormatError
+from sframegen.elf.records import PF_X, PT_LOAD, RECORDS, SHT_NOBITS, SHT_RELA, Rela
+from sframegen.elf.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
+
+SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+SIGNS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made
+MAX_TEXT = 8192  # bytes of a name or path
+MAX_STEPS = 1 << 20  # of one function's line table
+MAX_FUNCTIONS = 1 << 24
+TEXT_START = 2  # number of the word in the header
+MAX_RECORD = 512  # bytes of the runtime's record of a program, up to its addresses
+MAX_RELOCATIONS = 1 << 22
+WORD = 8  # bytes of an address: of all machines here
+MAX_TRIES = 64  # places that look like a header
+HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
+
+
+class GoLayout(NamedTuple):
+    """`words`: numbers of the header's words with the offsets of names, units, files, values, functions; None: all at 0.
+
+    `relative`: addresses have 4 bytes and count from the start of text.
+    """
+
+    magic: int
+    since: str
+    words: tuple[int, int, int, int, int] | None
+    relative: bool
+
+
+GO_LAYOUTS = (
+    GoLayout(0xFFFFFFFB, "1.2", None, relative=False),
+    GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False),
+    GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True),
+    GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True),
+)
+
+
+class GoFunction(NamedTuple):
+    """`end`: where the next function begins."""
+
+    name: str
+    start: int
+    end: int
+
+
+class GoLine(NamedTuple):
+    """`source`: path of the file as the compiler wrote it."""
+
+    source: str
+    line: int
+
+
+class _Found(NamedTuple):
+    """A function of the table: its first address, where the next one begins, offset of its record."""
+
+    start: int
+    end: int
+    record: int
+
+
+class GoTable:
+    """Functions and lines by link-time address. Raises FormatError where the header is not one; later nothing for any bytes."""
+
+    def __init__(self, data: memoryview, byte_order: ByteOrder, text_start: int | None = None, name: str = "") -> None:
+        """`text_start`: where the header's own is not known before the program is loaded."""
+        self._data = data
+        self._order: ByteOrder = byte_order
+        self._name = name
+        if len(data) < 8:
+            raise FormatError("too short for a header", ".gopclntab", 0, name)
+        magic, zeros = int.from_bytes(data[:4], byte_order), int.from_bytes(data[4:6], byte_order)
+        self._quantum, self._word = data[6], data[7]
+        layout = next((one for one in GO_LAYOUTS if one.magic == magic), None)
+        if layout is None or zeros or self._quantum not in (1, 2, 4) or self._word not in (4, 8):
+            raise FormatError("unknown header", ".gopclntab", 0, name)
+        self.layout = layout
+        self._step = 4 if layout.relative else self._word
+        self._base = 0
+        if layout.relative:
+            self._base = self.header_word(TEXT_START) if text_start is None else text_start
+        places = (0, 0, 0, 0, 8 + self._word) if layout.words is None else tuple(map(self.header_word, layout.words))
+        self._names, self._units, self._files, self._values, self._functions = places
+        self.count = self.header_word(0)
+        if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * self._step > len(data):
+            raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
+
+    def header_word(self, number: int) -> int:
+        at = 8 + number * self._word
+        found = self._number(at, self._word)
+        if found is None:
+            raise FormatError("its header is cut off", ".gopclntab", at, self._name)
+        return found
+
+    def function_at(self, address: int) -> GoFunction | None:
+        found = self._find(address)
+        if found is None:
+            return None
+        name = self._text(self._names, self._field(found, 1))
+        return GoFunction(name, found.start, found.end) if name else None
+
+    def line_at(self, address: int) -> GoLine | None:
+        """Return the line of the instruction, which may be one of a function inlined there."""
+        found = self._find(address)
+        if found is None:
+            return None
+        file = self._value_at(found, self._field(found, 5), address)
+        line = self._value_at(found, self._field(found, 6), address)
+        source = self._source(found, file) if file is not None and file >= 0 else ""
+        return GoLine(source, line) if source and line is not None and line > 0 else None
+
+    def functions(self) -> Iterator[GoFunction]:
+        """Yield all, ascending."""
+        for number in range(self.count):
+            function = self.function_at(self._start(number))
+            if function:
+                yield function
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
+        return self._entries[0], self._entries[-1] - self._entries[0]
+
+    # -- reading
+
+    def _start(self, number: int) -> int:
+        return self._base + self._entries[2 * number]
+
+    @cached_property
+    def _entries(self) -> array[int]:
+        """For each function its address and the offset of its record; the end of the last one's code comes after them."""
+        size = (2 * self.count + 1) * self._step
+        found = array("I" if self._step == 4 else "Q", bytes(self._data[self._functions : self._functions + size]))
+        if self._order != sys.byteorder:
+            found.byteswap()
+        return found
+
+    def _find(self, address: int) -> _Found | None:
+        after = bisect_right(range(self.count), address, key=self._start)
+        if not after or address >= self._start(after):
+            return None
+        base = 0 if self.layout.words is None else self._functions
+        return _Found(self._start(after - 1), self._start(after), base + self._entries[2 * after - 1])
+
+    def _number(self, at: int, size: int) -> int | None:
+        """Return an unsigned number; None outside of the table."""
+        if at < 0 or at + size > len(self._data):
+            return None
+        return int.from_bytes(self._data[at : at + size], self._order)
+
+    def _field(self, found: _Found, number: int) -> int | None:
+        """Return the field of 4 bytes with that number; the entry address is number 0."""
+        return self._number(found.record + self._step + 4 * (number - 1), 4)
+
+    def _text(self, part: int, offset: int | None) -> str:
+        """Return a text that ends with a zero; empty outside of the table."""
+        if offset is None or not 0 <= part + offset < len(self._data):
+            return ""
+        raw = bytes(self._data[part + offset : part + offset + MAX_TEXT])
+        return printable(raw.partition(b"\0")[0].decode(errors="replace"))
+
+    def _source(self, found: _Found, file: int) -> str:
+        if self.layout.words is None:  # numbers of a list of offsets, which begins with its length
+            at = self._number(self._functions + (2 * self.count + 1) * self._word, 4)
+            length = None if at is None else self._number(at, 4)
+            if at is None or length is None or not 0 < file < length:
+                return ""
+            return self._text(0, self._number(at + 4 * file, 4))
+        unit = self._field(found, 8)
+        if unit is None:
+            return ""
+        offset = self._number(self._units + 4 * (unit + file), 4)
+        return "" if offset == 0xFFFFFFFF else self._text(self._files, offset)
+
+    def _value_at(self, found: _Found, offset: int | None, address: int) -> int | None:
+        """Return the value at an address: pairs of a change and of the bytes of code up to which the value holds."""
+        if not offset:
+            return None
+        at, value, pc = self._values + offset, -1, found.start
+        for step in range(MAX_STEPS):
+            change, at = self._varint(at)
+            if change is None or (change == 0 and step):
+                return None
+            length, at = self._varint(at)
+            if length is None:
+                return None
+            value += -(change + 1 >> 1) if change & 1 else change >> 1
+            pc += length * self._quantum
+            if pc > address:
+                return value
+        return None
+
+    def _varint(self, at: int) -> tuple[int | None, int]:
+        """Return an unsigned number of at most 32 bits, and where it ends."""
+        value = 0
+        for shift in range(0, 35, 7):
+            if not 0 <= at < len(self._data):
+                return None, at
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFF, at
+        return None, at
+
+
+# -- where it is
+
+
+def go_table(elf: ElfFile) -> GoTable | None:
+    """Return the table of a program that the Go linker made; None of others, and of damaged ones."""
+    try:
+        section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT_NOBITS), None)
+        if section is not None:
+            return _opened(elf, elf.contents(section), section.header.sh_addr)
+        if any(one.name in SIGNS for one in elf.sections) or not elf.sections:
+            return _searched(elf)
+    except FormatError:
+        pass
+    return None
+
+
+def _opened(elf: ElfFile, data: memoryview, address: int) -> GoTable:
+    """`address`: of the table. Raises FormatError."""
+    table = GoTable(data, elf.byte_order, name=elf.name)
+    if not table.layout.relative or table.header_word(TEXT_START):
+        return table
+    return GoTable(data, elf.byte_order, _text_start(elf, table, address), elf.name)
+
+
+def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
+    """Return where the text begins that the addresses count from, if the header has no number: a relocation, or Go 1.26 and later.
+
+    The runtime's record of the program begins with the address of the table. Somewhere after it are the first and the last
+    address of all functions, beside each other.
+    """
+    relocated = _relocated(elf)
+    if found := relocated.get(address + 8 + TEXT_START * WORD):
+        return found
+    first, size = table.span
+    for place in _pointers_to(elf, address, relocated):
+        words = [relocated.get(at) or _word_at(elf, at) for at in range(place, place + MAX_RECORD, WORD)]
+        for start, end in pairwise(words):
+            if start >= first and end - start == size:
+                return start - first
+    text = elf.section(".text")
+    return text.header.sh_addr if text else 0
+
+
+def _relocated(elf: ElfFile) -> dict[int, int]:
+    """Return by address the link-time addresses that the dynamic loader writes there, with the load address added."""
+    found: dict[int, int] = {}
+    for section in elf.sections:
+        if section.header.sh_type == SHT_RELA:
+            code = RECORDS[Rela, elf.byte_order]
+            raw = elf.contents(section)
+            rows = map(Rela._make, code.iter_unpack(raw[: len(raw) // code.size * code.size]))
+            found |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
+    return found
+
+
+def _pointers_to(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
+    """Yield places of data that hold an address."""
+    yield from islice((place for place, value in relocated.items() if value == address), MAX_TRIES)
+    pattern = re.compile(re.escape(address.to_bytes(WORD, elf.byte_order)))
+    for load in elf.segments:
+        if load.p_type == PT_LOAD and not load.p_flags & PF_X:
+            data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+            yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_TRIES))
+
+
+def _word_at(elf: ElfFile, address: int) -> int:
+    try:
+        return int.from_bytes(elf.at(address, WORD), elf.byte_order)
+    except FormatError:
+        return 0
+
+
+def _searched(elf: ElfFile) -> GoTable | None:
+    """Find the table in the data of a program whose sections have other names, or none: linkers may have joined them."""
+    for load in elf.segments:
+        if load.p_type != PT_LOAD or load.p_flags & PF_X:
+            continue
+        data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
+        for match in islice(HEADER.finditer(data), MAX_TRIES):
+            try:
+                found = _opened(elf, data[match.start() :], load.p_vaddr + match.start())
+            except FormatError:
+                continue
+            if found.count and next(found.functions(), None):
+                return found
+    return None

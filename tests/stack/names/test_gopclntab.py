@@ -1,0 +1,251 @@
+"""Go's table of functions and lines: each layout as a writer here makes it, damage, and real programs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.elf.file import open_elf
+from sframegen.stack.names.file_names import FileNames
+from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFunction, GoLayout, GoLine, GoTable, go_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.elf.records import ByteOrder
+    from tests.support.peers import Compiler
+
+TEXT = 0x401000
+FILES = ("/src/main.go", "/src/inlined.go")
+
+
+class Written(NamedTuple):
+    """A function. `lines`: (bytes of code, number of the file, line)."""
+
+    name: str
+    size: int
+    lines: tuple[tuple[int, int, int], ...]
+
+
+FUNCTIONS = (
+    Written("main.main", 0x40, ((0x10, 0, 12), (0x20, 1, 3), (0x10, 0, 14))),
+    Written("main.(*Tree[...]).Insert", 0x20, ((0x20, 1, 90),)),
+    Written("runtime.goexit", 0x10, ((0x10, 0, 1000),)),
+)
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def values(pairs: list[tuple[int, int]]) -> bytes:
+    """Encode (bytes of code, value), a pair for each change."""
+    out, before = b"", -1
+    for size, value in pairs:
+        change = value - before
+        out += varint(2 * change if change >= 0 else -2 * change - 1) + varint(size)
+        before = value
+    return out + b"\0"
+
+
+class Writer:
+    """Appends parts; each returns where it begins."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(b"\0")
+
+    def add(self, part: bytes) -> int:
+        at = len(self.data)
+        self.data += part
+        return at
+
+
+def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> bytes:
+    """Return a table of FUNCTIONS."""
+    mark, entry = ("<" if order == "little" else ">"), ("I" if layout.relative else "Q")
+    names, files, numbers = Writer(), Writer(), Writer()
+    names_at = [names.add(one.name.encode() + b"\0") for one in FUNCTIONS]
+    files_at = [files.add(path.encode() + b"\0") for path in FILES]
+    shift = layout.words is None  # files are numbered from 1 there
+    values_at = [
+        [
+            numbers.add(values([(size, file + shift) for size, file, _ in one.lines])),
+            numbers.add(values([(size, line) for size, _, line in one.lines])),
+        ]
+        for one in FUNCTIONS
+    ]
+    header = struct.pack(f"{mark}IHBB", layout.magic, 0, 1, 8)
+    words = 8 * (2 if layout.words is None else 8)
+    parts, places = bytearray(), {}
+    for name, data in (
+        ("names", names.data),
+        ("units", struct.pack(f"{mark}2I", *files_at)),
+        ("files", files.data),
+        ("values", numbers.data),
+    ):
+        parts += bytes(-len(parts) % 8)
+        places[name] = 8 + words + len(parts)
+        parts += data
+    parts += bytes(-len(parts) % 8)
+    base = 0 if shift else 8 + words + len(parts)
+    table = 8 + 8 if shift else base  # of the functions
+    if shift:
+        return _old(mark, names_at, values_at, files_at, (names.data, files.data, numbers.data))
+    records, found, at = bytearray(), [], 0
+    size = (2 * len(FUNCTIONS) + 1) * struct.calcsize(entry)
+    for number, one in enumerate(FUNCTIONS):
+        address = at if layout.relative else text + at
+        found += [address, size + len(records)]
+        records += struct.pack(f"{mark}{entry}8I", address, names_at[number], 0, 0, 0, *values_at[number], 0, 0)
+        at += one.size
+    found.append(at if layout.relative else text + at)
+    start = [text] if layout.relative else []
+    fields = [len(FUNCTIONS), len(FILES), *start, places["names"], places["units"], places["files"], places["values"], table]
+    fields += [0] * (8 - len(fields))
+    return header + struct.pack(f"{mark}8Q", *fields) + parts + struct.pack(f"{mark}{len(found)}{entry}", *found) + records
+
+
+def _old(
+    mark: str, names_at: list[int], values_at: list[list[int]], files_at: list[int], data: tuple[bytearray, bytearray, bytearray]
+) -> bytes:
+    """The layout of Go 1.2, in which all offsets count from the table's start."""
+    names, files, numbers = data
+    count = len(FUNCTIONS)
+    table = 8 + 8 * (1 + 2 * count + 1) + 4
+    names_start = table
+    files_start = names_start + len(names)
+    values_start = files_start + len(files)
+    list_start = values_start + len(numbers)
+    records_start = list_start + 4 * (1 + len(files_at))
+    found, records, at = [], bytearray(), TEXT
+    for number, one in enumerate(FUNCTIONS):
+        found += [at, records_start + len(records)]
+        fields = [names_start + names_at[number], 0, 0, 0, *(values_start + place for place in values_at[number]), 0, 0]
+        records += struct.pack(f"{mark}Q8I", at, *fields)
+        at += one.size
+    header = struct.pack(f"{mark}IHBBQ", 0xFFFFFFFB, 0, 1, 8, count) + struct.pack(
+        f"{mark}{2 * count + 1}QI", *found, at, list_start
+    )
+    listed = struct.pack(f"{mark}{1 + len(files_at)}I", 1 + len(files_at), *(files_start + place for place in files_at))
+    return header + names + files + numbers + listed + records
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
+    table = GoTable(memoryview(written(layout, order)), order)
+    at, expected = TEXT, []
+    for function in FUNCTIONS:
+        expected.append(GoFunction(function.name, at, at + function.size))
+        for size, file, line in function.lines:
+            for address in (at, at + size - 1):
+                assert table.line_at(address) == GoLine(FILES[file], line)
+                assert table.function_at(address) == expected[-1]
+            at += size
+    assert [*table.functions()] == expected
+    for outside in (0, TEXT - 1, at, 1 << 63, (1 << 64) - 1):
+        assert table.function_at(outside) is None
+        assert table.line_at(outside) is None
+
+
+def test_text_that_begins_elsewhere() -> None:
+    table = GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", 0x7000)
+    function = table.function_at(0x7000)
+    assert function == GoFunction("main.main", 0x7000, 0x7040)
+
+
+@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
+    """Each byte changed in four ways, and the table cut at each."""
+    original = written(layout)
+    damaged = [original[:end] for end in range(len(original))]
+    for at in range(len(original)):
+        damaged += [original[:at] + bytes([value]) + original[at + 1 :] for value in (0, 0x7F, 0x80, 0xFF)]
+    for data in damaged:
+        try:
+            table = GoTable(memoryview(data), "little")
+        except FormatError:
+            continue
+        for address in (TEXT, TEXT + 0x20, TEXT + 0x65):
+            table.function_at(address)
+            table.line_at(address)
+
+
+def test_a_line_table_without_an_end() -> None:
+    """The values of the first function never come to an address."""
+    data = bytearray(written(GO_LAYOUTS[3]))
+    values_part, functions_part = struct.unpack_from("<2Q", data, 8 + 6 * 8)
+    record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
+    struct.pack_into("<2I", data, record + 20, *[len(data) - values_part] * 2)
+    table = GoTable(memoryview(bytes(data) + b"\x02\x00" * (MAX_STEPS + 10)), "little")
+    assert table.function_at(TEXT) is not None
+    assert table.line_at(TEXT) is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flags", [(), ("-buildmode=pie",), ("-ldflags=-linkmode=external",)], ids=["", "pie", "external"])
+def test_real_programs(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Stripped programs have the names and lines that go's own tools find in the others."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no go on this machine")
+    linked = "-linkmode=external " if "external" in "".join(flags) else ""
+    others = [flag for flag in flags if "ldflags" not in flag]
+    environment = dict(os.environ, GOFLAGS="-mod=mod", GOCACHE=str(tmp_path / "cache"))
+    for name, strip in (("whole", ""), ("stripped", "-s -w")):
+        command = [go, "build", *others, f"-ldflags={linked}{strip}", "-o", str(tmp_path / name), "cmd/gofmt"]
+        if subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL).returncode:
+            pytest.skip("go cannot build its own programs here")
+    table = go_table(open_elf(tmp_path / "stripped"))
+    assert table is not None
+    functions = [*table.functions()]
+    symbols = FileNames(open_elf(tmp_path / "whole"), demangled=False)
+    for function in functions:
+        name = (symbols.at(function.start).name or "").removesuffix(".abi0").removesuffix(".abiinternal")
+        assert function.name == name or "[" in function.name or "eq." in function.name
+    assert len(functions) > 2000
+    if "-buildmode=pie" in flags:  # which go's addr2line does not read
+        return
+    draw = random.Random(1)
+    addresses = [draw.randrange(function.start, function.end) for function in functions]
+    asked = "".join(f"{address:#x}\n" for address in addresses)
+    done = subprocess.run([go, "tool", "addr2line", tmp_path / "whole"], input=asked, text=True, check=True, capture_output=True)
+    lines = done.stdout.splitlines()
+    for address, name, place in zip(addresses, lines[::2], lines[1::2], strict=True):
+        line = table.line_at(address)
+        function_at = table.function_at(address)
+        assert function_at is not None
+        assert function_at.name == name
+        assert place == f"{line.source}:{line.line}" if line else place.startswith(":-")
+
+
+def test_other_programs_have_none(compile_c: Compiler) -> None:
+    assert go_table(open_elf(compile_c("int main(void) { return 0; }"))) is None
+
+
+def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
+    (tmp_path / "table").write_bytes(data)
+    out = tmp_path / "program"
+    add = ["objcopy", "--add-section", f"{name}={tmp_path / 'table'}", "--set-section-flags", f"{name}=alloc,readonly"]
+    subprocess.run([*add, "--strip-all", program, out], check=True, stderr=subprocess.DEVNULL)
+    return out
+
+
+@pytest.mark.parametrize("section", [".gopclntab", ".data.rel.ro.gopclntab"])
+def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
+    program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), section, tmp_path)
+    names = FileNames(open_elf(program))
+    assert names.at(TEXT + 0x45)[:] == ("main.(*Tree[...]).Insert", TEXT + 0x40)
+    damaged = with_section(compile_c("int main(void) { return 0; }"), b"\xf1\xff\xff\xff" + bytes(100), section, tmp_path)
+    assert FileNames(open_elf(damaged)).at(TEXT).name is None
