@@ -157,7 +157,7 @@ class KernelSession:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._counts.update(self._walker.take_counts())
+        self._counts.update({key: counted.samples for key, counted in self._walker.take_counts().items()})
         self._assemble()
         return collected
 
@@ -179,7 +179,7 @@ class KernelSession:
                 self._walk(record, spans)
         self._publish()
         self._walk_new()
-        self._counts.update(self._walker.take_counts())
+        self._counts.update({key: counted.samples for key, counted in self._walker.take_counts().items()})
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
