@@ -36,6 +36,7 @@ RING_BYTES, LEAST_RING_BYTES = 8 * MIB, MIB
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 BLOCKS = 1 << 16  # threads off the CPU
+MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 SAMPLES_A_CPU = 2
 COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
@@ -83,6 +84,7 @@ class Statistic(IntEnum):
     SHORT_TIME = 29
     BLOCKS_FULL = 30
     EVENTS = 31
+    REMEMBERED = 32
 
 
 LOST = {
@@ -187,6 +189,7 @@ class KernelWalker:
                 "counts": COUNTS,
                 "more_counts": COUNTS,
                 "blocks": BLOCKS if sampling.off_cpu else 1,
+                "memos": MEMOS if sampling.off_cpu else 1,
                 "conditions": max(1, len(sampling.points)),
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
@@ -230,7 +233,7 @@ class KernelWalker:
             len(only.cgroups),
             only.user or 0,
             self.cpus,
-            0,
+            MEMOS if sampling.off_cpu else 1,
             (only.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
             every_process,
             sampling.kernel_frames,

@@ -11,7 +11,7 @@ enum { CALL_CLONE3 = 435, CALL_FUTEX_WAITV = 449, CALL_FUTEX_WAIT = 455 }; /* on
 
 #if defined(__TARGET_ARCH_x86)
 
-enum { FP = 6, SP = 7, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1, RED_ZONE = 128 };
+enum { FP = 6, SP = 7, LINK = SP, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1, RED_ZONE = 128 };
 enum { CONTEXT = 40, CONTEXT_WORDS = 17, CONTEXT_PC = 16 }; /* struct ucontext at SP */
 
 INLINE int in_user_mode(u64 mode) { return (mode & 3) == 3; }
@@ -94,7 +94,7 @@ INLINE int ends_call(u64 pc)
 
 #else
 
-enum { FP = 29, SP = 31, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0, RED_ZONE = 0 };
+enum { FP = 29, SP = 31, LINK = 30, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0, RED_ZONE = 0 };
 enum { CONTEXT = 128 + 176 + 8, CONTEXT_WORDS = 33, CONTEXT_PC = 32 }; /* siginfo, ucontext, the fault's address, X0 to X30, SP, PC */
 
 INLINE int in_user_mode(u64 mode) { return (mode & 0xf) == 0; }

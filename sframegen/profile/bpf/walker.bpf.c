@@ -20,6 +20,7 @@ MAP(wanted, MAP_HASH, 1, u32, u8);
 MAP(counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(more_counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(blocks, MAP_HASH, 1, u32, struct block);
+MAP(memos, MAP_ARRAY, 1, u32, struct memo);
 MAP(conditions, MAP_ARRAY, 1, u32, struct conditions);
 MAP(cgroups, MAP_CGROUP_ARRAY, MAX_CGROUPS, u32, u32);
 MAP(statistics, MAP_PERCPU_ARRAY, STATS, u32, u64);
@@ -60,12 +61,14 @@ struct {
 	NUMBER(max_entries, 4096);
 } ring SECTION(".maps");
 
-/* The state of one walk, and its records. `low`: what the caller's SP has to be above. */
+/* The state of one walk, and its records. `low`: what the caller's SP has to be above. `noted`: how many words it has read that are in
+   `notes`; more than REMEMBERED if they do not say all. */
 struct sample {
 	u64 busy, pc, known, low, hash, serial;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing;
+	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing, noted, epoch;
+	struct read_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
 	struct stack_record record;
@@ -218,6 +221,25 @@ INLINE int is_made(u32 number)
 
 INLINE int word(u64 address, u64 *to) { return read_user(to, sizeof(*to), (void *)address) == 0; }
 
+enum { NOT_NOTED = 1 << 20, NEAR = 4096 };
+
+/* A word that the walk depends on. */
+INLINE int noted_word(struct sample *sample, u64 address, u64 *to)
+{
+	u32 at = sample->noted;
+
+	if (!word(address, to))
+		return 0;
+	if (address & 7)
+		at = NOT_NOTED;
+	if (at < REMEMBERED) {
+		sample->notes[at].address = address;
+		sample->notes[at].value = *to;
+	}
+	sample->noted = at + 1;
+	return 1;
+}
+
 INLINE int known(struct sample *sample, u32 number) { return number < REGISTERS && (sample->known & BIT(number)); }
 
 INLINE void push(struct sample *sample, u64 frame)
@@ -316,6 +338,9 @@ GLOBAL int step(struct sample *sample)
 		rule.flags = RULE_RA_DEREF | RULE_FP | RULE_FP_DEREF;
 	}
 	flags = rule.flags;
+	if (guess || sample->serial || (flags & (RULE_CFA_DEREF | RULE_SIGNAL | RULE_FP_REGISTER)) ||
+	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & RULE_RA_REGISTER) && rule.ra_register != LINK))
+		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
@@ -324,7 +349,7 @@ GLOBAL int step(struct sample *sample)
 	ra = cfa + rule.ra_offset;
 	if (flags & RULE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	if ((flags & RULE_RA_DEREF) && !word(ra, &ra))
+	if ((flags & RULE_RA_DEREF) && !noted_word(sample, ra, &ra))
 		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
@@ -335,8 +360,10 @@ GLOBAL int step(struct sample *sample)
 			fp_known = known(sample, rule.fp_register);
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
-		if (fp_known && (flags & RULE_FP_DEREF) && !word(fp, &fp))
+		if (fp_known && (flags & RULE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
 			fp_known = 0; /* lost, which few frames notice */
+			sample->noted = NOT_NOTED;
+		}
 	}
 
 	sp = sample->registers[SP];
@@ -472,6 +499,13 @@ INLINE struct count *count_of(struct count_key *key, struct sample *sample)
 	return count_in(&counts, key, sample);
 }
 
+INLINE int has_count(struct count_key *key)
+{
+	if (*(volatile u32 *)&shared.active)
+		return map_lookup(&more_counts, key) != 0;
+	return map_lookup(&counts, key) != 0;
+}
+
 INLINE void raise(struct count *count, u64 time)
 {
 	__sync_fetch_and_add(&count->samples, 1);
@@ -496,6 +530,7 @@ INLINE int find_process(struct sample *sample, u32 tgid, u32 task_flags)
 		return 0;
 	sample->first = sample->last = process->first;
 	sample->count = process->count;
+	sample->epoch = process->epoch;
 	return 1;
 }
 
@@ -606,7 +641,7 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 	sample->second = sample->record.time >> 30;
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
-	sample->guessed = sample->signals = sample->callers = sample->missing = 0;
+	sample->guessed = sample->signals = sample->callers = sample->missing = sample->noted = 0;
 	sample->serial = 0;
 }
 
@@ -829,12 +864,92 @@ INLINE u32 reason_of(struct sample *sample, int has_registers, u32 state)
 	return call == CALL_FUTEX || call == CALL_FUTEX_WAIT || call == CALL_FUTEX_WAITV ? OFF_LOCK : OFF_SLEEPING;
 }
 
+/* A thread has one for each place where it waits. */
+INLINE struct memo *memo_of(u32 tid, u64 pc)
+{
+	u32 at = ((pc ^ tid) * OFF_MIX >> 32) & (settings.memos - 1);
+	struct memo *memo = map_lookup(&memos, &at);
+
+	return memo && __sync_val_compare_and_swap(&memo->busy, 0, 1) == 0 ? memo : 0;
+}
+
+INLINE void release(struct memo *memo) { *(volatile u64 *)&memo->busy = 0; }
+
+/* The words lie above SP, and most of them near to it: one copy is quicker than many. */
+GLOBAL int has_same_words(struct memo *memo, struct sample *sample)
+{
+	u64 sp, value, size;
+
+	if (!memo || !sample || memo->number == 0 || memo->number > REMEMBERED)
+		return 0;
+	sp = memo->registers[1];
+	size = memo->words[(memo->number - 1) & 63].address + 8 - sp;
+	if (size > NEAR || read_user(sample->words, size, (void *)sp))
+		size = 0;
+	for (u32 at = 0; at < REMEMBERED; at++) {
+		u64 offset;
+
+		if (at >= memo->number)
+			break;
+		offset = memo->words[at].address - sp;
+		if (offset < size && offset < NEAR)
+			value = sample->words[offset / 8];
+		else if (!word(memo->words[at].address, &value))
+			return 0;
+		if (value != memo->words[at].value)
+			return 0;
+	}
+	return 1;
+}
+
+/* Returns the hash of the stack, without the reason, if it is that of the thread's last time off the CPU; else 0. */
+INLINE u64 recall(struct sample *sample)
+{
+	u32 *epoch = map_lookup(&epochs, &sample->record.tgid);
+	struct memo *memo = epoch ? memo_of(sample->record.tid, sample->pc) : 0;
+	u64 *registers = sample->registers, hash = 0;
+
+	if (!epoch || !memo)
+		return 0;
+	if (memo->tid == sample->record.tid && memo->epoch == *(volatile u32 *)epoch && memo->pc == sample->pc &&
+	    memo->registers[0] == registers[FP] && memo->registers[1] == registers[SP] && memo->registers[2] == registers[LINK] &&
+	    has_same_words(memo, sample))
+		hash = memo->hash;
+	release(memo);
+	return hash;
+}
+
+/* After a walk that reached the outermost frame. `registers`: those at its begin. */
+INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
+{
+	struct memo *memo = sample->noted <= REMEMBERED ? memo_of(sample->record.tid, pc) : 0;
+
+	if (!memo)
+		return;
+	memo->tid = sample->record.tid;
+	memo->epoch = sample->epoch;
+	memo->number = sample->noted;
+	memo->pc = pc;
+	memo->hash = sample->hash;
+	memo->registers[0] = fp;
+	memo->registers[1] = sp;
+	memo->registers[2] = link;
+	for (u32 at = 0; at < REMEMBERED; at++) {
+		if (at >= sample->noted)
+			break;
+		memo->words[at] = sample->notes[at];
+	}
+	release(memo);
+}
+
 /* Walks the stack of the task that goes. Returns the hash with which its time is counted; 0 if it is lost. */
 INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u32 state, u32 tgid, u32 tid, u32 *reason)
 {
 	struct task_struct *task = current_task();
 	struct count_key key = { .tgid = tgid, .tid = settings.threads ? tid : 0 };
+	u64 pc, fp, sp, link;
 	int found;
+	u32 end;
 
 	begin_sample(sample, tgid, tid);
 	sample->record.frames = 1; /* the reason */
@@ -846,12 +961,25 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 		return 0;
 	}
 	*reason = state == 0 ? OFF_PREEMPTED : reason_of(sample, found == HAS_REGISTERS, state);
+	if (found == HAS_REGISTERS && !settings.kernel_frames) {
+		u64 hash = recall(sample);
+
+		key.hash = hash ^ *reason * OFF_MIX;
+		if (hash && has_count(&key)) {
+			add(STAT_REMEMBERED, 1);
+			return key.hash;
+		}
+	}
 	sample->words[0] = ((u64)OFF_CPU_FILE << FILE_SHIFT) | *reason;
-	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
+	pc = sample->pc, fp = sample->registers[FP], sp = sample->registers[SP], link = sample->registers[LINK];
+	end = finish_walk(sample, found == HAS_REGISTERS);
+	if (is_unfinished(end)) {
 		sample->hash = ((sample->record.time << 16) ^ tid) * OFF_MIX; /* nobody else's: user space finds its stack */
 		sample->record.hash = sample->hash ^= *reason * OFF_MIX;
 		return send_unfinished(sample) ? sample->hash : 0;
 	}
+	if (!settings.kernel_frames && (end == END_OUTERMOST || end == END_NO_RETURN))
+		remember(sample, pc, fp, sp, link);
 	sample->record.hash = sample->hash ^= *reason * OFF_MIX;
 	sample->record.tid = key.tid;
 	key.hash = sample->hash;

@@ -57,7 +57,8 @@ enum {
 	STAT_SHORT_TIME = 29, /* nanoseconds of those */
 	STAT_BLOCKS_FULL = 30, /* lost: more threads off the CPU than there is room for */
 	STAT_EVENTS = 31,      /* of tracepoints and probes, which meet the conditions: one in settings.every is a sample */
-	STATS = 32
+	STAT_REMEMBERED = 32,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 33
 };
 
 /* Parts of a decoded table */
@@ -117,6 +118,21 @@ struct block {
 	u32 tgid, reason, cpu, padding;
 };
 
+/* What a walk has read, from the stack. A thread that leaves its CPU with the same registers and mappings, while all these words are the
+   same, has the same stack: most threads wait where they waited before. `registers`: FP, SP, and the link register. */
+enum { REMEMBERED = 60 };
+
+struct read_word {
+	u64 address, value;
+};
+
+struct memo {
+	u64 busy;
+	u32 tid, epoch, number, padding;
+	u64 pc, hash, registers[3];
+	struct read_word words[REMEMBERED + 4]; /* a power of two, for the verifier */
+};
+
 /* A condition on what a tracepoint or probe gets: `size` bytes of its context at `offset`, or, with CONDITION_MEMORY, of user memory
    `displacement` bytes after the address that is there. */
 enum { CONDITION_SIGNED = 1, CONDITION_MEMORY = 2, CONDITION_NUMBER = 4 }; /* a number: `displacement` itself */
@@ -172,10 +188,11 @@ struct stopped {
 
 /* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed.
    `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `every`: one in that many
-   events of a tracepoint or probe is a sample. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled. */
+   events of a tracepoint or probe is a sample. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
+   `memos`: the elements of that map, a power of two. */
 struct settings {
 	u64 ra_mask, sample_time, min_block, every;
-	u32 cgroups, user, cpus, padding;
+	u32 cgroups, user, cpus, memos;
 	char comm[COMM_BYTES];
 	u8 every_process, kernel_frames, threads, moments, hold, one_user, one_comm, switch_has_state;
 };

@@ -61,6 +61,9 @@ KEPT void syncs(const char *file) {
 }
 KEPT void spins(void) { for (long long until = now(CLOCK_MONOTONIC) + 1000000000; now(CLOCK_MONOTONIC) < until;)
     for (int i = 0; i < 100000; i++) after++; }
+KEPT void by_one(void) { pause_ms(1); after++; }
+KEPT void by_two(void) { pause_ms(1); after++; }
+KEPT void turns(void) { for (int i = 0; i < 90; i++) if (i / 3 % 3) by_one(); else by_two(); after++; }
 KEPT void waits_for_child(void) { if (vfork() == 0) { pause_ms(900); _exit(0); } after++; }
 int main(int count, char **words) {
     pthread_t other;
@@ -82,6 +85,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "reads")) reads();
     if (!strcmp(words[1], "syncs")) syncs(words[2]);
     if (!strcmp(words[1], "spins")) spins();
+    if (!strcmp(words[1], "turns")) turns();
     if (!strcmp(words[1], "vforks")) waits_for_child();
     long long end = now(CLOCK_MONOTONIC), used_then = now(CLOCK_THREAD_CPUTIME_ID);
     printf("%lld %lld\n", end - begin, used_then - used); fflush(stdout);
@@ -263,6 +267,24 @@ def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
     on = found.pop(None)
     clock.check(found.total() + used, passed)
     assert on == pytest.approx(used, rel=0.25)  # samples: 100 or so
+
+
+def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) -> None:
+    """Two functions wait in turns, with the same registers: only words on the stack tell who called."""
+    with waits(compile_c, "turns") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        program.until_done()
+        sampled.end()
+        assert sampled.walker.statistics()[Statistic.REMEMBERED] >= 30
+        names, number = FileNames(open_elf(program.path)), sampled.numbers[str(program.path)]
+        stacks, found = sampled.stacks(), Counter[str | None]()
+        for key, counted in sampled.walker.take_counts().items():
+            frames = [frame.address for frame in map(unpacked_frame, stacks[key].frames) if frame.file == number]
+            inside = [names.at(address).name for address in frames]
+            if "turns" in inside and stacks[key].frames[0] == OffCpu.SLEEPING.frame:
+                found[inside[inside.index("turns") - 1]] += counted.samples
+    assert found == {"by_one": 60, "by_two": 30}
 
 
 def test_names_of_reasons() -> None:
