@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
+    from sframegen.profile.bpf.kernel_walker import Only
     from sframegen.profile.events.names import Event
 
 
@@ -23,10 +24,23 @@ class ProfilePlan(NamedTuple):
     idle: bool = False  # count idle CPUs
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
     stores: Stores | None = None  # of detached sections
+    on_cpu: bool = True  # sample the event
+    off_cpu: bool = False  # count the time that threads do not run
+    min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
+    only: Only | None = None  # these tasks of all that could be sampled; None: all
 
     @property
     def tells_threads(self) -> bool:
         return self.threads or bool(self.tids)
+
+    @property
+    def needs_kernel_program(self) -> str:
+        """Return what copies of stacks cannot do; empty if they can do all of it."""
+        if self.off_cpu:
+            return "time off the CPU"
+        if self.event.points:
+            return "a tracepoint or probe"
+        return "--user, --comm and --cgroup" if self.only else ""
 
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""
