@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_MOMENT, RECORD_AREA = 1, 2, 3, 4
-STOPPED_EXACT, STOPPED_GUESSED = 1, 2  # flags of a walk that stopped
+STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
 
 _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQQII")
@@ -55,6 +55,7 @@ class Unfinished(NamedTuple):
     serial: int  # the word that it was checked with
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
     cgroup: int = 0
+    asleep: bool = False  # it waited when profiling began: the stack is still to be read
 
     @property
     def waiting_hash(self) -> int:
@@ -103,10 +104,10 @@ def decode_record(record: bytes) -> KernelRecord:
     frames = struct.unpack_from(f"={number}Q", record, at)
     at += 8 * number
     where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
-    key = key if is_off_cpu(frames[:1]) else 0
-    return Unfinished(
-        time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial, key, cgroup
-    )
+    found = Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
+    if not is_off_cpu(frames):
+        return found._replace(cgroup=cgroup)
+    return found._replace(cgroup=cgroup, hash=key, asleep=bool(flags & STOPPED_ASLEEP))
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

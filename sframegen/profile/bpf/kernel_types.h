@@ -62,6 +62,7 @@ struct signal_struct {
 struct task_struct {
 	u32 flags, __state;
 	s32 pid, tgid;
+	char comm[COMM_BYTES];
 	struct signal_struct *signal;
 } RELOCATED;
 
@@ -89,6 +90,11 @@ struct perf_context {
 
 struct tracepoint_context {
 	u64 arguments[2];
+};
+
+struct iterator_context {
+	void *state;
+	struct task_struct *task;
 };
 
 struct switch_context {

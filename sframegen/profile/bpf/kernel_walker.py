@@ -60,7 +60,8 @@ EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 SWITCH_PROGRAMS = ("on_waking", "on_switch")
-SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, *(kind.value for kind in PointKind))
+ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
+SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM, *(kind.value for kind in PointKind))
 SECOND = 1_000_000_000
 CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
@@ -142,7 +143,7 @@ class Sampling(NamedTuple):
     def programs(self) -> set[str]:
         """Return the kernel programs that take samples."""
         programs = {point.kind.value for point in self.points} if self.points else {EVENT_PROGRAM} if self.on_cpu else set()
-        return programs | (set(SWITCH_PROGRAMS) if self.off_cpu else set())
+        return programs | ({*SWITCH_PROGRAMS, ASLEEP_PROGRAM} if self.off_cpu else set())
 
 
 class Guard(NamedTuple):
@@ -308,6 +309,8 @@ class KernelWalker:
         sampling = self.sampling
         if sampling.off_cpu:
             self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+            if sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
+                self._program.run_for_all(ASLEEP_PROGRAM)
         for number, point in enumerate(sampling.points):
             fd = point.open(sampling.name)
             try:
@@ -512,6 +515,12 @@ class KernelWalker:
             if until < ended:
                 waiting = number ^ OffCpu(reason).hash ^ OffCpu.WAITING.hash
                 self._add((waiting, pid, tid), 1, ended - until)
+
+    def is_asleep(self, tid: int, number: int) -> bool:
+        """True if a thread still waits, as it did when that hash was made."""
+        value = self._blocks.get(_U32.pack(tid))
+        since, woken, found, *_ = _BLOCK.unpack(value) if value else (0, 0, 0)
+        return bool(since) and not woken and found == number
 
     def statistics(self) -> Counter[int]:
         """Return totals since it was attached, by End and Statistic."""

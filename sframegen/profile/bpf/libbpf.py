@@ -41,6 +41,9 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_program__fd": (_INT, (_POINTER,)),
     "bpf_program__attach": (_POINTER, (_POINTER,)),
     "bpf_program__attach_perf_event_opts": (_POINTER, (_POINTER, _INT, _POINTER)),
+    "bpf_program__attach_iter": (_POINTER, (_POINTER, _POINTER)),
+    "bpf_link__fd": (_INT, (_POINTER,)),
+    "bpf_iter_create": (_INT, (_INT,)),
     "bpf_link__destroy": (_INT, (_POINTER,)),
     "bpf_map_create": (_INT, (_INT, _TEXT, _U32, _U32, _U32, _POINTER)),
     "bpf_map_update_elem": (_INT, (_INT, _POINTER, _POINTER, c.c_uint64)),
@@ -283,6 +286,21 @@ class Program:
             fd,
             c.byref(options),
         )
+
+    def run_for_all(self, name: str) -> None:
+        """Run an iterator's program for all that it iterates over."""
+        link = self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
+        try:
+            fd = self._functions.bpf_iter_create(self._functions.bpf_link__fd(link))
+            if fd < 0:
+                raise self._library.error(f"{name} cannot be run", -fd)
+            try:
+                while os.read(fd, 1 << 12):
+                    pass
+            finally:
+                os.close(fd)
+        finally:
+            self.detach(link)
 
     def _attached(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
         link = call(*arguments)

@@ -433,19 +433,21 @@ INLINE u64 copy_start(u64 sp)
 	return start < page ? page : start;
 }
 
-INLINE int send_unfinished(struct sample *sample)
+INLINE int send_unfinished(struct sample *sample, int asleep)
 {
 	struct stopped *stopped = &sample->stopped;
 	u32 size;
 
 	stopped->type = RECORD_UNFINISHED;
-	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0);
+	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0) | (asleep ? STOPPED_ASLEEP : 0);
 	stopped->pc = sample->pc;
 	stopped->known = sample->known;
 	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
-	copy_stack(sample);
+	sample->copied = 0;
+	if (!asleep)
+		copy_stack(sample);
 	size = sample->copied;
 	stopped->size = size;
 	stopped->file = sample->missing;
@@ -714,7 +716,7 @@ INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in
 	if (settings.hold && found == HAS_REGISTERS)
 		remember_held(sample);
 	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
-		send_unfinished(sample);
+		send_unfinished(sample, 0);
 		return;
 	}
 	if (!settings.threads)
@@ -942,6 +944,13 @@ INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
 	release(memo);
 }
 
+/* Nobody else has this hash: user space finds its stack. */
+INLINE void own_hash(struct sample *sample, u32 tid, u32 reason)
+{
+	sample->hash = (((sample->record.time << 16) ^ tid) * OFF_MIX) ^ reason * OFF_MIX;
+	sample->record.hash = sample->hash;
+}
+
 /* Walks the stack of the task that goes. Returns the hash with which its time is counted; 0 if it is lost. */
 INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u32 state, u32 tgid, u32 tid, u32 *reason)
 {
@@ -974,9 +983,8 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	pc = sample->pc, fp = sample->registers[FP], sp = sample->registers[SP], link = sample->registers[LINK];
 	end = finish_walk(sample, found == HAS_REGISTERS);
 	if (is_unfinished(end)) {
-		sample->hash = ((sample->record.time << 16) ^ tid) * OFF_MIX; /* nobody else's: user space finds its stack */
-		sample->record.hash = sample->hash ^= *reason * OFF_MIX;
-		return send_unfinished(sample) ? sample->hash : 0;
+		own_hash(sample, tid, *reason);
+		return send_unfinished(sample, 0) ? sample->hash : 0;
 	}
 	if (!settings.kernel_frames && (end == END_OUTERMOST || end == END_NO_RETURN))
 		remember(sample, pc, fp, sp, link);
@@ -1060,6 +1068,40 @@ SECTION("raw_tp/sched_switch") int on_switch(struct switch_context *context)
 	if (READ_KERNEL(tid, after, pid) == 0 && tid != 0)
 		come_back(tid, now);
 	leave(context, now);
+	return 0;
+}
+
+/* For each task when profiling begins: those that wait already. */
+SECTION("iter/task") int on_begin(struct iterator_context *context)
+{
+	struct task_struct *task = context->task;
+	struct block block = {};
+	struct sample *sample;
+	u32 tgid, tid, state;
+
+	if (!task || (task->flags & (PF_EXITING | PF_KTHREAD)))
+		return 0;
+	tgid = task->tgid, tid = task->pid, state = task->__state;
+	if (state == 0 || (!settings.every_process && !map_lookup(&wanted, &tgid)) || map_lookup(&blocks, &tid))
+		return 0;
+	sample = free_sample();
+	if (!sample)
+		return 0;
+	begin_sample(sample, tgid, tid);
+	sample->record.frames = 1;
+	sample->record.end = END_NO_PROCESS;
+	if (READ_KERNEL(sample->record.comm, task, comm) == 0 && take_user_registers(sample, task) == HAS_REGISTERS) {
+		block.reason = reason_of(sample, 1, state);
+		sample->words[0] = ((u64)OFF_CPU_FILE << FILE_SHIFT) | block.reason;
+		own_hash(sample, tid, block.reason);
+		block.since = sample->record.time;
+		block.hash = sample->hash;
+		block.tgid = tgid;
+		block.cpu = sample->record.cpu;
+		if (send_unfinished(sample, 1))
+			map_update(&blocks, &tid, &block, UPDATE_NEW);
+	}
+	*(volatile u64 *)&sample->busy = 0;
 	return 0;
 }
 

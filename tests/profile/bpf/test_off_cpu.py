@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
+from sframegen.profile.blocked import with_stack
 from sframegen.profile.bpf.kernel_records import SampledMoment
 from sframegen.profile.bpf.kernel_walker import Sampling, Statistic
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
@@ -23,6 +25,8 @@ from tests.support.processes.kernel_walks import Sampled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.profile.bpf.kernel_records import NewStack
+    from sframegen.profile.bpf.kernel_walker import Counted, CountKey
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.once]
@@ -144,17 +148,25 @@ def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
             os.killpg(process.pid, 9)
 
 
+def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, Counted, NewStack]]:
+    """Yield what was counted, with its stack; not what waited when sampling began, whose stacks only their processes have."""
+    stacks = sampled.stacks()
+    asleep = {hashed for record in sampled.unfinished() if record.asleep for hashed in (record.hash, record.waiting_hash)}
+    for key, counted in sampled.walker.take_counts().items():
+        if key[0] not in asleep:
+            yield key, counted, stacks[key]
+
+
 def times(sampled: Sampled, program: Waits) -> Counter[OffCpu | None]:
     """Return the nanoseconds of each reason, None for the CPU, of the main thread in the measured part."""
     names = FileNames(open_elf(program.path))
     number = sampled.numbers[str(program.path)]
-    stacks = sampled.stacks()
     found: Counter[OffCpu | None] = Counter()
-    for key, counted in sampled.walker.take_counts().items():
-        frames = stacks[key].frames
+    for key, counted, stack in counted_stacks(sampled):
+        frames = stack.frames
         inside = {names.at(frame.address).name for frame in map(unpacked_frame, frames) if frame.file == number}
         if key[2] == program.pid and MEASURED & inside:
-            assert stacks[key].end is End.OUTERMOST
+            assert stack.end is End.OUTERMOST
             found[OffCpu(frames[0] & PACKED_ADDRESS) if is_off_cpu(frames) else None] += counted.nanoseconds
     return found
 
@@ -206,7 +218,7 @@ def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compile
         program.until_done()
         subprocess.run(["sleep", "0.3"], check=True)
         sampled.end()
-        passed = sum(counted.nanoseconds for key, counted in sampled.walker.take_counts().items() if key[2] == program.pid)
+        passed = sum(counted.nanoseconds for key, counted, _ in counted_stacks(sampled) if key[2] == program.pid)
     assert passed >= 100 * 10_000_000 + 300_000_000
 
 
@@ -219,10 +231,30 @@ def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler) ->
         for _ in range(15):
             sampled.records += sampled.walker.poll(20)
             subprocess.run(["sleep", "0.11"], check=True)
-            taken = sampled.walker.take_counts()
-            assert taken.keys() <= sampled.stacks().keys()
-            total += sum(counted.nanoseconds for key, counted in taken.items() if key[2] == program.pid)
+            total += sum(counted.nanoseconds for key, counted, _ in counted_stacks(sampled) if key[2] == program.pid)
     assert total >= 100 * 10_000_000
+
+
+def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        begin = time.monotonic_ns()
+        sampled.walker.attach()
+        time.sleep(0.2)
+        sampled.until(lambda: bool(sampled.unfinished()))
+        (record,) = sampled.unfinished()
+        assert record.asleep
+        assert (record.pid, record.tid, record.comm) == (program.pid, program.pid, "a.out")
+        assert OffCpu(record.where.frames[0] & PACKED_ADDRESS) is OffCpu.SLEEPING
+        walked = with_stack(record, sampled.walker)
+        assert walked
+        assert len(walked.stack) > 128
+        program.until_done()
+        assert with_stack(record, sampled.walker) is None
+        sampled.end()
+        taken = sampled.walker.take_counts()
+    waited = taken[record.hash, record.pid, record.tid].nanoseconds
+    assert 200_000_000 <= waited < time.monotonic_ns() - begin
 
 
 def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
@@ -232,7 +264,7 @@ def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
         program.until_done()
         sampled.end()
         moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
-        counted = sum(one.nanoseconds for one in sampled.walker.take_counts().values())
+        counted = sum(one.nanoseconds for one in sampled.walker.take_counts().values())  # and what goes on at the end
     long = [moment for moment in moments if moment.duration >= 5_000_000]
     assert len(long) >= 40
     assert sum(moment.duration for moment in moments) <= counted
@@ -245,8 +277,10 @@ def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler)
         clock = Clock()
         passed, used = program.until_done()
         sampled.end()
-        unfinished = {(record.hash, record.pid, record.tid): record for record in sampled.unfinished()}
-        taken = sampled.walker.take_counts()
+        every = {(record.hash, record.pid, record.tid): record for record in sampled.unfinished()}
+        unfinished = {key: record for key, record in every.items() if not record.asleep}
+        asleep = {hashed for record in every.values() if record.asleep for hashed in (record.hash, record.waiting_hash)}
+        taken = {key: counted for key, counted in sampled.walker.take_counts().items() if key[0] not in asleep}
         assert all(is_off_cpu(record.where.frames) for record in unfinished.values())
         known = sum(counted.nanoseconds for key, counted in taken.items() if key in unfinished)
         waiting = {record.waiting_hash for record in unfinished.values()}
@@ -278,11 +312,11 @@ def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) ->
         sampled.end()
         assert sampled.walker.statistics()[Statistic.REMEMBERED] >= 30
         names, number = FileNames(open_elf(program.path)), sampled.numbers[str(program.path)]
-        stacks, found = sampled.stacks(), Counter[str | None]()
-        for key, counted in sampled.walker.take_counts().items():
-            frames = [frame.address for frame in map(unpacked_frame, stacks[key].frames) if frame.file == number]
+        found = Counter[str | None]()
+        for _, counted, stack in counted_stacks(sampled):
+            frames = [frame.address for frame in map(unpacked_frame, stack.frames) if frame.file == number]
             inside = [names.at(address).name for address in frames]
-            if "turns" in inside and stacks[key].frames[0] == OffCpu.SLEEPING.frame:
+            if "turns" in inside and stack.frames[0] == OffCpu.SLEEPING.frame:
                 found[inside[inside.index("turns") - 1]] += counted.samples
     assert found == {"by_one": 60, "by_two": 30}
 
