@@ -122,7 +122,7 @@ class CopiedSession:
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
         collected.seconds = time.monotonic() - self._began
-        collected.keep_threads(self.plan.tids)
+        collected.stacks.keep_threads(self.plan.tids)
         return collected
 
     def _receive(self) -> None:

@@ -6,24 +6,28 @@ import os
 import resource
 import select
 import time
+from array import array
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
+from sframegen.profile.blocked import Blocked, with_stack
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import LOST, Guard, KernelWalker, Sampling, Statistic
-from sframegen.profile.collected import Collected, Moment, Stack, notes_on_files
+from sframegen.profile.bpf.kernel_walker import EVERYBODY, LOST, Counted, Guard, KernelWalker, Sampling, Statistic
+from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.events.attributes import EventError
+from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
-from sframegen.profile.packed_frames import files_in_frames
+from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -33,7 +37,9 @@ from sframegen.stack.walking.ends import End
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi.columns import Column
     from sframegen.elf.file import ElfFile
+    from sframegen.profile.bpf.kernel_walker import CountKey
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
@@ -51,6 +57,9 @@ NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_RECEIVED = "the stack was not received"
+NO_ROOM = "there was no room for more stacks, in memory or on the disk"
+KEPT_ROWS = 4  # times that the maps of counts were read
+NO_FRAMES = array("Q")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
 
@@ -60,20 +69,18 @@ class KernelSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
-        hertz = plan.event.hertz(plan.frequency)
-        self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
-        self.collected.notes += plan.event.notes(plan.frequency)
-        self._stack: dict[tuple[int, int, int], Stack] = {}  # by hash, pid and tid, as the kernel program counts
-        self._words: dict[bytes, bytes] = {}
-        self._finished: Counter[Stack] = Counter()  # what was walked here
-        self._counts: Counter[tuple[int, int, int]] = Counter()
-        self._moments: list[SampledMoment] = []
+        hertz = plan.event.hertz(plan.frequency) * plan.on_cpu
+        self.collected = Collected(plan.shown_event, BACKEND, hertz, plan.unit, stacks=Stacks(moments=plan.moments))
+        self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
+        self._blocked = Blocked()
+        self._cgroups = CgroupNames() if plan.cgroups else None
+        # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
+        self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
         self._waiting: deque[tuple[Unfinished, ProcessSpans]] = deque()  # for a table; with the mappings of that time
         self._waiting_bytes = 0
-        self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
@@ -96,6 +103,12 @@ class KernelSession:
                     kernel_frames=plan.kernel,
                     threads=plan.tells_threads,
                     moments=plan.moments,
+                    on_cpu=plan.on_cpu,
+                    off_cpu=plan.off_cpu,
+                    min_block=plan.min_block,
+                    name=plan.event.name,
+                    points=plan.event.points,
+                    only=plan.only or EVERYBODY,
                 ),
                 plan.max_memory,
             )
@@ -157,14 +170,14 @@ class KernelSession:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._counts.update({key: counted.samples for key, counted in self._walker.take_counts().items()})
+        self._take_counts()
         self._assemble()
         return collected
 
     @property
     def samples(self) -> int:
         """How many were taken so far, without those that wait to be walked."""
-        return self._counts.total() + self._finished.total()
+        return self.collected.stacks.samples
 
     # -- what came
 
@@ -179,7 +192,7 @@ class KernelSession:
                 self._walk(record, spans)
         self._publish()
         self._walk_new()
-        self._counts.update({key: counted.samples for key, counted in self._walker.take_counts().items()})
+        self._take_counts()
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
@@ -188,17 +201,56 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._in_stacks.update(files_in_frames(record.frames))
-                    stack = Stack.of(record.pid, record.tid, record.frames, record.end)
-                    words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
-                    self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
-                    self.collected.commands.setdefault(record.pid, record.comm)
+                    row = self._row(record, record.frames, record.end)
+                    if is_off_cpu(record.frames):
+                        self._blocked.add(record)
+                    elif row is not None:
+                        self._rows[-1][record.hash, record.pid, record.tid] = row
                 case Unfinished():
                     self._wait_for(record)
                 case SampledMoment():
-                    self._moments.append(record)
+                    row = self._row_of((record.hash, record.pid, record.tid))
+                    if row is not None and self.collected.stacks.moments is not None:
+                        self.collected.stacks.moments.add(record.nanoseconds, record.cpu, row)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
+
+    def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
+        """The row of a stack in the tree; None if there is no room for it."""
+        stacks, pid = self.collected.stacks, record.pid
+        processes = self.follower.processes
+        if self._cgroups and pid not in self.collected.cgroups:
+            self.collected.cgroups[pid] = self._cgroups.name(record.cgroup)
+        task = stacks.tasks.number(pid, record.tid if self.plan.tells_threads else 0, processes.program(pid))
+        stacks.tasks.name(task, processes.name_of(pid) or record.comm, record.comm if self.plan.tells_threads else "")
+        try:
+            return stacks.row(task, frames, end)
+        except (MemoryError, OSError):
+            self.collected.lost[NO_ROOM] += 1
+            return None
+
+    def _row_of(self, key: CountKey) -> int | None:
+        """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
+        blocked = self._blocked.get(key)
+        if blocked:
+            return self._row(blocked, blocked.frames, blocked.end)
+        return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
+
+    def _take_counts(self) -> None:
+        counts = self._walker.take_counts()
+        for key, counted in counts.items():
+            row = self._row_of(key)
+            if row is None:
+                self.collected.lost[NOT_RECEIVED] += counted.samples
+            else:
+                self._count(row, counted)
+        if counts:
+            self._rows.append({})
+
+    def _count(self, row: int, counted: Counted) -> None:
+        timed = self.collected.unit is Unit.MICROSECONDS
+        number = counted.nanoseconds // MICROSECOND if timed else counted.samples
+        self.collected.stacks.count(row, number, counted.nanoseconds)
 
     def _check_now_and_then(self) -> None:
         """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
@@ -206,6 +258,7 @@ class KernelSession:
         if now < self._check_at:
             return
         self._check_at = now + CHECK_INTERVAL
+        self.collected.stacks.room.rest()
         self.follower.check_files()
         self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
@@ -224,7 +277,7 @@ class KernelSession:
 
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
-        used = self.follower.processes.files_in_use() | self._in_stacks | self._building
+        used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
         used.update(span.file for _, spans in self._waiting for span in spans)
         for number in self._files.release(used):
             self._copies.forget(number)
@@ -235,8 +288,9 @@ class KernelSession:
         self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-        self.collected.commands.setdefault(record.pid, record.comm)
-        self._new.append(record)
+        found = with_stack(record, self._walker) if record.asleep else record
+        if found:
+            self._new.append(found)
 
     # -- tables
 
@@ -245,7 +299,9 @@ class KernelSession:
         return file.elf if file else None
 
     def _request_tables(self) -> None:
+        private = self.collected.stacks.frames.private
         for file in self._files.take_new():
+            private[file.number] = file.made
             if file.elf is not None:
                 self._building.add(file.number)
                 self._builder.request(file.number, file.elf)
@@ -318,6 +374,7 @@ class KernelSession:
         self._walker.forget(pid)
         if (names := self.collected.perf_maps.get(pid)) and not names.end():
             del self.collected.perf_maps[pid]
+        self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._due.discard(pid)
         self._made.forget(pid)
@@ -348,12 +405,16 @@ class KernelSession:
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
-        tid = record.tid if self.plan.tells_threads else 0
-        stack = Stack.of(record.pid, tid, self._copies.frames(), end)
-        self._in_stacks.update(files_in_frames(stack.frames))
-        self._finished[stack] += 1
-        if self.collected.moments is not None:
-            self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
+        if record.hash:
+            self._blocked.add_walked(record, self._copies.frames(), end, record.tid if self.plan.tells_threads else 0)
+            return
+        row = self._row(record, self._copies.frames(), end)
+        if row is None:
+            return
+        stacks = self.collected.stacks
+        self._count(row, Counted(1, self._walker.sampling.sample_time))
+        if stacks.moments is not None:
+            stacks.moments.add(record.nanoseconds, record.cpu, row)
 
     def _wait(self, record: Unfinished, spans: ProcessSpans) -> None:
         self._waiting.append((record, spans))
@@ -366,38 +427,23 @@ class KernelSession:
 
     def _assemble(self) -> None:
         collected = self.collected
-        collected.counts.update(self._finished)
-        for key, count in self._counts.items():
-            stack = self._stack.get(key)
-            if stack is None:
-                collected.lost[NOT_RECEIVED] += count
-            else:
-                collected.counts[stack] += count
-        if collected.moments is not None:
-            for moment in self._moments:
-                tid = moment.tid if self.plan.tells_threads else 0
-                stack = self._stack.get((moment.hash, moment.pid, tid))
-                if stack and stack in collected.counts:
-                    collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
-            collected.moments.sort(key=lambda moment: moment.nanoseconds)
-        collected.keep_threads(self.plan.tids)
+        stacks = collected.stacks
+        stacks.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
         if self.plan.idle and totals[Statistic.IDLE]:
-            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = totals[Statistic.IDLE]
-            collected.commands[0] = IDLE
+            idle = stacks.tasks.number(0, 0)
+            stacks.tasks.name(idle, IDLE)
+            stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), totals[Statistic.IDLE])
         collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
+        if self.plan.min_block:
+            short = Unit.MICROSECONDS.shown(totals[Statistic.SHORT_TIME] // MICROSECOND)
+            collected.notes.append(f"shorter than --min-block: {totals[Statistic.SHORT]:,} times off the CPU, {short}")
         if self.follower.lost:
             collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros
         collected.files = self._files.by_number
-        processes = self.follower.processes
-        for stack in collected.counts:
-            if name := processes.name_of(stack.pid):
-                collected.commands[stack.pid] = name
-            if stack.tid:
-                collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
         collected.notes += notes_on_files(collected)

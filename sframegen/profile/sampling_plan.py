@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.units import Unit
+
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.profile.bpf.kernel_walker import Only
@@ -27,11 +29,23 @@ class ProfilePlan(NamedTuple):
     on_cpu: bool = True  # sample the event
     off_cpu: bool = False  # count the time that threads do not run
     min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
+    cgroups: bool = False  # keep the names of the processes' control groups
     only: Only | None = None  # these tasks of all that could be sampled; None: all
 
     @property
     def tells_threads(self) -> bool:
         return self.threads or bool(self.tids)
+
+    @property
+    def unit(self) -> Unit:
+        return Unit.MICROSECONDS if self.off_cpu else Unit.SAMPLES
+
+    @property
+    def shown_event(self) -> str:
+        """Return what is sampled, for users."""
+        if not self.off_cpu:
+            return self.event.name
+        return f"time on ({self.event.name}) and off the CPU" if self.on_cpu else "time off the CPU"
 
     @property
     def needs_kernel_program(self) -> str:

@@ -99,7 +99,7 @@ def folded(stacks: list[NamedStack]) -> Counter[str]:
     """Samples by the names of their frames, the outermost first."""
     found: Counter[str] = Counter()
     for stack in stacks:
-        found[";".join(frame.label for frame in stack.frames)] += stack.count
+        found[";".join(frame.label for frame in stack.frames)] += stack.samples
     return found
 
 

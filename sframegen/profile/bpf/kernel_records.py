@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu
@@ -12,6 +13,8 @@ from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cfi.columns import Column
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_MOMENT, RECORD_AREA = 1, 2, 3, 4
 STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
@@ -31,12 +34,15 @@ class NewStack(NamedTuple):
     tid: int  # 0 if threads are not told apart
     end: End
     comm: str
-    frames: tuple[int, ...]
+    frames: Column
     cgroup: int = 0  # the number of the process's control group
 
     def waiting(self) -> NewStack:
         """Return the stack, of a thread that left its CPU, with which it waits for one again."""
-        return self._replace(hash=waiting_hash(self.hash, self.frames), frames=(OffCpu.WAITING.frame, *self.frames[1:]))
+        frames = array("Q", self.frames)
+        number = waiting_hash(self.hash, frames)
+        frames[0] = OffCpu.WAITING.frame
+        return self._replace(hash=number, frames=frames)
 
 
 class Unfinished(NamedTuple):
@@ -96,8 +102,8 @@ def decode_record(record: bytes) -> KernelRecord:
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
         _, end, _, key, cgroup, pid, tid, number, _, comm = _STACK.unpack_from(record)
-        frames = struct.unpack_from(f"={number}Q", record, _STACK.size)
-        return NewStack(key, pid, tid, End(end), _name(comm), frames, cgroup)
+        words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
+        return NewStack(key, pid, tid, End(end), _name(comm), words, cgroup)
     _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
     _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
     at = _STOPPED.size + _STACK.size

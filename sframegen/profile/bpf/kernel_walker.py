@@ -41,6 +41,7 @@ SAMPLES_A_CPU = 2
 COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1024 * MIB
+TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -55,6 +56,8 @@ _U32 = struct.Struct("=I")
 _STATE_AT = 40  # in struct file
 _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
+
+CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
@@ -95,8 +98,6 @@ LOST = {
     Statistic.OTHER_ABI: "a 32-bit program",
     Statistic.BLOCKS_FULL: "too many threads were off the CPU at the same time",
 }
-
-CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
 
 class Counted(NamedTuple):
@@ -493,7 +494,7 @@ class KernelWalker:
     def take_counts(self) -> dict[CountKey, Counted]:
         """Return what is new of the samples of each stack; all of it once it is detached."""
         if self._links or self._everywhere:
-            if monotonic() - self._turned > GRACE:
+            if monotonic() - self._turned > TURN:
                 self._turn()
         else:
             for counts in self._counts:

@@ -74,7 +74,6 @@ int main(int count, char **words) {
     char byte;
     if (pipe(ends)) return 9;
     if (!strcmp(words[1], "locks")) pthread_create(&other, 0, holds, 0);
-    if (!strcmp(words[1], "reads")) pthread_create(&other, 0, writes, 0);
     if (!strcmp(words[1], "spins")) {
         cpu_set_t one;
         CPU_ZERO(&one); CPU_SET(0, &one);
@@ -83,6 +82,7 @@ int main(int count, char **words) {
     }
     puts("here"); fflush(stdout);
     if (read(0, &byte, 1) != 1) return 9;
+    if (!strcmp(words[1], "reads")) pthread_create(&other, 0, writes, 0); // not before: bytes would be there already
     long long begin = now(CLOCK_MONOTONIC), used = now(CLOCK_THREAD_CPUTIME_ID);
     if (!strcmp(words[1], "naps")) naps();
     if (!strcmp(words[1], "locks")) locks();
