@@ -90,7 +90,7 @@ def _alone(program: Path) -> int:
 
 def _ours(program: Path) -> int:
     with _started(program) as process:
-        command = [sys.executable, "-m", "sframegen", "profile", "--off-cpu", str(process.pid)]
+        command = [sys.executable, "-P", "-m", "sframegen", "profile", "--off-cpu", str(process.pid)]
         return _beside(command, process)
 
 

@@ -59,7 +59,7 @@ def run(program: Path, seconds: float, mode: str, folder: Path) -> Run:
     options = ["--by", "tid", "--output", str(output), mode]
     before = _stolen()
     done = subprocess.run(
-        [sys.executable, "-m", "sframegen", "profile", *options, "--", program, str(seconds), folder / "file"],
+        [sys.executable, "-P", "-m", "sframegen", "profile", *options, "--", program, str(seconds), folder / "file"],
         capture_output=True,
         text=True,
         check=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.kernel_records import NewStack
@@ -32,7 +33,8 @@ class Blocked:
 
     def add_walked(self, record: Unfinished, frames: Column, end: End, tid: int) -> None:
         """One whose walk was finished here. `tid`: 0 if threads are not told apart."""
-        stack = NewStack(record.hash, record.pid, tid, end, record.comm, frames, record.cgroup)
+        kept = array("Q", frames)  # the walker uses its own again
+        stack = NewStack(record.hash, record.pid, tid, end, record.comm, kept, record.cgroup)
         self.add(stack)
         self.add(stack.waiting())
 

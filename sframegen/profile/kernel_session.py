@@ -73,6 +73,7 @@ class KernelSession:
         self.collected = Collected(plan.shown_event, BACKEND, hertz, plan.unit, stacks=Stacks(moments=plan.moments))
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
         self._blocked = Blocked()
+        self._early: list[tuple[CountKey, Counted]] = []  # of times off the CPU whose stacks are still being walked
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
@@ -170,7 +171,7 @@ class KernelSession:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._take_counts()
+        self._take_counts(last=True)
         self._assemble()
         return collected
 
@@ -236,11 +237,15 @@ class KernelSession:
             return self._row(blocked, blocked.frames, blocked.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 
-    def _take_counts(self) -> None:
+    def _take_counts(self, *, last: bool = False) -> None:
+        """Count what the kernel program has counted. `last`: there are no more stacks to come, for which counts of times wait."""
         counts = self._walker.take_counts()
-        for key, counted in counts.items():
+        early, self._early = self._early, []
+        for key, counted in [*early, *counts.items()]:
             row = self._row_of(key)
-            if row is None:
+            if row is None and self.plan.off_cpu and not last:
+                self._early.append((key, counted))
+            elif row is None:
                 self.collected.lost[NOT_RECEIVED] += counted.samples
             else:
                 self._count(row, counted)
