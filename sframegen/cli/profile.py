@@ -2,57 +2,56 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
+import pwd
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from cfi.errors import SframegenError
+from sframegen.cli.profiling.loop import sample
+from sframegen.cli.profiling.naming import Naming
+from sframegen.cli.profiling.shown import Intervals, Shown, Written
 from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for
 from sframegen.detached.stores import Stores
-from sframegen.elf.text import count_of, shortened
+from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.copied_session import CopiedSession
+from sframegen.profile.bpf.kernel_walker import Only
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events.listing import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
+from sframegen.profile.events.probes import find_event, is_point
+from sframegen.profile.following.cgroups import folder_of
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.formats.file_formats import format_of, write_parts
-from sframegen.profile.report.grouping import GROUPS, group_stacks
-from sframegen.profile.report.naming import NO_DETAIL, name_stacks
+from sframegen.profile.report.grouping import CGROUP, GROUPS
 from sframegen.profile.sampling_plan import ProfilePlan
-from sframegen.profile.stored.intervals import IntervalDirectory, seconds_of
-from sframegen.profile.symbols.debuginfod import Debuginfod
-from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS
-from sframegen.profile.symbols.source_lines import Detail
+from sframegen.profile.stored.intervals import seconds_of
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.program.libraries import SYMBOLS
 from sframegen.program.missing_pages import zeros_for_missing_pages
-from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
-    from sframegen.profile.backends import Session
-    from sframegen.profile.collected import Collected
-    from sframegen.profile.report.named import Named
-    from sframegen.profile.report.naming import KnownNames
+    from sframegen.profile.events.names import Event
 
 MIB = 1 << 20
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
 REFRESH = 0.5  # seconds
 DEFAULT_EVENT = "cpu-clock"
+FILTERS = ("--user", "--comm", "--cgroup")
+CLOCKS = ("cpu-clock", "task-clock")
+NO_TIMES = ".firefox.json"
+NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
 
 
@@ -60,7 +59,7 @@ def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) ->
     """Refuse names of no event; whether this machine has one is seen later. A recording has its own names."""
     if name == "":
         raise click.BadParameter("the name is empty")
-    if name is not None and name not in BY_NAME and ctx.params.get("perf_data") is None:
+    if name is not None and name not in BY_NAME and not is_point(name) and ctx.params.get("perf_data") is None:
         try:
             event_named(name)
         except EventError as error:
@@ -72,6 +71,13 @@ class Sampling(NamedTuple):
     """What is sampled, and how."""
 
     system: bool
+    off_cpu: bool
+    wall: bool
+    min_block: float
+    filter: str | None
+    user: str | None
+    comm: str | None
+    cgroup: tuple[str, ...]
     perf_data: str | None
     frequency: int
     event: str | None
@@ -80,42 +86,6 @@ class Sampling(NamedTuple):
     max_memory: int  # MiB
     buffer_size: int | None  # MiB
     backend: str | None
-
-
-class Intervals(NamedTuple):
-    """A profile that is written in pieces. Seconds; `every`: 0 for one profile; `keep`: 0 for ever."""
-
-    every: float
-    keep: float
-
-
-class Naming(NamedTuple):
-    """What frames are named with. `lines`, `inlined`: None if the user did not say."""
-
-    lines: bool | None
-    inlined: bool | None
-    debuginfod: bool
-    collapse_runtime: bool
-
-    def named(self, collected: Collected, detail: Detail, known: KnownNames | None = None) -> Named:
-        fetch = Debuginfod() if self.debuginfod else None
-        named = name_stacks(
-            collected, collapse_runtime=self.collapse_runtime, detail=detail, debug_files=DebugFiles(fetch), known=known
-        )
-        if fetch:
-            named.notes += fetch.notes
-            fetch.close()
-        return named
-
-    def detail(self) -> Detail:
-        """Ends the command in one line if the user asks for what needs a library that is not installed."""
-        if (self.lines or self.inlined) and (absent := [one for one in SYMBOLS if find_spec(one.module) is None]):
-            from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
-
-            note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
-            click.get_current_context().exit(1)
-        seconds = PATIENT_SECONDS if self.lines or self.inlined else SECONDS
-        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, seconds)
 
 
 part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
@@ -141,17 +111,34 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
         *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data", "--every")),
         ("--every", "--json"),
         ("--system", "--perf-data"),
+        *(("--perf-data", other) for other in ("--off-cpu", "--wall", "--filter", "--top", *FILTERS)),
+        ("--off-cpu", "--wall"),
+        *(("--off-cpu", other) for other in ("--event", "--frequency")),
+        *(("--every", other) for other in ("--top", "--off-cpu", "--wall")),
+        *(("--list-events", other) for other in ("--output", "--duration", "--system", "--perf-data", "--probe")),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
         Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
         Example("Write a profile of the machine each minute, for a day", "sframegen profile --system --every 60 --keep 24h -o DIR"),
         Example("Show the last hour of these", "sframegen profile report --from 1h DIR"),
+        Example("Show where threads wait, and for what", "sframegen profile --off-cpu -d 10 1234"),
+        Example("The stacks of large allocations", "sframegen profile -e uprobe:libc.so.6:malloc --filter 'arg1 > 1048576' 1234"),
         Example("Print what this machine allows", "sframegen profile --probe"),
     ],
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @part_of_sampling("--system", is_flag=True, help="Sample all processes.")
+@part_of_sampling("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
+@part_of_sampling("--wall", is_flag=True, help="Count that and samples, as time, in one picture.")
+@part_of_sampling(
+    "--min-block",
+    metavar="MS",
+    type=Numbers(float, 0, 1e9),
+    default=0.0,
+    show_default=True,
+    help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
+)
 @part_of_sampling(
     "--perf-data", metavar="FILE", type=PathName(), is_eager=True, help="Read a file that `perf record --call-graph dwarf` wrote."
 )
@@ -171,9 +158,25 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="What to sample: cpu-clock, page-faults, cycles, ...; with --perf-data, which event of the recording."
+    help="What to sample: cpu-clock, page-faults, cycles, ..., CATEGORY:NAME (a tracepoint), uprobe:FILE:FUNCTION, "
+    "usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION; with --perf-data, which event of the recording."
     "  [default: cpu-clock; of a recording the first]",
 )
+@part_of_sampling(
+    "--filter",
+    metavar="CONDITION",
+    help="Only events of a tracepoint or probe whose fields or arguments are such: 'arg1 > 1048576 && (int)arg2 == -1'.",
+)
+@click.option("--list-events", is_flag=True, help="Print the events that this machine has.")
+@part_of_sampling("--user", metavar="USER", help="Sample only threads of this user, by name or number.")
+@part_of_sampling("--comm", metavar="NAME", help="Sample only threads with this name.")
+@part_of_sampling(
+    "--cgroup",
+    metavar="PATH",
+    multiple=True,
+    help="Sample only processes in this control group (version 2), or below it: of a container. May be given again.",
+)
+@click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
 @part_of_intervals(
     "--every", metavar="TIME", callback=_length, help="Write a profile each time so long (60, 5m), into the directory of --output."
@@ -216,6 +219,8 @@ def command(
     intervals: Intervals,
     naming: Naming,
     as_probe: bool,
+    list_events: bool,
+    top: bool,
     duration: float | None,
     output: tuple[str, ...],
     tid: tuple[int, ...],
@@ -230,29 +235,21 @@ def command(
     that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
-    perf_data = sampling.perf_data
-    if bool(arguments) + sampling.system + (perf_data is not None) + as_probe != 1:
-        raise click.UsageError("give one of these: process ids, a command to start, --system, --perf-data, --probe")
-    if sampling.idle and not sampling.system:
-        raise click.UsageError("--idle is for --system")
-    if intervals.keep and not intervals.every:
-        raise click.UsageError("--keep is for --every")
-    run = Run()
-    if as_probe:
-        found = probe()
-        click.echo(json.dumps(found.fields()) if how.as_json else "\n".join(found.lines()))
+    only = _only(sampling)
+    _check(sampling, intervals, bool(arguments), (sampling.perf_data is not None) + as_probe + list_events, only)
+    timed = sampling.off_cpu or sampling.wall
+    _check_timed(sampling, output)
+    if list_events or as_probe:
+        facts = all_events() if list_events else probe()
+        click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
-    if intervals.every:
-        if len(output) != 1:
-            raise click.UsageError("--every needs one directory: --output DIR")
-        shown: Shown | Written = Written(run, output[0], intervals, naming)
-        moments = False
-    else:
-        shown = Shown(Outputs(run, output, how.as_json), by, naming)
-        shown.outputs.check()
-        moments = any(format_for(path).needs_moments for path in output)
+    run = Run()
+    shown = Written(run, output, intervals, naming) if intervals.every else Shown(Outputs(run, output, how.as_json), by, naming)
+    shown.check()
     if run.status:
         ctx.exit(run.status)
+    moments = not (timed or intervals.every) and any(format_for(path).needs_moments for path in output)
+    perf_data = sampling.perf_data
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
     stores = Stores(sections)
     status = 0
@@ -263,13 +260,67 @@ def command(
             recorded.stacks.keep_threads(frozenset(tid))
             shown(recorded)
         else:
+            event = _found_event(sampling, arguments)
+            every = event.points and ctx.get_parameter_source("frequency") is ParameterSource.DEFAULT
             plan = ProfilePlan(
-                None, event_named(sampling.event or DEFAULT_EVENT), sampling.frequency, frozenset(tid), **wanted._asdict(),
-                idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores,
+                None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
+                idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
+                off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
                 buffer_size=(sampling.buffer_size or 0) * MIB,
             )  # fmt: skip
-            status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts)
+            status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
     ctx.exit(status or run.status)
+
+
+def _check(sampling: Sampling, intervals: Intervals, has_arguments: bool, others: int, only: Only | None) -> None:
+    """Refuse more than one thing to do, or none. `others`: how many there are besides sampling."""
+    everything = sampling.system or (only is not None and not has_arguments)
+    if has_arguments + everything + others != 1:
+        names = ", ".join(("--system", *FILTERS, "--perf-data", "--probe", "--list-events"))
+        raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
+    if sampling.idle and not sampling.system:
+        raise click.UsageError("--idle is for --system")
+    if intervals.keep and not intervals.every:
+        raise click.UsageError("--keep is for --every")
+
+
+def _found_event(sampling: Sampling, arguments: tuple[str, ...]) -> Event:
+    pids = _pids(arguments) if arguments else None
+    try:
+        return find_event(sampling.event or DEFAULT_EVENT, sampling.filter, sorted(pids or ()))
+    except EventError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _only(sampling: Sampling) -> Only | None:
+    """Return what chooses among the tasks; None if all are sampled."""
+    if sampling.user is None and sampling.comm is None and not sampling.cgroup:
+        return None
+    user = None
+    if sampling.user is not None:
+        try:
+            user = int(sampling.user) if sampling.user.isdecimal() else pwd.getpwnam(sampling.user).pw_uid
+        except KeyError:
+            raise click.BadParameter(f"{shortened(sampling.user)}: no user of this machine", param_hint="--user") from None
+    try:
+        cgroups = tuple(map(folder_of, sampling.cgroup))
+    except SframegenError as error:
+        raise click.BadParameter(str(error), param_hint="--cgroup") from None
+    return Only(user, sampling.comm, cgroups)
+
+
+def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
+    """Refuse what has no meaning for time, or for samples."""
+    if not (sampling.off_cpu or sampling.wall):
+        if sampling.min_block:
+            raise click.UsageError("--min-block is for --off-cpu and --wall")
+        return
+    if sampling.wall and sampling.event not in (None, *CLOCKS):
+        raise click.UsageError(f"--wall needs samples that stand for time: {' or '.join(CLOCKS)}")
+    if sampling.idle:
+        raise click.UsageError("--idle counts samples, not time")
+    if any(path.endswith(NO_TIMES) for path in output):
+        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
 
 
 def _sampled(
@@ -279,6 +330,8 @@ def _sampled(
     duration: float | None,
     shown: Shown | Written,
     interrupts: Interrupts,
+    *,
+    top: bool,
 ) -> int:
     """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
     with ExitStack() as opened:
@@ -297,89 +350,12 @@ def _sampled(
         session.begin()
         if command:
             _resume(command, arguments[0])
-        if shown.every and isinstance(session, CopiedSession):
-            raise SframegenError("--every needs the kernel program, which does not run here")
-        sample(session, interrupts, command, duration, shown)
+        with shown.meanwhile(session, top=top) as live:
+            sample(session, interrupts, command, duration, live)
         shown(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
-
-
-class Shown:
-    """The outputs of one profile."""
-
-    every = 0.0
-
-    def __init__(self, outputs: Outputs, by: str, naming: Naming) -> None:
-        self.outputs = outputs
-        self._by, self._naming, self._detail = by, naming, naming.detail()
-
-    def __call__(self, collected: Collected) -> None:
-        self.outputs.write(group_stacks(self._naming.named(collected, self._detail), self._by))
-
-
-class Written:
-    """A directory of profiles, one for each interval."""
-
-    def __init__(self, run: Run, path: str, intervals: Intervals, naming: Naming) -> None:
-        self.every = intervals.every
-        self._run, self._path, self._naming = run, path, naming
-        self._detail = naming.detail() if naming.lines or naming.inlined else NO_DETAIL  # which take longer than the sampling
-        self._known: KnownNames = {}
-        with run.file(path):
-            self._directory = IntervalDirectory(path, intervals.keep)
-
-    def __call__(self, collected: Collected) -> None:
-        """Write an interval. One that cannot be written is told and lost: the next one may find room again."""
-        named = self._naming.named(collected, self._detail, self._known)
-        with self._run.file(self._path), self._directory.place(collected.started, collected.seconds) as place:
-            write_parts(format_of(place.name).parts(group_stacks(named, "comm")), place)
-            self._directory.drop_old(time.time())
-
-
-class Live:
-    """One line of figures on a terminal, while it samples."""
-
-    def __init__(self) -> None:
-        self._due = time.monotonic() + LIVE_AFTER
-        self._shown = False
-
-    def show(self, session: Session, seconds: float) -> None:
-        if not sys.stderr.isatty() or time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + REFRESH
-        self._shown = True
-        line = f"{count_of(session.samples, 'sample')}, {seconds:.0f} s; Ctrl-C ends"
-        click.echo(f"\r\033[K{line}", err=True, nl=False)
-
-    def clear(self) -> None:
-        if self._shown:
-            click.echo("\r\033[K", err=True, nl=False)
-
-
-def sample(
-    session: Session,
-    interrupts: Interrupts,
-    command: PausedCommand | None,
-    duration: float | None,
-    shown: Shown | Written | None = None,
-) -> None:
-    """Sample until the time is over, a signal comes, or there is nothing left to sample."""
-    begin = time.monotonic()
-    every = shown.every if shown else 0.0
-    due = begin + every
-    live = Live()
-    while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
-        now = time.monotonic()
-        if duration and now - begin >= duration:
-            break
-        session.turn()  # is not interrupted: it may have taken records, which are nowhere else
-        if shown and every and now >= due and not isinstance(session, CopiedSession):
-            due += every
-            shown(session.cut())
-        live.show(session, now - begin)
-    live.clear()
 
 
 def _resume(command: PausedCommand, name: str) -> None:

@@ -22,12 +22,15 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
 
     Raises SframegenError if neither is allowed, or not the one that `backend` names.
     """
+    needs = plan.needs_kernel_program
     if backend == COPIES:
+        if needs:
+            raise LoadError(f"{needs}: only with stacks that are walked in the kernel, not with --backend {COPIES}")
         return CopiedSession(plan), ""
     try:
         return KernelSession(plan), ""
     except (LoadError, EventError) as error:
-        if backend == KERNEL or plan.targets is None:
+        if backend == KERNEL or plan.targets is None or needs:
             raise
         remedies = probe().remedies
         return CopiedSession(plan), "; ".join([f"stacks are walked from copies, not in the kernel: {error}", *remedies[:1]])

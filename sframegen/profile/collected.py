@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.limits import MAX_FILES
+from sframegen.profile.packed_frames import FILE_MASK
 from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.moments import Moments
 from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
     from sframegen.stack.names.perf_map import PerfMap
 
-FILES = MAX_FILES + 2  # numbers in packed frames: of no file and of the kernel, too
+FILES = FILE_MASK + 1  # numbers in packed frames: of no file, of the kernel, and of reasons, too
 
 
 class Stack(NamedTuple):
@@ -87,6 +88,7 @@ class Collected:
     event: str
     backend: str
     frequency: int
+    unit: Unit = Unit.SAMPLES  # of all counts
     started: float = 0.0  # seconds since 1970
     seconds: float = 0.0  # how long it sampled
     stacks: Stacks = field(default_factory=Stacks)
@@ -94,6 +96,7 @@ class Collected:
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
     # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
+    cgroups: dict[int, str] = field(default_factory=dict)  # names of the control groups of processes, by pid
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
 

@@ -13,17 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
+from sframegen.profile.blocked import Blocked, with_stack
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import LOST, Guard, KernelWalker, Sampling, Statistic
+from sframegen.profile.bpf.kernel_walker import EVERYBODY, LOST, Counted, Guard, KernelWalker, Sampling, Statistic
 from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.events.attributes import EventError
+from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
+from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.sampling_plan import is_process
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -65,9 +69,12 @@ class KernelSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
-        hertz = plan.event.hertz(plan.frequency)
-        self.collected = Collected(plan.event.name, BACKEND, hertz, stacks=Stacks(moments=plan.moments))
-        self.collected.notes += plan.event.notes(plan.frequency)
+        hertz = plan.event.hertz(plan.frequency) * plan.on_cpu
+        self.collected = Collected(plan.shown_event, BACKEND, hertz, plan.unit, stacks=Stacks(moments=plan.moments))
+        self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
+        self._blocked = Blocked()
+        self._early: list[tuple[CountKey, Counted]] = []  # of times off the CPU whose stacks are still being walked
+        self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
@@ -100,6 +107,12 @@ class KernelSession:
                     threads=plan.tells_threads,
                     moments=plan.moments,
                     buffer_size=plan.buffer_size,
+                    on_cpu=plan.on_cpu,
+                    off_cpu=plan.off_cpu,
+                    min_block=plan.min_block,
+                    name=plan.event.name,
+                    points=plan.event.points,
+                    only=plan.only or EVERYBODY,
                 ),
                 plan.max_memory,
             )
@@ -161,7 +174,7 @@ class KernelSession:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._take_counts()
+        self._take_counts(last=True)
         self._assemble()
         return collected
 
@@ -173,7 +186,7 @@ class KernelSession:
         done.seconds = now - self._began
         self._began = now
         fresh = self.collected = Collected(
-            done.event, BACKEND, done.frequency, time.time(), stacks=Stacks(moments=self.plan.moments)
+            done.event, BACKEND, done.frequency, done.unit, time.time(), stacks=Stacks(moments=self.plan.moments)
         )
         fresh.notes += self.plan.event.notes(self.plan.frequency)
         fresh.perf_maps = done.perf_maps
@@ -213,7 +226,9 @@ class KernelSession:
             match record:
                 case NewStack():
                     row = self._row(record, record.frames, record.end)
-                    if row is not None:
+                    if is_off_cpu(record.frames):
+                        self._blocked.add(record)
+                    elif row is not None:
                         self._rows[-1][record.hash, record.pid, record.tid] = row
                 case Unfinished():
                     self._wait_for(record)
@@ -226,6 +241,8 @@ class KernelSession:
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
+        if self._cgroups and record.pid not in self.collected.cgroups:
+            self.collected.cgroups[record.pid] = self._cgroups.name(record.cgroup)
         try:
             return self.collected.stacks.row(self._task(record.pid, record.tid, record.comm), frames, end)
         except (MemoryError, OSError):
@@ -242,18 +259,30 @@ class KernelSession:
 
     def _row_of(self, key: CountKey) -> int | None:
         """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
+        blocked = self._blocked.get(key)
+        if blocked:
+            return self._row(blocked, blocked.frames, blocked.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 
-    def _take_counts(self) -> None:
+    def _take_counts(self, *, last: bool = False) -> None:
+        """Count what the kernel program has counted. `last`: there are no more stacks to come, for which counts of times wait."""
         counts = self._walker.take_counts()
-        for key, count in counts.items():
+        early, self._early = self._early, []
+        for key, counted in [*early, *counts.items()]:
             row = self._row_of(key)
-            if row is None:
-                self.collected.lost[NOT_RECEIVED] += count
+            if row is None and self.plan.off_cpu and not last:
+                self._early.append((key, counted))
+            elif row is None:
+                self.collected.lost[NOT_RECEIVED] += counted.samples
             else:
-                self.collected.stacks.count(row, count)
+                self._count(row, counted)
         if counts:
             self._rows.append({})
+
+    def _count(self, row: int, counted: Counted) -> None:
+        timed = self.collected.unit is Unit.MICROSECONDS
+        number = counted.nanoseconds // MICROSECOND if timed else counted.samples
+        self.collected.stacks.count(row, number, counted.nanoseconds)
 
     def _check_now_and_then(self) -> None:
         """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
@@ -291,7 +320,9 @@ class KernelSession:
         self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-        self._new.append(record)
+        found = with_stack(record, self._walker) if record.asleep else record
+        if found:
+            self._new.append(found)
 
     # -- tables
 
@@ -407,11 +438,14 @@ class KernelSession:
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
+        if record.hash:
+            self._blocked.add_walked(record, self._copies.frames(), end, record.tid if self.plan.tells_threads else 0)
+            return
         row = self._row(record, self._copies.frames(), end)
         if row is None:
             return
         stacks = self.collected.stacks
-        stacks.count(row)
+        self._count(row, Counted(1, self._walker.sampling.sample_time))
         if stacks.moments is not None:
             stacks.moments.add(record.nanoseconds, record.cpu, row)
 
@@ -435,6 +469,9 @@ class KernelSession:
             stacks.tasks.name(idle, IDLE)
             stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), new[Statistic.IDLE])
         collected.lost.update({reason: new[number] for number, reason in LOST.items()})
+        if self.plan.min_block:
+            short = Unit.MICROSECONDS.shown(new[Statistic.SHORT_TIME] // MICROSECOND)
+            collected.notes.append(f"shorter than --min-block: {new[Statistic.SHORT]:,} times off the CPU, {short}")
         if self.follower.lost > self._lost_records:
             collected.notes.append(
                 f"{count_of(self.follower.lost - self._lost_records, 'record')} of mappings lost: they were read again"

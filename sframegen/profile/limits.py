@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 MAX_DEPTH = 1024  # frames of one stack; bpf/walker.h has the same number
-MAX_FILES = 0x7FFE  # with numbers of their own (packed_frames.py)
+MAX_FILES = 0x7FFD  # with numbers of their own (packed_frames.py)
 MAX_IN_ORDER = 1 << 26  # bytes of copied stacks that wait for tables while samples are read one after the other
 MAX_WAITING = 256 << 20  # the same while the kernel program samples

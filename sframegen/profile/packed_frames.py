@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 GUESSED = 1 << 63  # a frame pointer led to this frame, without a rule
 FILE_SHIFT = 48
 FILE_MASK = 0x7FFF
 PACKED_ADDRESS = (1 << FILE_SHIFT) - 1
 NO_FILE = 0  # the address is a run-time address
+OFF_CPU_FILE = 0x7FFE  # the address is the reason why the thread does not run
 KERNEL_FILE = FILE_MASK  # the address is the kernel's
+OFF_MIX = 0x9E3779B97F4A7C15  # hashes of stacks off the CPU are those of the other frames ^ reason * OFF_MIX
+WORD = (1 << 64) - 1
+
+
+class OffCpu(IntEnum):
+    """Why a thread is off the CPU. Its stack has a frame that says so, before all others."""
+
+    SLEEPING = 1
+    LOCK = 2
+    IO = 3
+    PREEMPTED = 4
+    WAITING = 5
+
+    @property
+    def words(self) -> str:
+        return OFF_CPU_WORDS[self]
+
+    @property
+    def frame(self) -> int:
+        return OFF_CPU_FILE << FILE_SHIFT | self
+
+    @property
+    def hash(self) -> int:
+        return self * OFF_MIX & WORD
+
+
+OFF_CPU_WORDS = {
+    OffCpu.SLEEPING: "sleeping",
+    OffCpu.LOCK: "lock",
+    OffCpu.IO: "I/O",
+    OffCpu.PREEMPTED: "preempted",
+    OffCpu.WAITING: "waiting for a CPU",
+}
 
 
 class FileFrame(NamedTuple):
@@ -28,6 +63,16 @@ class FileFrame(NamedTuple):
 
 def unpacked_frame(frame: int) -> FileFrame:
     return FileFrame(frame >> FILE_SHIFT & FILE_MASK, frame & PACKED_ADDRESS, bool(frame & GUESSED))
+
+
+def is_off_cpu(frames: Sequence[int]) -> bool:
+    """Return True for the stack of a thread that does not run."""
+    return bool(frames) and frames[0] >> FILE_SHIFT == OFF_CPU_FILE
+
+
+def off_cpu_label(reason: int) -> str:
+    """Return what users see of such a frame."""
+    return f"[off CPU: {OffCpu(reason).words}]"
 
 
 def files_in_frames(frames: Iterable[int]) -> set[int]:

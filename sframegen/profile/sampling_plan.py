@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.units import Unit
+
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
+    from sframegen.profile.bpf.kernel_walker import Only
     from sframegen.profile.events.names import Event
 
 
@@ -24,10 +27,35 @@ class ProfilePlan(NamedTuple):
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     stores: Stores | None = None  # of detached sections
+    on_cpu: bool = True  # sample the event
+    off_cpu: bool = False  # count the time that threads do not run
+    min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
+    cgroups: bool = False  # keep the names of the processes' control groups
+    only: Only | None = None  # these tasks of all that could be sampled; None: all
 
     @property
     def tells_threads(self) -> bool:
         return self.threads or bool(self.tids)
+
+    @property
+    def unit(self) -> Unit:
+        return Unit.MICROSECONDS if self.off_cpu else Unit.SAMPLES
+
+    @property
+    def shown_event(self) -> str:
+        """Return what is sampled, for users."""
+        if not self.off_cpu:
+            return self.event.name
+        return f"time on ({self.event.name}) and off the CPU" if self.on_cpu else "time off the CPU"
+
+    @property
+    def needs_kernel_program(self) -> str:
+        """Return what copies of stacks cannot do; empty if they can do all of it."""
+        if self.off_cpu:
+            return "time off the CPU"
+        if self.event.points:
+            return "a tracepoint or probe"
+        return "--user, --comm and --cgroup" if self.only else ""
 
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sframegen.cli.profile import sample
+from sframegen.cli.profiling.loop import Live, sample
 from sframegen.profile.events.names import event_named
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.sampling import Interrupts
@@ -226,5 +226,5 @@ class Received:
 def test_a_signal_waits_until_what_was_received_is_used() -> None:
     session = Received()
     with Interrupts(at_once=False) as interrupts:
-        sample(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
+        sample(session, interrupts, None, None, Live(session))  # type: ignore[arg-type] # all of a session that it needs
     assert session.used == 1

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeAlias
+from array import array
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.step import REGISTERS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi.columns import Column
+
 RECORD_STACK, RECORD_UNFINISHED, RECORD_MOMENT, RECORD_AREA = 1, 2, 3, 4
-STOPPED_EXACT, STOPPED_GUESSED = 1, 2  # flags of a walk that stopped
+STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
 
 _TYPE = struct.Struct("=I")
-_MOMENT = struct.Struct("=IIQQII")
+_MOMENT = struct.Struct("=IIQQQII")
 _AREA = struct.Struct("=IIQQQ")
-_STACK = struct.Struct("=IIQQIIII16s")
+_STACK = struct.Struct("=IIQQQIIII16s")
 _STOPPED = struct.Struct(f"=IIQQQIIQ{REGISTERS}Q")
 
 
@@ -27,7 +34,15 @@ class NewStack(NamedTuple):
     tid: int  # 0 if threads are not told apart
     end: End
     comm: str
-    frames: memoryview
+    frames: Column
+    cgroup: int = 0  # the number of the process's control group
+
+    def waiting(self) -> NewStack:
+        """Return the stack, of a thread that left its CPU, with which it waits for one again."""
+        frames = array("Q", self.frames)
+        number = waiting_hash(self.hash, frames)
+        frames[0] = OffCpu.WAITING.frame
+        return self._replace(hash=number, frames=frames)
 
 
 class Unfinished(NamedTuple):
@@ -44,6 +59,14 @@ class Unfinished(NamedTuple):
     stack: bytes
     missing: int  # at the PC: the number of the file whose table was missing, if that is why
     serial: int  # the word that it was checked with
+    hash: int = 0  # of a thread that left its CPU: its time is counted with this one
+    cgroup: int = 0
+    asleep: bool = False  # it waited when profiling began: the stack is still to be read
+
+    @property
+    def waiting_hash(self) -> int:
+        """Return what the time is counted with in which it waits for a CPU again."""
+        return waiting_hash(self.hash, self.where.frames)
 
 
 class SampledMoment(NamedTuple):
@@ -54,6 +77,7 @@ class SampledMoment(NamedTuple):
     hash: int
     pid: int
     tid: int
+    duration: int = 0  # nanoseconds that it stands for: off the CPU, from then on
 
 
 class NewArea(NamedTuple):
@@ -71,22 +95,30 @@ KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment | NewArea
 def decode_record(record: bytes) -> KernelRecord:
     kind = _TYPE.unpack_from(record)[0]
     if kind == RECORD_MOMENT:
-        _, cpu, time, key, pid, tid = _MOMENT.unpack_from(record)
-        return SampledMoment(time, cpu, key, pid, tid)
+        _, cpu, time, key, duration, pid, tid = _MOMENT.unpack_from(record)
+        return SampledMoment(time, cpu, key, pid, tid, duration)
     if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
-        _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
+        _, end, _, key, cgroup, pid, tid, number, _, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
-        return NewStack(key, pid, tid, End(end), _name(comm), words)
+        return NewStack(key, pid, tid, End(end), _name(comm), words, cgroup)
     _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
-    _, end, time, _, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
+    _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
     at = _STOPPED.size + _STACK.size
     frames = struct.unpack_from(f"={number}Q", record, at)
     at += 8 * number
     where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
-    return Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
+    found = Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
+    if not is_off_cpu(frames):
+        return found._replace(cgroup=cgroup)
+    return found._replace(cgroup=cgroup, hash=key, asleep=bool(flags & STOPPED_ASLEEP))
+
+
+def waiting_hash(number: int, frames: Sequence[int]) -> int:
+    """Return the hash of the same stack while the thread waits for a CPU."""
+    return number ^ OffCpu(frames[0] & PACKED_ADDRESS).hash ^ OffCpu.WAITING.hash
 
 
 def _name(comm: bytes) -> str:

@@ -22,7 +22,7 @@
 		TYPE(value, value_type); \
 	} name SECTION(".maps")
 
-enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_ARRAY_OF_MAPS = 12, MAP_RINGBUF = 27 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_CGROUP_ARRAY = 8, MAP_ARRAY_OF_MAPS = 12, MAP_RINGBUF = 27 };
 enum { MAP_MMAPABLE = 0x400, MAP_INNER = 0x1000 };
 enum { UPDATE_ANY = 0, UPDATE_NEW = 1 };
 
@@ -34,17 +34,22 @@ static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static u64 (*const nanoseconds)(void) = (void *)5;
 static u32 (*const this_cpu)(void) = (void *)8;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
+static u64 (*const current_user)(void) = (void *)15;
 static long (*const current_comm)(void *buffer, u32 size) = (void *)16;
+static long (*const is_in_cgroup)(void *map, u32 at) = (void *)37;
 static long (*const get_stack)(void *context, void *buffer, u32 size, u64 flags) = (void *)67;
+static u64 (*const current_cgroup)(void) = (void *)80;
 static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*const signal_thread)(u32 number) = (void *)117;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static struct task_struct *(*const current_task)(void) = (void *)158;
+static u64 (*const attached_as)(void *context) = (void *)174;
 static long (*const user_registers)(struct task_struct *task) = (void *)175;
 
 enum { STOP_SIGNAL = 19 };
 enum { PF_EXITING = 0x4, PF_KTHREAD = 0x200000 };
+enum { TASK_UNINTERRUPTIBLE = 2 };
 
 typedef struct {
 	int counter;
@@ -55,8 +60,9 @@ struct signal_struct {
 } RELOCATED;
 
 struct task_struct {
-	u32 flags;
-	s32 tgid;
+	u32 flags, __state;
+	s32 pid, tgid;
+	char comm[COMM_BYTES];
 	struct signal_struct *signal;
 } RELOCATED;
 
@@ -84,6 +90,17 @@ struct perf_context {
 
 struct tracepoint_context {
 	u64 arguments[2];
+};
+
+struct iterator_context {
+	void *state;
+	struct task_struct *task;
+};
+
+struct switch_context {
+	u64 preempted;
+	struct task_struct *before, *after;
+	u64 state; /* since 5.18 */
 };
 
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -13,13 +14,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
+from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, create_table, possible_cpus
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
+from sframegen.profile.events.points import CONDITIONS_SIZE, Point, PointKind
 from sframegen.profile.limits import MAX_FILES
+from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ LEAST_RING, LARGEST_RING = MIB, 64 * MIB
 BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in processes that are new: so long we may have to wait for a processor
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
+BLOCKS = 1 << 16  # threads off the CPU
+MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
+SAMPLES_A_CPU = 2
+COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1024 * MIB
 TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
@@ -44,6 +51,9 @@ _SPAN = struct.Struct("=QQQII")
 _PROCESS = struct.Struct("=IIII")
 _FILE = struct.Struct("=QQQIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
+_COUNT = struct.Struct("=QQ")
+_BLOCK = struct.Struct("=QQQIIII")
+_SETTINGS = struct.Struct("=QQQQIIII16s8B")
 _U32 = struct.Struct("=I")
 _STATE_AT = 40  # in struct file
 _USED = 8
@@ -54,6 +64,11 @@ CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
+SWITCH_PROGRAMS = ("on_waking", "on_switch")
+ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
+SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM, *(kind.value for kind in PointKind))
+SECOND = 1_000_000_000
+CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
 
 class Statistic(IntEnum):
@@ -71,6 +86,11 @@ class Statistic(IntEnum):
     OTHER_ABI = 25
     PROCESSES_FULL = 26
     MOMENTS_LOST = 27
+    SHORT = 28
+    SHORT_TIME = 29
+    BLOCKS_FULL = 30
+    EVENTS = 31
+    REMEMBERED = 32
 
 
 LOST = {
@@ -78,7 +98,26 @@ LOST = {
     Statistic.COUNTS_FULL: "the map of counts was full",
     Statistic.BUSY: "another sample was being taken on the CPU",
     Statistic.OTHER_ABI: "a 32-bit program",
+    Statistic.BLOCKS_FULL: "too many threads were off the CPU at the same time",
 }
+
+
+class Counted(NamedTuple):
+    """`nanoseconds`: the time that the samples stand for; 0 if they stand for none."""
+
+    samples: int
+    nanoseconds: int
+
+
+class Only(NamedTuple):
+    """Which tasks are sampled, of all that could be."""
+
+    user: int | None = None
+    comm: str | None = None  # the name of the thread
+    cgroups: tuple[str, ...] = ()  # their folders; and those below them
+
+
+EVERYBODY, NOTHING = Only(), Counted(0, 0)
 
 
 class Sampling(NamedTuple):
@@ -92,6 +131,23 @@ class Sampling(NamedTuple):
     moments: bool = False  # a record for each sample
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
+    on_cpu: bool = True  # False: the event is not sampled
+    off_cpu: bool = False  # the time that threads do not run
+    min_block: int = 0  # nanoseconds: shorter times do not count
+    name: str = "perf"  # of the event, as the user knows it
+    points: tuple[Point, ...] = ()  # instead of the event: once in `period` events of all of them
+    only: Only = EVERYBODY
+
+    @property
+    def sample_time(self) -> int:
+        """Return the nanoseconds that a sample of a clock stands for; 0 for other events."""
+        return SECOND // self.frequency if self.event in CLOCKS and self.frequency else 0
+
+    @property
+    def programs(self) -> set[str]:
+        """Return the kernel programs that take samples."""
+        programs = {point.kind.value for point in self.points} if self.points else {EVENT_PROGRAM} if self.on_cpu else set()
+        return programs | ({*SWITCH_PROGRAMS, ASLEEP_PROGRAM} if self.off_cpu else set())
 
 
 class Guard(NamedTuple):
@@ -137,14 +193,17 @@ class KernelWalker:
                 "wanted": FOLLOWED,
                 "counts": COUNTS,
                 "more_counts": COUNTS,
+                "blocks": BLOCKS if sampling.off_cpu else 1,
+                "memos": MEMOS if sampling.off_cpu else 1,
+                "conditions": max(1, len(sampling.points)),
                 "spans": spans,
-                "samples": self.cpus,
+                "samples": SAMPLES_A_CPU * self.cpus,
                 "ring": ring_bytes(sampling, self.cpus, memory_limit),
             }
         )
-        ra_mask = conventions_of(HOSTS[os.uname().machine]).ra_mask
-        choices = (targets is None, sampling.kernel_frames, sampling.threads, sampling.moments, sampling.hold)
-        self._program.set_constants(struct.pack("=Q5B3x", ra_mask, *choices))
+        self._program.set_constants(self._settings(every_process=targets is None))
+        for name in set(SAMPLING_PROGRAMS) - sampling.programs:
+            self._program.leave_out(name)
         self._follows = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
         if not self._follows_areas:
@@ -152,6 +211,7 @@ class KernelWalker:
         try:
             self._program.load()
             self._open_maps(spans)
+            self._set_filters()
         except BaseException:
             self._program.close()
             raise
@@ -159,12 +219,50 @@ class KernelWalker:
         self._extent_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of each loaded table
         self._links: dict[int, int] = {}  # by CPU
-        self._taken: Counter[CountKey] = Counter()
+        self._everywhere: list[int] = []  # links of what is not of one CPU
+        self._ended = 0  # nanoseconds: when threads off the CPU were looked at for the last time
+        self._taken: dict[CountKey, Counted] = {}
         self._new_stacks, self._turned = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
         for pid in targets or ():
             self.want(pid)
+
+    def _settings(self, *, every_process: bool) -> bytes:
+        sampling, only = self.sampling, self.sampling.only
+        return _SETTINGS.pack(
+            conventions_of(HOSTS[os.uname().machine]).ra_mask,
+            sampling.sample_time,
+            sampling.min_block,
+            max(1, sampling.period),
+            len(only.cgroups),
+            only.user or 0,
+            self.cpus,
+            MEMOS if sampling.off_cpu else 1,
+            (only.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
+            every_process,
+            sampling.kernel_frames,
+            sampling.threads,
+            sampling.moments,
+            sampling.hold,
+            only.user is not None,
+            only.comm is not None,
+            switch_has_state(),
+        )
+
+    def _set_filters(self) -> None:
+        """Give the kernel program the conditions of points, and the control groups."""
+        conditions = self._program.map("conditions", 4, CONDITIONS_SIZE)
+        for number, point in enumerate(self.sampling.points):
+            conditions.put(_U32.pack(number), point.packed_conditions())
+        cgroups = self._program.map("cgroups", 4, 4)
+        for number, path in enumerate(self.sampling.only.cgroups):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if not cgroups.put(_U32.pack(number), _U32.pack(fd)):
+                    raise LoadError(f"{path}: the kernel refuses it: {os.strerror(ctypes.get_errno())}")
+            finally:
+                os.close(fd)
 
     def _open_maps(self, spans: int) -> None:
         program = self._program
@@ -173,7 +271,8 @@ class KernelWalker:
         self._wanted = program.map("wanted", 4, 1)
         self._tables = program.map("tables", 4, 4)
         self._statistics = program.map("statistics", 4, 8 * self.cpus)
-        self._counts = [program.map(name, _COUNT_KEY.size, 8) for name in ("counts", "more_counts")]
+        self._counts = [program.map(name, _COUNT_KEY.size, _COUNT.size) for name in ("counts", "more_counts")]
+        self._blocks = program.map("blocks", 4, _BLOCK.size)
         self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
         self._shared = _mapped(program.bss_fd(), mmap.PAGESIZE)
@@ -191,6 +290,10 @@ class KernelWalker:
         """Begin to sample on all CPUs; again, on those that have come since."""
         if not self._follows:
             self.follow()
+        if not self._everywhere:
+            self._attach_everywhere()
+        if self.sampling.points or not self.sampling.on_cpu:
+            return
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
         attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
@@ -205,10 +308,29 @@ class KernelWalker:
                 os.close(fd)
                 raise
 
+    def _attach_everywhere(self) -> None:
+        """Attach what samples on all CPUs at once."""
+        sampling = self.sampling
+        if sampling.off_cpu:
+            self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+            if sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
+                self._program.run_for_all(ASLEEP_PROGRAM)
+        for number, point in enumerate(sampling.points):
+            fd = point.open(sampling.name)
+            try:
+                self._everywhere.append(self._program.attach_event(point.kind.value, fd, number))
+            except LoadError:
+                os.close(fd)
+                raise
+
     def detach(self) -> None:
         """End sampling; what was counted can still be taken."""
         while self._links:
             self._program.detach(self._links.popitem()[1])
+        while self._everywhere:
+            self._program.detach(self._everywhere.pop())
+        if self.sampling.off_cpu and not self._ended:
+            self._ended = monotonic_ns()
 
     def close(self) -> None:
         self.detach()
@@ -347,7 +469,10 @@ class KernelWalker:
     def poll(self, milliseconds: int) -> list[KernelRecord]:
         """Wait that long for the first record, and return all."""
         records = [decode_record(record) for record in self._ring.records(milliseconds)]
-        self._new_stacks += sum(isinstance(record, NewStack) for record in records)
+        stacks = [record for record in records if isinstance(record, NewStack)]
+        self._new_stacks += len(stacks)
+        if self.sampling.off_cpu:
+            records += [stack.waiting() for stack in stacks if is_off_cpu(stack.frames)]
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self._turn()
         return records
@@ -361,18 +486,45 @@ class KernelWalker:
 
     def _drain(self, counts: Map) -> None:
         for key, value in counts.items(COUNTS, take=True):
-            self._taken[_COUNT_KEY.unpack(key)] += int.from_bytes(value, "little")
+            samples, nanoseconds = _COUNT.unpack(value)
+            if samples:
+                self._add(_COUNT_KEY.unpack(key), samples, nanoseconds)
 
-    def take_counts(self) -> Counter[CountKey]:
-        """Return what is new of the samples of each stack, (hash, pid, tid) of NewStack; all of it once it is detached."""
-        if self._links:
+    def _add(self, key: CountKey, samples: int, nanoseconds: int) -> None:
+        before = self._taken.get(key, NOTHING)
+        self._taken[key] = Counted(before.samples + samples, before.nanoseconds + nanoseconds)
+
+    def take_counts(self) -> dict[CountKey, Counted]:
+        """Return what is new of the samples of each stack; all of it once it is detached."""
+        if self._links or self._everywhere:
             if monotonic() - self._turned > TURN:
                 self._turn()
         else:
             for counts in self._counts:
                 self._drain(counts)
-        taken, self._taken = self._taken, Counter()
+            self._count_blocks()
+        taken, self._taken = self._taken, {}
         return taken
+
+    def _count_blocks(self) -> None:
+        """Count the time of threads that are still off the CPU at the end."""
+        ended, self._ended = self._ended, 0
+        for key, value in self._blocks.items(BLOCKS) if ended else ():
+            since, woken, number, pid, reason, *_ = _BLOCK.unpack(value)
+            if not since or ended - since < max(1, self.sampling.min_block):
+                continue
+            tid = _U32.unpack(key)[0] if self.sampling.threads else 0
+            until = woken if since < woken < ended else ended
+            self._add((number, pid, tid), 1, until - since)
+            if until < ended:
+                waiting = number ^ OffCpu(reason).hash ^ OffCpu.WAITING.hash
+                self._add((waiting, pid, tid), 1, ended - until)
+
+    def is_asleep(self, tid: int, number: int) -> bool:
+        """True if a thread still waits, as it did when that hash was made."""
+        value = self._blocks.get(_U32.pack(tid))
+        since, woken, found, *_ = _BLOCK.unpack(value) if value else (0, 0, 0)
+        return bool(since) and not woken and found == number
 
     def statistics(self) -> Counter[int]:
         """Return totals since it was attached, by End and Statistic."""

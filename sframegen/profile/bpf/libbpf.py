@@ -40,7 +40,10 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_program__set_autoload": (_INT, (_POINTER, c.c_bool)),
     "bpf_program__fd": (_INT, (_POINTER,)),
     "bpf_program__attach": (_POINTER, (_POINTER,)),
-    "bpf_program__attach_perf_event": (_POINTER, (_POINTER, _INT)),
+    "bpf_program__attach_perf_event_opts": (_POINTER, (_POINTER, _INT, _POINTER)),
+    "bpf_program__attach_iter": (_POINTER, (_POINTER, _POINTER)),
+    "bpf_link__fd": (_INT, (_POINTER,)),
+    "bpf_iter_create": (_INT, (_INT,)),
     "bpf_link__destroy": (_INT, (_POINTER,)),
     "bpf_map_create": (_INT, (_INT, _TEXT, _U32, _U32, _U32, _POINTER)),
     "bpf_map_update_elem": (_INT, (_INT, _POINTER, _POINTER, c.c_uint64)),
@@ -76,6 +79,10 @@ class _CreateOptions(c.Structure):
 
 class _OpenOptions(c.Structure):
     _fields_ = (("sz", c.c_size_t), ("object_name", c.c_char_p))
+
+
+class _EventOptions(c.Structure):
+    _fields_ = (("sz", c.c_size_t), ("bpf_cookie", c.c_uint64), ("force_ioctl_attach", c.c_bool))
 
 
 class LoadError(SframegenError):
@@ -265,17 +272,37 @@ class Program:
                 return int(handle)
         raise LoadError(f"the object file of the kernel program has no {name}")
 
-    def attach(self, name: str) -> None:
-        """Attach to the tracepoint that the section's name says."""
-        self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
+    def attach(self, name: str) -> int:
+        """Attach to the tracepoint that the section's name says; return the link."""
+        return self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
 
-    def attach_event(self, name: str, fd: int) -> int:
-        """Attach to a perf event, whose file descriptor it keeps; return the link."""
+    def attach_event(self, name: str, fd: int, number: int = 0) -> int:
+        """Attach to a perf event, whose file descriptor it keeps; return the link. `number`: what the program sees of it."""
+        options = _EventOptions(c.sizeof(_EventOptions), number)
         return self._attached(
-            f"{name} cannot be attached to the event", self._functions.bpf_program__attach_perf_event, self._program(name), fd
+            f"{name} cannot be attached to the event",
+            self._functions.bpf_program__attach_perf_event_opts,
+            self._program(name),
+            fd,
+            c.byref(options),
         )
 
-    def _attached(self, what: str, call: Callable[..., int | None], *arguments: int) -> int:
+    def run_for_all(self, name: str) -> None:
+        """Run an iterator's program for all that it iterates over."""
+        link = self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
+        try:
+            fd = self._functions.bpf_iter_create(self._functions.bpf_link__fd(link))
+            if fd < 0:
+                raise self._library.error(f"{name} cannot be run", -fd)
+            try:
+                while os.read(fd, 1 << 12):
+                    pass
+            finally:
+                os.close(fd)
+        finally:
+            self.detach(link)
+
+    def _attached(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
         link = call(*arguments)
         if not link:
             raise self._library.error(what, c.get_errno())

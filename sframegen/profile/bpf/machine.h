@@ -7,9 +7,11 @@
 
 #define BIT(number) (1ull << (number))
 
+enum { CALL_CLONE3 = 435, CALL_FUTEX_WAITV = 449, CALL_FUTEX_WAIT = 455 }; /* on all machines */
+
 #if defined(__TARGET_ARCH_x86)
 
-enum { FP = 6, SP = 7, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1, RED_ZONE = 128 };
+enum { FP = 6, SP = 7, LINK = SP, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1, RED_ZONE = 128 };
 enum { CONTEXT = 40, CONTEXT_WORDS = 17, CONTEXT_PC = 16 }; /* struct ucontext at SP */
 
 INLINE int in_user_mode(u64 mode) { return (mode & 3) == 3; }
@@ -30,6 +32,14 @@ INLINE void take_context(u64 *to, const u64 *saved)
 	to[14] = saved[6], to[15] = saved[7], to[5] = saved[8], to[4] = saved[9], to[6] = saved[10], to[3] = saved[11];
 	to[1] = saved[12], to[0] = saved[13], to[2] = saved[14], to[7] = saved[15];
 }
+
+/* Returns the number of the system call that the task is in, -1 if it is in none: the instruction `syscall` leaves its own results. */
+INLINE int system_call(const u64 *saved)
+{
+	return saved[11] == saved[SAVED_PC] && saved[10] == (u64)-38 ? (int)saved[15] : -1;
+}
+
+enum { CALL_FUTEX = 202, CALL_CLONE = 56, CALL_VFORK = 58 };
 
 /* mov $15,%rax; syscall: signal handlers return to the first, a sample may see the second */
 INLINE int returns_from_signal(u64 pc)
@@ -84,7 +94,7 @@ INLINE int ends_call(u64 pc)
 
 #else
 
-enum { FP = 29, SP = 31, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0, RED_ZONE = 0 };
+enum { FP = 29, SP = 31, LINK = 30, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0, RED_ZONE = 0 };
 enum { CONTEXT = 128 + 176 + 8, CONTEXT_WORDS = 33, CONTEXT_PC = 32 }; /* siginfo, ucontext, the fault's address, X0 to X30, SP, PC */
 
 INLINE int in_user_mode(u64 mode) { return (mode & 0xf) == 0; }
@@ -97,6 +107,14 @@ INLINE void take_registers(u64 *to, const u64 *saved)
 }
 
 INLINE void take_context(u64 *to, const u64 *saved) { take_registers(to, saved); }
+
+/* Returns the number of the system call that the task is in. In a fault it is any number. */
+INLINE int system_call(const u64 *saved)
+{
+	return (int)saved[8];
+}
+
+enum { CALL_FUTEX = 98, CALL_CLONE = 220, CALL_VFORK = 220 };
 
 /* mov x8,#139; svc #0 */
 INLINE int returns_from_signal(u64 pc)

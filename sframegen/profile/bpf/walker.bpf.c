@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* Walks the user stacks of running tasks, in the kernel, with decoded tables of SFrame sections: one run for each event.
+/* Walks the user stacks of tasks, in the kernel, with decoded tables of SFrame sections: one run for each event, and for each task that
+   leaves its CPU.
 
    A walk that ends is counted; a stack that was not counted before goes through the ring buffer once. A walk that meets unknown code sends
    its registers and a copy of the stack, and user space walks that. Nothing in the target's memory is trusted: every read may fail, each
@@ -16,8 +17,12 @@ struct shared shared;
 MAP(processes, MAP_HASH, 1, u32, struct process);
 MAP(epochs, MAP_HASH, 1, u32, u32);
 MAP(wanted, MAP_HASH, 1, u32, u8);
-MAP(counts, MAP_HASH, 1, struct count_key, u64);
-MAP(more_counts, MAP_HASH, 1, struct count_key, u64);
+MAP(counts, MAP_HASH, 1, struct count_key, struct count);
+MAP(more_counts, MAP_HASH, 1, struct count_key, struct count);
+MAP(blocks, MAP_HASH, 1, u32, struct block);
+MAP(memos, MAP_ARRAY, 1, u32, struct memo);
+MAP(conditions, MAP_ARRAY, 1, u32, struct conditions);
+MAP(cgroups, MAP_CGROUP_ARRAY, MAX_CGROUPS, u32, u32);
 MAP(statistics, MAP_PERCPU_ARRAY, STATS, u32, u64);
 
 struct {
@@ -56,19 +61,22 @@ struct {
 	NUMBER(max_entries, 4096);
 } ring SECTION(".maps");
 
-/* The state of one walk, and its records. `low`: what the caller's SP has to be above. */
+/* The state of one walk, and its records. `low`: what the caller's SP has to be above. `noted`: how many words it has read that are in
+   `notes`; more than REMEMBERED if they do not say all. */
 struct sample {
 	u64 busy, pc, known, low, hash, serial;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing;
+	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing, noted, epoch;
+	struct read_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
 	struct stack_record record;
 	u64 words[MAX_FRAMES + STACK_BYTES / 8 + 4096 / 8]; /* the verifier takes each page as a whole */
 };
 
-/* An element for each CPU. An ordinary array, because elements of those for each CPU are smaller. */
+/* Two elements for each CPU: an event may come while a probe's sample is taken. An ordinary array, because elements of those for each CPU
+   are smaller. */
 MAP(samples, MAP_ARRAY, 1, u32, struct sample);
 
 INLINE void add(u32 statistic, u64 number)
@@ -76,7 +84,7 @@ INLINE void add(u32 statistic, u64 number)
 	u64 *value = map_lookup(&statistics, &statistic);
 
 	if (value)
-		*value += number;
+		__sync_fetch_and_add(value, number); /* an event may come meanwhile */
 }
 
 INLINE u32 new_epoch(void) { return __sync_fetch_and_add(&shared.last_epoch, 1) + 1; }
@@ -213,6 +221,25 @@ INLINE int is_made(u32 number)
 
 INLINE int word(u64 address, u64 *to) { return read_user(to, sizeof(*to), (void *)address) == 0; }
 
+enum { NOT_NOTED = 1 << 20, NEAR = 4096 };
+
+/* A word that the walk depends on. */
+INLINE int noted_word(struct sample *sample, u64 address, u64 *to)
+{
+	u32 at = sample->noted;
+
+	if (!word(address, to))
+		return 0;
+	if (address & 7)
+		at = NOT_NOTED;
+	if (at < REMEMBERED) {
+		sample->notes[at].address = address;
+		sample->notes[at].value = *to;
+	}
+	sample->noted = at + 1;
+	return 1;
+}
+
 INLINE int known(struct sample *sample, u32 number) { return number < REGISTERS && (sample->known & BIT(number)); }
 
 INLINE void push(struct sample *sample, u64 frame)
@@ -311,6 +338,9 @@ GLOBAL int step(struct sample *sample)
 		rule.flags = RULE_RA_DEREF | RULE_FP | RULE_FP_DEREF;
 	}
 	flags = rule.flags;
+	if (guess || sample->serial || (flags & (RULE_CFA_DEREF | RULE_SIGNAL | RULE_FP_REGISTER)) ||
+	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & RULE_RA_REGISTER) && rule.ra_register != LINK))
+		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
@@ -319,7 +349,7 @@ GLOBAL int step(struct sample *sample)
 	ra = cfa + rule.ra_offset;
 	if (flags & RULE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	if ((flags & RULE_RA_DEREF) && !word(ra, &ra))
+	if ((flags & RULE_RA_DEREF) && !noted_word(sample, ra, &ra))
 		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
@@ -330,8 +360,10 @@ GLOBAL int step(struct sample *sample)
 			fp_known = known(sample, rule.fp_register);
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
-		if (fp_known && (flags & RULE_FP_DEREF) && !word(fp, &fp))
+		if (fp_known && (flags & RULE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
 			fp_known = 0; /* lost, which few frames notice */
+			sample->noted = NOT_NOTED;
+		}
 	}
 
 	sp = sample->registers[SP];
@@ -401,26 +433,31 @@ INLINE u64 copy_start(u64 sp)
 	return start < page ? page : start;
 }
 
-INLINE void send_unfinished(struct sample *sample)
+INLINE int send_unfinished(struct sample *sample, int asleep)
 {
 	struct stopped *stopped = &sample->stopped;
 	u32 size;
 
 	stopped->type = RECORD_UNFINISHED;
-	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0);
+	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0) | (asleep ? STOPPED_ASLEEP : 0);
 	stopped->pc = sample->pc;
 	stopped->known = sample->known;
 	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
-	copy_stack(sample);
+	sample->copied = 0;
+	if (!asleep)
+		copy_stack(sample);
 	size = sample->copied;
 	stopped->size = size;
 	stopped->file = sample->missing;
 	stopped->serial = sample->serial;
 	size += sample->record.frames * 8;
-	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0))
+	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0)) {
 		add(STAT_RING_FULL, 1);
+		return 0;
+	}
+	return 1;
 }
 
 INLINE int send_stack(struct sample *sample)
@@ -432,33 +469,49 @@ INLINE int send_stack(struct sample *sample)
 	return ring_output(&ring, &sample->record, sizeof(sample->record) + size, 0) == 0;
 }
 
-INLINE void count_in(void *map, struct sample *sample, u32 tid)
+INLINE void send_moment(struct moment *moment)
 {
-	struct count_key key = { .hash = sample->hash, .tgid = sample->record.tgid, .tid = settings.threads ? tid : 0 };
-	u64 *number = map_lookup(map, &key), one = 1;
+	moment->type = RECORD_MOMENT;
+	if (ring_output(&ring, moment, sizeof(*moment), 0))
+		add(STAT_MOMENTS_LOST, 1);
+}
 
-	if (!number) {
-		if (!send_stack(sample)) {
-			add(STAT_RING_FULL, 1);
-			return;
-		}
-		if (map_update(map, &key, &one, UPDATE_NEW)) {
-			number = map_lookup(map, &key); /* another CPU was first */
-			if (!number) {
-				add(STAT_COUNTS_FULL, 1);
-				return;
-			}
-		}
-	}
-	if (number)
-		__sync_fetch_and_add(number, 1);
-	if (settings.moments) {
-		struct moment moment = { .type = RECORD_MOMENT, .cpu = sample->record.cpu, .time = sample->record.time,
-			.hash = sample->hash, .tgid = key.tgid, .tid = tid };
+/* Returns the count of a stack, which is sent if there is none yet, unless it was sent before; 0 if it is lost. */
+INLINE struct count *count_in(void *map, struct count_key *key, struct sample *sample)
+{
+	struct count *count = map_lookup(map, key), none = {};
 
-		if (ring_output(&ring, &moment, sizeof(moment), 0))
-			add(STAT_MOMENTS_LOST, 1);
+	if (count)
+		return count;
+	if (sample && !send_stack(sample)) {
+		add(STAT_RING_FULL, 1);
+		return 0;
 	}
+	map_update(map, key, &none, UPDATE_NEW);
+	count = map_lookup(map, key);
+	if (!count)
+		add(STAT_COUNTS_FULL, 1);
+	return count;
+}
+
+INLINE struct count *count_of(struct count_key *key, struct sample *sample)
+{
+	if (*(volatile u32 *)&shared.active)
+		return count_in(&more_counts, key, sample);
+	return count_in(&counts, key, sample);
+}
+
+INLINE int has_count(struct count_key *key)
+{
+	if (*(volatile u32 *)&shared.active)
+		return map_lookup(&more_counts, key) != 0;
+	return map_lookup(&counts, key) != 0;
+}
+
+INLINE void raise(struct count *count, u64 time)
+{
+	__sync_fetch_and_add(&count->samples, 1);
+	__sync_fetch_and_add(&count->nanoseconds, time);
 }
 
 /* --- A sample -------------------------------------------------------------------------------------------------------------------- */
@@ -479,6 +532,7 @@ INLINE int find_process(struct sample *sample, u32 tgid, u32 task_flags)
 		return 0;
 	sample->first = sample->last = process->first;
 	sample->count = process->count;
+	sample->epoch = process->epoch;
 	return 1;
 }
 
@@ -499,7 +553,7 @@ GLOBAL int walk(struct sample *sample)
 	return end;
 }
 
-INLINE void push_kernel_frames(struct perf_context *context, struct sample *sample)
+INLINE void push_kernel_frames(void *context, struct sample *sample)
 {
 	long size = get_stack(context, sample->kernel, KERNEL_DEPTH * 8, 0);
 
@@ -528,41 +582,97 @@ INLINE void remember_held(struct sample *sample)
 		shared.held_registers[number] = sample->registers[number];
 }
 
-INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, u32 tid)
+/* Or in one below a chosen one. */
+INLINE int is_in_chosen_cgroup(void)
 {
-	struct task_struct *task = current_task();
-	u32 task_flags = task->flags, end;
-	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE], unused;
+	for (u32 at = 0; at < MAX_CGROUPS && at < settings.cgroups; at++) {
+		if (is_in_cgroup(&cgroups, at) == 1)
+			return 1;
+	}
+	return 0;
+}
 
+/* Are samples of the current task wanted? */
+INLINE int is_chosen(u32 tgid)
+{
+	char comm[COMM_BYTES];
+
+	if (!settings.every_process && !map_lookup(&wanted, &tgid))
+		return 0;
+	if (settings.one_user && (u32)current_user() != settings.user)
+		return 0;
+	if (settings.cgroups && !is_in_chosen_cgroup())
+		return 0;
+	if (settings.one_comm) {
+		const volatile u64 *name = (const volatile u64 *)settings.comm;
+
+		current_comm(comm, sizeof(comm));
+		if (((u64 *)comm)[0] != name[0] || ((u64 *)comm)[1] != name[1])
+			return 0;
+	}
+	return 1;
+}
+
+/* Returns a sample that no run of a program on this CPU takes now. */
+INLINE struct sample *free_sample(void)
+{
+	u32 number = this_cpu();
+	struct sample *sample = map_lookup(&samples, &number);
+
+	if (!sample || __sync_val_compare_and_swap(&sample->busy, 0, 1)) {
+		number += settings.cpus;
+		sample = map_lookup(&samples, &number);
+		if (!sample || __sync_val_compare_and_swap(&sample->busy, 0, 1)) {
+			add(STAT_BUSY, 1);
+			return 0;
+		}
+	}
+	return sample;
+}
+
+INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
+{
 	sample->record.type = RECORD_STACK;
 	sample->record.time = nanoseconds();
+	sample->record.cgroup = current_cgroup();
 	sample->record.tgid = tgid;
 	sample->record.tid = tid;
 	sample->record.frames = 0;
+	sample->record.cpu = this_cpu();
 	sample->hash = 0;
 	sample->second = sample->record.time >> 30;
-	if (!in_user_mode(mode)) {
-		add(STAT_KERNEL_MODE, 1);
-		if (settings.kernel_frames)
-			push_kernel_frames(context, sample);
-	}
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
-	sample->guessed = sample->signals = sample->callers = sample->missing = 0;
+	sample->guessed = sample->signals = sample->callers = sample->missing = sample->noted = 0;
 	sample->serial = 0;
-	end = END_KERNEL_THREAD;
-	if (!(task_flags & PF_KTHREAD) && read_kernel(sample->saved, SAVED_WORDS * 8, (void *)user_registers(task)) == 0 &&
-	    sample->saved[SAVED_PC] != 0) {
-		if (is_32_bit(sample->saved[SAVED_MODE])) {
-			add(STAT_OTHER_ABI, 1);
-			return;
-		}
-		take_registers(sample->registers, sample->saved);
-		sample->pc = sample->saved[SAVED_PC];
-		sample->low = sample->registers[SP];
-		if (settings.hold)
-			remember_held(sample);
-		end = find_process(sample, tgid, task_flags) ? walk(sample) : END_NO_PROCESS;
+}
+
+enum { NO_REGISTERS, HAS_REGISTERS, OTHER_REGISTERS };
+
+INLINE int take_user_registers(struct sample *sample, struct task_struct *task)
+{
+	if ((task->flags & PF_KTHREAD) || read_kernel(sample->saved, SAVED_WORDS * 8, (void *)user_registers(task)) ||
+	    sample->saved[SAVED_PC] == 0)
+		return NO_REGISTERS;
+	if (is_32_bit(sample->saved[SAVED_MODE]))
+		return OTHER_REGISTERS;
+	take_registers(sample->registers, sample->saved);
+	sample->pc = sample->saved[SAVED_PC];
+	sample->low = sample->registers[SP];
+	return HAS_REGISTERS;
+}
+
+/* Returns why the walk ended, with the end in the record. */
+GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
+{
+	struct task_struct *task = current_task();
+	u32 end = END_KERNEL_THREAD;
+	u64 unused;
+
+	if (!sample)
+		return END_DAMAGED_TABLE;
+	if (has_registers) {
+		end = find_process(sample, sample->record.tgid, task->flags) ? walk(sample) : END_NO_PROCESS;
 		if (end == END_UNREADABLE && !word(sample->registers[SP], &unused))
 			end = END_STACK_GONE;
 	}
@@ -573,8 +683,40 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 	sample->hash ^= end;
 	sample->record.hash = sample->hash;
 	current_comm(sample->record.comm, COMM_BYTES);
-	if (end == END_NO_PROCESS || end == END_NO_MAPPING || end == END_NO_TABLE) {
-		send_unfinished(sample);
+	return end;
+}
+
+/* Can only user space finish such a walk? */
+INLINE int is_unfinished(u32 end) { return end == END_NO_PROCESS || end == END_NO_MAPPING || end == END_NO_TABLE; }
+
+INLINE void count_sample(struct sample *sample)
+{
+	struct count_key key = { .hash = sample->hash, .tgid = sample->record.tgid, .tid = sample->record.tid };
+	struct count *count = count_of(&key, sample);
+
+	if (count)
+		raise(count, settings.sample_time);
+}
+
+INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in_user)
+{
+	int found;
+
+	begin_sample(sample, tgid, tid);
+	if (!in_user) {
+		add(STAT_KERNEL_MODE, 1);
+		if (settings.kernel_frames)
+			push_kernel_frames(context, sample);
+	}
+	found = take_user_registers(sample, current_task());
+	if (found == OTHER_REGISTERS) {
+		add(STAT_OTHER_ABI, 1);
+		return;
+	}
+	if (settings.hold && found == HAS_REGISTERS)
+		remember_held(sample);
+	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
+		send_unfinished(sample, 0);
 		return;
 	}
 	if (!settings.threads)
@@ -582,37 +724,398 @@ INLINE void take(struct perf_context *context, struct sample *sample, u32 tgid, 
 	if (settings.hold) {
 		if (!send_stack(sample))
 			add(STAT_RING_FULL, 1);
-	} else if (*(volatile u32 *)&shared.active)
-		count_in(&more_counts, sample, tid);
-	else
-		count_in(&counts, sample, tid);
+		return;
+	}
+	count_sample(sample);
+	if (settings.moments) {
+		struct moment moment = { .cpu = sample->record.cpu, .time = sample->record.time, .hash = sample->hash,
+			.nanoseconds = settings.sample_time, .tgid = tgid, .tid = tid };
+
+		send_moment(&moment);
+	}
+}
+
+INLINE void sample_task(void *context, int in_user)
+{
+	u64 id = current_pid_tgid();
+	struct sample *sample;
+
+	add(STAT_SAMPLES, 1);
+	sample = free_sample();
+	if (!sample)
+		return;
+	if (!settings.hold || hold())
+		take(context, sample, id >> 32, id, in_user);
+	*(volatile u64 *)&sample->busy = 0;
 }
 
 SECTION("perf_event") int on_event(struct perf_context *context)
 {
+	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE];
+	u32 tgid = current_pid_tgid() >> 32;
+
+	if (tgid == 0)
+		add(STAT_IDLE, 1);
+	else if (!is_chosen(tgid))
+		add(STAT_FILTERED, 1);
+	else
+		sample_task(context, in_user_mode(mode));
+	return 0;
+}
+
+/* --- Tracepoints and probes ------------------------------------------------------------------------------------------------------ */
+
+INLINE int compare(u64 value, u64 with, u32 how, int is_signed)
+{
+	if (how == COMPARE_EQUAL)
+		return value == with;
+	if (how == COMPARE_NOT_EQUAL)
+		return value != with;
+	if (how == COMPARE_BITS)
+		return (value & with) != 0;
+	if (is_signed) /* as unsigned numbers in the same order */
+		value ^= 1ull << 63, with ^= 1ull << 63;
+	if (how == COMPARE_LESS)
+		return value < with;
+	if (how == COMPARE_AT_MOST)
+		return value <= with;
+	if (how == COMPARE_GREATER)
+		return value > with;
+	return value >= with;
+}
+
+INLINE int holds(void *context, struct condition *condition)
+{
+	u32 size = condition->size, flags = condition->flags, bits;
+	u64 value = 0;
+
+	if (size == 0 || size > 8)
+		return 0;
+	if (flags & CONDITION_NUMBER) {
+		value = condition->displacement;
+	} else if (flags & CONDITION_MEMORY) {
+		if (read_kernel(&value, 8, context + (condition->offset & 0xffff)) ||
+		    (value += condition->displacement, read_user(&value, 8, (void *)value)))
+			return 0;
+	} else if (read_kernel(&value, size, context + (condition->offset & 0xffff))) {
+		return 0;
+	}
+	bits = 64 - 8 * size;
+	value <<= bits & 63;
+	value = flags & CONDITION_SIGNED ? (u64)((long long)value >> (bits & 63)) : value >> (bits & 63);
+	return compare(value, condition->value, condition->comparison, flags & CONDITION_SIGNED);
+}
+
+/* Is this event a sample? */
+INLINE int is_counted(void *context)
+{
+	u32 place = attached_as(context), statistic = STAT_EVENTS;
+	struct conditions *all = map_lookup(&conditions, &place);
+	u64 *events;
+
+	if (!all)
+		return 0;
+	for (u32 at = 0; at < MAX_CONDITIONS; at++) {
+		if (at >= all->number)
+			break;
+		if (!holds(context, &all->conditions[at]))
+			return 0;
+	}
+	events = map_lookup(&statistics, &statistic);
+	return events && (__sync_fetch_and_add(events, 1) + 1) % settings.every == 0;
+}
+
+INLINE void on_point(void *context, int in_user)
+{
+	u32 tgid = current_pid_tgid() >> 32;
+
+	if (tgid == 0)
+		add(STAT_IDLE, 1);
+	else if (!is_chosen(tgid))
+		add(STAT_FILTERED, 1);
+	else if (is_counted(context))
+		sample_task(context, in_user);
+}
+
+SECTION("tracepoint") int on_tracepoint(void *context)
+{
+	on_point(context, 0);
+	return 0;
+}
+
+SECTION("kprobe") int on_user_probe(void *context)
+{
+	on_point(context, 1);
+	return 0;
+}
+
+SECTION("kprobe") int on_kernel_probe(void *context)
+{
+	on_point(context, 0);
+	return 0;
+}
+
+/* --- Time off the CPU ------------------------------------------------------------------------------------------------------------ */
+
+INLINE u32 reason_of(struct sample *sample, int has_registers, u32 state)
+{
+	int call = has_registers ? system_call(sample->saved) : -1;
+
+	if (state & TASK_UNINTERRUPTIBLE) /* a parent waits so until its child of vfork() executes a program */
+		return call == CALL_CLONE || call == CALL_VFORK || call == CALL_CLONE3 ? OFF_SLEEPING : OFF_IO;
+	return call == CALL_FUTEX || call == CALL_FUTEX_WAIT || call == CALL_FUTEX_WAITV ? OFF_LOCK : OFF_SLEEPING;
+}
+
+/* A thread has one for each place where it waits. */
+INLINE struct memo *memo_of(u32 tid, u64 pc)
+{
+	u32 at = ((pc ^ tid) * OFF_MIX >> 32) & (settings.memos - 1);
+	struct memo *memo = map_lookup(&memos, &at);
+
+	return memo && __sync_val_compare_and_swap(&memo->busy, 0, 1) == 0 ? memo : 0;
+}
+
+INLINE void release(struct memo *memo) { *(volatile u64 *)&memo->busy = 0; }
+
+/* The words lie above SP, and most of them near to it: one copy is quicker than many. */
+GLOBAL int has_same_words(struct memo *memo, struct sample *sample)
+{
+	u64 sp, value, size;
+
+	if (!memo || !sample || memo->number == 0 || memo->number > REMEMBERED)
+		return 0;
+	sp = memo->registers[1];
+	size = memo->words[(memo->number - 1) & 63].address + 8 - sp;
+	if (size > NEAR || read_user(sample->words, size, (void *)sp))
+		size = 0;
+	for (u32 at = 0; at < REMEMBERED; at++) {
+		u64 offset;
+
+		if (at >= memo->number)
+			break;
+		offset = memo->words[at].address - sp;
+		if (offset < size && offset < NEAR)
+			value = sample->words[offset / 8];
+		else if (!word(memo->words[at].address, &value))
+			return 0;
+		if (value != memo->words[at].value)
+			return 0;
+	}
+	return 1;
+}
+
+/* Returns the hash of the stack, without the reason, if it is that of the thread's last time off the CPU; else 0. */
+INLINE u64 recall(struct sample *sample)
+{
+	u32 *epoch = map_lookup(&epochs, &sample->record.tgid);
+	struct memo *memo = epoch ? memo_of(sample->record.tid, sample->pc) : 0;
+	u64 *registers = sample->registers, hash = 0;
+
+	if (!epoch || !memo)
+		return 0;
+	if (memo->tid == sample->record.tid && memo->epoch == *(volatile u32 *)epoch && memo->pc == sample->pc &&
+	    memo->registers[0] == registers[FP] && memo->registers[1] == registers[SP] && memo->registers[2] == registers[LINK] &&
+	    has_same_words(memo, sample))
+		hash = memo->hash;
+	release(memo);
+	return hash;
+}
+
+/* After a walk that reached the outermost frame. `registers`: those at its begin. */
+INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
+{
+	struct memo *memo = sample->noted <= REMEMBERED ? memo_of(sample->record.tid, pc) : 0;
+
+	if (!memo)
+		return;
+	memo->tid = sample->record.tid;
+	memo->epoch = sample->epoch;
+	memo->number = sample->noted;
+	memo->pc = pc;
+	memo->hash = sample->hash;
+	memo->registers[0] = fp;
+	memo->registers[1] = sp;
+	memo->registers[2] = link;
+	for (u32 at = 0; at < REMEMBERED; at++) {
+		if (at >= sample->noted)
+			break;
+		memo->words[at] = sample->notes[at];
+	}
+	release(memo);
+}
+
+/* Nobody else has this hash: user space finds its stack. */
+INLINE void own_hash(struct sample *sample, u32 tid, u32 reason)
+{
+	sample->hash = (((sample->record.time << 16) ^ tid) * OFF_MIX) ^ reason * OFF_MIX;
+	sample->record.hash = sample->hash;
+}
+
+/* Walks the stack of the task that goes. Returns the hash with which its time is counted; 0 if it is lost. */
+INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u32 state, u32 tgid, u32 tid, u32 *reason)
+{
+	struct task_struct *task = current_task();
+	struct count_key key = { .tgid = tgid, .tid = settings.threads ? tid : 0 };
+	u64 pc, fp, sp, link;
+	int found;
+	u32 end;
+
+	begin_sample(sample, tgid, tid);
+	sample->record.frames = 1; /* the reason */
+	if (settings.kernel_frames)
+		push_kernel_frames(context, sample);
+	found = take_user_registers(sample, task);
+	if (found == OTHER_REGISTERS) {
+		add(STAT_OTHER_ABI, 1);
+		return 0;
+	}
+	*reason = state == 0 ? OFF_PREEMPTED : reason_of(sample, found == HAS_REGISTERS, state);
+	if (found == HAS_REGISTERS && !settings.kernel_frames) {
+		u64 hash = recall(sample);
+
+		key.hash = hash ^ *reason * OFF_MIX;
+		if (hash && has_count(&key)) {
+			add(STAT_REMEMBERED, 1);
+			return key.hash;
+		}
+	}
+	sample->words[0] = ((u64)OFF_CPU_FILE << FILE_SHIFT) | *reason;
+	pc = sample->pc, fp = sample->registers[FP], sp = sample->registers[SP], link = sample->registers[LINK];
+	end = finish_walk(sample, found == HAS_REGISTERS);
+	if (is_unfinished(end)) {
+		own_hash(sample, tid, *reason);
+		return send_unfinished(sample, 0) ? sample->hash : 0;
+	}
+	if (!settings.kernel_frames && (end == END_OUTERMOST || end == END_NO_RETURN))
+		remember(sample, pc, fp, sp, link);
+	sample->record.hash = sample->hash ^= *reason * OFF_MIX;
+	sample->record.tid = key.tid;
+	key.hash = sample->hash;
+	return count_of(&key, sample) ? sample->hash : 0;
+}
+
+INLINE void leave(struct switch_context *context, u64 now)
+{
+	struct task_struct *task = current_task();
 	u64 id = current_pid_tgid();
-	u32 tgid = id >> 32, cpu = this_cpu();
+	u32 tgid = id >> 32, tid = id, state = settings.switch_has_state ? (u32)context->state : task->__state;
+	struct block block = { .since = now }, *known;
 	struct sample *sample;
 
-	if (tgid == 0) {
-		add(STAT_IDLE, 1);
-		return 0;
-	}
-	if (!settings.every_process && !map_lookup(&wanted, &tgid)) {
-		add(STAT_FILTERED, 1);
-		return 0;
-	}
+	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_chosen(tgid))
+		return;
+	if (context->preempted & 0xff)
+		state = 0;
 	add(STAT_SAMPLES, 1);
-	sample = map_lookup(&samples, &cpu);
-	if (!sample || sample->busy) {
-		add(STAT_BUSY, 1);
-		return 0;
-	}
-	sample->busy = 1;
-	sample->record.cpu = cpu;
-	if (!settings.hold || hold())
-		take(context, sample, tgid, id);
+	sample = free_sample();
+	if (!sample)
+		return;
+	block.tgid = tgid;
+	block.cpu = sample->record.cpu;
+	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
+	if (!block.hash)
+		return;
+	known = map_lookup(&blocks, &tid);
+	if (known)
+		*known = block;
+	else if (map_update(&blocks, &tid, &block, UPDATE_ANY))
+		add(STAT_BLOCKS_FULL, 1);
+}
+
+INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 until)
+{
+	struct count_key key = { .hash = hash, .tgid = block->tgid, .tid = settings.threads ? tid : 0 };
+	struct count *count = count_of(&key, 0);
+
+	if (count)
+		raise(count, until - since);
+	if (settings.moments) {
+		struct moment moment = { .cpu = block->cpu, .time = since, .hash = hash, .nanoseconds = until - since,
+			.tgid = block->tgid, .tid = tid };
+
+		send_moment(&moment);
+	}
+}
+
+INLINE void come_back(u32 tid, u64 now)
+{
+	struct block *block = map_lookup(&blocks, &tid);
+	u64 since, woken, hash;
+
+	if (!block || !block->since)
+		return;
+	since = block->since;
+	woken = block->woken > since && block->woken < now ? block->woken : now;
+	block->since = 0;
+	if (now - since < settings.min_block) {
+		add(STAT_SHORT, 1);
+		add(STAT_SHORT_TIME, now - since);
+		return;
+	}
+	hash = block->hash;
+	count_block(block, tid, hash, since, woken);
+	if (woken < now)
+		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
+}
+
+SECTION("raw_tp/sched_switch") int on_switch(struct switch_context *context)
+{
+	struct task_struct *after = context->after;
+	u64 now = nanoseconds();
+	s32 tid;
+
+	if (READ_KERNEL(tid, after, pid) == 0 && tid != 0)
+		come_back(tid, now);
+	leave(context, now);
+	return 0;
+}
+
+/* For each task when profiling begins: those that wait already. */
+SECTION("iter/task") int on_begin(struct iterator_context *context)
+{
+	struct task_struct *task = context->task;
+	struct block block = {};
+	struct sample *sample;
+	u32 tgid, tid, state;
+
+	if (!task || (task->flags & (PF_EXITING | PF_KTHREAD)))
+		return 0;
+	tgid = task->tgid, tid = task->pid, state = task->__state;
+	if (state == 0 || (!settings.every_process && !map_lookup(&wanted, &tgid)) || map_lookup(&blocks, &tid))
+		return 0;
+	sample = free_sample();
+	if (!sample)
+		return 0;
+	begin_sample(sample, tgid, tid);
+	sample->record.frames = 1;
+	sample->record.end = END_NO_PROCESS;
+	if (READ_KERNEL(sample->record.comm, task, comm) == 0 && take_user_registers(sample, task) == HAS_REGISTERS) {
+		block.reason = reason_of(sample, 1, state);
+		sample->words[0] = ((u64)OFF_CPU_FILE << FILE_SHIFT) | block.reason;
+		own_hash(sample, tid, block.reason);
+		block.since = sample->record.time;
+		block.hash = sample->hash;
+		block.tgid = tgid;
+		block.cpu = sample->record.cpu;
+		if (send_unfinished(sample, 1))
+			map_update(&blocks, &tid, &block, UPDATE_NEW);
+	}
+	*(volatile u64 *)&sample->busy = 0;
+	return 0;
+}
+
+SECTION("raw_tp/sched_waking") int on_waking(struct tracepoint_context *context)
+{
+	struct task_struct *task = (void *)context->arguments[0];
+	struct block *block;
+	u32 tid;
+
+	if (READ_KERNEL(tid, task, pid))
+		return 0;
+	block = map_lookup(&blocks, &tid);
+	if (block && block->since && block->reason != OFF_PREEMPTED)
+		block->woken = nanoseconds();
 	return 0;
 }
 
@@ -637,8 +1140,10 @@ SECTION("raw_tp/sched_process_exec") int on_exec(struct tracepoint_context *cont
 SECTION("raw_tp/sched_process_exit") int on_exit(struct tracepoint_context *context)
 {
 	struct task_struct *task = current_task();
-	u32 tgid = current_pid_tgid() >> 32;
+	u64 id = current_pid_tgid();
+	u32 tgid = id >> 32, tid = id;
 
+	map_delete(&blocks, &tid);
 	if (task->signal->live.counter > 0)
 		return 0;
 	map_delete(&epochs, &tgid);

@@ -12,9 +12,13 @@ typedef int s32;
 typedef unsigned long long u64;
 
 /* A packed frame: GUESSED << 63 | file << 48 | address */
-enum { FILE_SHIFT = 48, NO_FILE = 0, KERNEL_FILE = 0x7fff, MAX_DEPTH = 1024, KERNEL_DEPTH = 127 };
+enum { FILE_SHIFT = 48, NO_FILE = 0, OFF_CPU_FILE = 0x7ffe, KERNEL_FILE = 0x7fff, MAX_DEPTH = 1024, KERNEL_DEPTH = 127 };
 #define GUESSED (1ull << 63)
 #define ADDRESS_MASK ((1ull << FILE_SHIFT) - 1)
+
+/* Why a thread is off the CPU: the address of a frame in OFF_CPU_FILE, which is the innermost one of its stack */
+enum { OFF_SLEEPING = 1, OFF_LOCK = 2, OFF_IO = 3, OFF_PREEMPTED = 4, OFF_WAITING = 5 };
+#define OFF_MIX 0x9e3779b97f4a7c15ull /* the hash of such a stack is that of its other frames ^ reason * OFF_MIX */
 
 /* Why a walk ended */
 enum {
@@ -49,7 +53,12 @@ enum {
 	STAT_OTHER_ABI = 25,  /* lost: a 32-bit program */
 	STAT_PROCESSES_FULL = 26, /* more processes than are followed; their samples are not lost, but are copied each time */
 	STAT_MOMENTS_LOST = 27, /* samples that are counted, but whose time is not known */
-	STATS = 28
+	STAT_SHORT = 28,      /* times off the CPU that were shorter than the threshold */
+	STAT_SHORT_TIME = 29, /* nanoseconds of those */
+	STAT_BLOCKS_FULL = 30, /* lost: more threads off the CPU than there is room for */
+	STAT_EVENTS = 31,      /* of tracepoints and probes, which meet the conditions: one in settings.every is a sample */
+	STAT_REMEMBERED = 32,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 33
 };
 
 /* Parts of a decoded table */
@@ -97,13 +106,58 @@ struct count_key {
 	u32 tgid, tid;
 };
 
+/* How often a stack was seen, and how many nanoseconds that stands for. A count of 0 only says that the stack was sent. */
+struct count {
+	u64 samples, nanoseconds;
+};
+
+/* A thread off the CPU since a time; if that is 0, it runs. `woken`: when it could have run again, if that is later. `hash`: of its stack,
+   with the reason. */
+struct block {
+	u64 since, woken, hash;
+	u32 tgid, reason, cpu, padding;
+};
+
+/* What a walk has read, from the stack. A thread that leaves its CPU with the same registers and mappings, while all these words are the
+   same, has the same stack: most threads wait where they waited before. `registers`: FP, SP, and the link register. */
+enum { REMEMBERED = 60 };
+
+struct read_word {
+	u64 address, value;
+};
+
+struct memo {
+	u64 busy;
+	u32 tid, epoch, number, padding;
+	u64 pc, hash, registers[3];
+	struct read_word words[REMEMBERED + 4]; /* a power of two, for the verifier */
+};
+
+/* A condition on what a tracepoint or probe gets: `size` bytes of its context at `offset`, or, with CONDITION_MEMORY, of user memory
+   `displacement` bytes after the address that is there. */
+enum { CONDITION_SIGNED = 1, CONDITION_MEMORY = 2, CONDITION_NUMBER = 4 }; /* a number: `displacement` itself */
+enum { COMPARE_EQUAL = 0, COMPARE_NOT_EQUAL = 1, COMPARE_LESS = 2, COMPARE_AT_MOST = 3, COMPARE_GREATER = 4, COMPARE_AT_LEAST = 5, COMPARE_BITS = 6 };
+enum { MAX_CONDITIONS = 8, MAX_CGROUPS = 16 };
+
+struct condition {
+	u64 value, displacement;
+	u32 offset;
+	u8 size, flags, comparison, padding;
+};
+
+/* All of them must hold. For each place where the event is attached; its number is the cookie of that. */
+struct conditions {
+	u64 number;
+	struct condition conditions[MAX_CONDITIONS];
+};
+
 enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
-enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2 };
+enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
 enum { STACK_BYTES = 65536, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
 
 struct moment {
 	u32 type, cpu;
-	u64 time, hash;
+	u64 time, hash, nanoseconds;
 	u32 tgid, tid;
 };
 
@@ -113,17 +167,18 @@ struct area {
 	u64 time, start, end;
 };
 
-/* `frames` words follow: packed frames, the innermost first */
+/* `frames` words follow: packed frames, the innermost first. `cgroup`: the number of the process's control group. */
 struct stack_record {
 	u32 type, end;
-	u64 time, hash;
+	u64 time, hash, cgroup;
 	u32 tgid, tid, frames, cpu;
 	char comm[COMM_BYTES];
 };
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
    a bit for each. `file`: whose table is missing there, `serial`: the word at its `check`. A stack_record follows with its frames, then
-   `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it. */
+   `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it. With STOPPED_ASLEEP there are none: user space reads
+   them while the thread waits. */
 struct stopped {
 	u32 type, flags;
 	u64 pc, known, start;
@@ -132,10 +187,15 @@ struct stopped {
 	u64 registers[REGISTERS];
 };
 
-/* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed */
+/* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed.
+   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `every`: one in that many
+   events of a tracepoint or probe is a sample. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
+   `memos`: the elements of that map, a power of two. */
 struct settings {
-	u64 ra_mask;
-	u8 every_process, kernel_frames, threads, moments, hold, padding[3];
+	u64 ra_mask, sample_time, min_block, every;
+	u32 cgroups, user, cpus, memos;
+	char comm[COMM_BYTES];
+	u8 every_process, kernel_frames, threads, moments, hold, one_user, one_comm, switch_has_state;
 };
 
 /* In .bss, mapped by user space. `active`: which map of counts is written. Where settings.hold is set, a sample stops its process, with

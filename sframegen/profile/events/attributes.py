@@ -15,12 +15,12 @@ from cfi.errors import FormatError, SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.program.privileges import root_in_words
 
-TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE = 0, 1, 2, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
 SIZE = 128
-LAYOUT = Struct("=IIQQQQQI20xQQIi32x")  # without breakpoints, more parts of `config`, and what is in no record that we read
+LAYOUT = Struct("=IIQQQQQI4xQQQQIi32x")  # without kinds of breakpoints, and what is in no record that we read
 CLOEXEC = 8
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
@@ -96,6 +96,8 @@ class EventAttributes:
     read_format: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
+    config1: int = 0
+    config2: int = 0
     branch_sample_type: int = 0
     user_registers: int = 0  # mask of the kernel's register numbers
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
     from sframegen.profile.stacks.tasks import Task
 
-OBJECT = "object"
+OBJECT, CGROUP = "object", "cgroup"
 UNKNOWN = "[unknown]"
 OF_TASKS: dict[str, Callable[[Task], str]] = {
     "comm": lambda task: task.thread or task.process or str(task.tid or task.pid),
     "pid": lambda task: f"{task.process} (pid {task.pid})",
     "tid": lambda task: f"{task.thread or task.process} (tid {task.tid or task.pid})",
 }
-GROUPS = (*OF_TASKS, OBJECT)
+GROUPS = (*OF_TASKS, OBJECT, CGROUP)
 
 
 def group_stacks(named: Named, by: str) -> Named:
@@ -35,7 +35,8 @@ def group_stacks(named: Named, by: str) -> Named:
         frames, sites = tree.nodes.first, places.numbered.second
         groups = [of_site[sites[frames[node]]] if node else none for node in nodes]
     else:
-        of_task = [numbers.setdefault(OF_TASKS[by](task), len(numbers)) for task in named.tasks]
+        name = OF_TASKS.get(by) or (lambda task: named.cgroups.get(task.pid, UNKNOWN))
+        of_task = [numbers.setdefault(name(task), len(numbers)) for task in named.tasks]
         groups = [of_task[task] for task in tree.rows.second[: tree.rows.count]]
     named.by, named.groups, named.group_of = by, [*numbers], array("I", groups)
     return named

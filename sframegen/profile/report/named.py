@@ -14,6 +14,7 @@ from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class FrameKind(Enum):
     USER = "user"
     KERNEL = "kernel"
     RUNTIME = "made at run time"
+    OFF_CPU = "off the CPU"  # says why a thread does not run
     MISSING = "missing"  # stands for the callers that a walk did not reach
 
 
@@ -135,11 +137,13 @@ class Named:
     frequency: int
     started: float  # seconds since 1970
     seconds: float
+    unit: Unit = Unit.SAMPLES  # of all counts
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
     tasks: SampledTasks = field(default_factory=SampledTasks)
     moments: Moments | None = None  # with the rows of the tree
+    cgroups: dict[int, str] = field(default_factory=dict)  # by pid
     room: Room = field(default_factory=Room)
     by_line: bool = False  # lines of one function are shown apart
     by: str = ""

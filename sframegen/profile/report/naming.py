@@ -7,12 +7,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.elf.text import printable
-from sframegen.profile.packed_frames import FILE_MASK, FILE_SHIFT, KERNEL_FILE, PACKED_ADDRESS, unpacked_frame
+from sframegen.profile.packed_frames import (
+    FILE_MASK,
+    FILE_SHIFT,
+    KERNEL_FILE,
+    OFF_CPU_FILE,
+    PACKED_ADDRESS,
+    off_cpu_label,
+    unpacked_frame,
+)
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
 from sframegen.profile.report.renamed import CUT_OFF, WHOLE, flag_nodes, rename_nodes, rename_rows
 from sframegen.profile.report.runtime_frames import MADE, Folding, read_name
 from sframegen.profile.stacks.call_tree import ROOT
+from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.moments import GONE
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
 from sframegen.stack.names.debug_files import DebugFiles
@@ -43,11 +52,12 @@ def name_stacks(
     detail: Detail = NO_DETAIL,
     debug_files: DebugFiles | None = None,
     known: KnownNames | None = None,
+    live: bool = False,
 ) -> Named:
     """Name all stacks. `collapse_runtime`: frames of an interpreter itself become one frame where they follow one another.
 
     `detail`: source lines, and functions that are inlined into others, as far as debug information says. `known`: the names of the
-    files of an earlier profile; those of this one are put there.
+    files of an earlier profile; those of this one are put there. `live`: it is still being collected, and stays as it is.
     """
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, _Sources(demangled, detail, debug_files or DebugFiles(), {} if known is None else known))
@@ -57,10 +67,12 @@ def name_stacks(
         collected.frequency,
         collected.started,
         collected.seconds,
+        collected.unit,
         lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
         tasks=stacks.tasks.printable(),
-        room=stacks.room,
+        cgroups={pid: printable(name) for pid, name in collected.cgroups.items()},
+        room=Room() if live else stacks.room,
         by_line=detail.by_line,
     )
     numbers = stacks.frames.numbers
@@ -71,7 +83,7 @@ def name_stacks(
         starts.append(len(places))
     named.notes = [*collected.notes, *namer.notes]
     rows = _rename(stacks, _Chains(starts, places), Folding(named) if collapse_runtime else None, named)
-    if stacks.moments is not None:
+    if stacks.moments is not None and not live:
         stacks.moments.renumber(rows)
         named.moments = stacks.moments
     return named
@@ -173,7 +185,9 @@ class _Namer:
     def frame(self, pid: int, packed: int) -> NamedFrame:
         """Name a packed frame. `pid`: of the process whose run-time address it has, else 0."""
         number, address, guessed = unpacked_frame(packed)
-        if number == KERNEL_FILE:
+        if number == OFF_CPU_FILE:
+            found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
+        elif number == KERNEL_FILE:
             found = self._of_kernel(address | KERNEL_BITS)
         elif pid:
             found = self._made(pid, address)

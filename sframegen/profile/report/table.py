@@ -15,6 +15,7 @@ from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.label_trees import LabelTrees, all_rows
 from sframegen.profile.report.named import FrameKind
+from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
@@ -136,19 +137,23 @@ def totals(named: Named) -> Iterator[str]:
     """Return how many samples there are, how their walks ended, and what was lost."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
-    yield f"{count_of(samples, 'sample')} of {named.event}{rate} in {named.seconds:.1f} s; {named.backend}"
+    yield f"{named.unit.shown(samples)} of {named.event}{rate} in {named.seconds:.1f} s; {named.backend}"
     if samples:
         whole = whole_stacks(named)
-        yield f"complete: {whole:,} ({_percent(whole, named)} %)"
+        yield f"complete: {_amount(whole, named)} ({_percent(whole, named)} %)"
         if named.guessed:
-            yield f"with guessed frames: {named.guessed:,} ({_percent(named.guessed, named)} %)"
+            yield f"with guessed frames: {_amount(named.guessed, named)} ({_percent(named.guessed, named)} %)"
     elif not named.lost:
         yield "there was nothing to sample: processes that wait use no CPU time"
     for reason, count in most_first(incomplete(named)):
-        yield f"incomplete: {count:,} ({_percent(count, named)} %): {reason}"
+        yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):
         yield f"lost: {count_of(count, 'sample')}: {reason}"
     yield from named.notes
+
+
+def _amount(number: int, named: Named) -> str:
+    return f"{number:,}" if named.unit is Unit.SAMPLES else named.unit.shown(number)
 
 
 def whole_stacks(named: Named) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.text import printable
@@ -27,14 +28,14 @@ class SampledTasks:
         self._pids, self._tids = array("I"), array("I")
         self._processes, self._threads = array("I"), array("I")  # numbers of names
         self._names: dict[str, int] = {"": 0}
-        self._texts = [""]
+        self.texts = [""]
         self._now: dict[int, dict[int, tuple[int, int]]] = {}  # by pid and tid: the program, the number
 
     def __len__(self) -> int:
         return len(self._pids)
 
     def __getitem__(self, number: int) -> Task:
-        text = self._texts
+        text = self.texts
         return Task(
             self._pids[number], self._tids[number], text[self._processes[number]], text[self._threads[number]]
         )  # fmt: skip
@@ -43,9 +44,10 @@ class SampledTasks:
         return map(self.__getitem__, range(len(self)))
 
     def printable(self) -> SampledTasks:
-        """Let all names be such that terminals and formats can show them."""
-        self._texts = [printable(text) for text in self._texts]
-        return self
+        """Return the same with names such that terminals and formats can show them."""
+        found = copy(self)
+        found.texts = [printable(text) for text in self.texts]
+        return found
 
     def number(self, pid: int, tid: int, program: int = 0) -> int:
         """`program`: a number that is another one after each exec, 0 if unknown."""
@@ -74,7 +76,7 @@ class SampledTasks:
         self._now.pop(pid, None)
 
     def _name(self, text: str) -> int:
-        number = self._names.setdefault(text, len(self._texts))
-        if number == len(self._texts):
-            self._texts.append(text)
+        number = self._names.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
         return number

@@ -163,7 +163,7 @@ class _File:
             raise FormatError(f"there are two locations {_first(location, 1)}", "pprof")
         path, address = paths.get(_first(location, 2), ""), _first(location, 3)
         lines = [self._message(field, "line") for field in location.get(4, ())] or [{}]
-        frames = []
+        frames: list[NamedFrame] = []
         for line in reversed(lines):  # the outermost first
             name, source = functions.get(_first(line, 1), ("", ""))
             frame = _frame(name, source, path, address)

@@ -11,9 +11,10 @@ from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, o
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.kernel_walker import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
-from sframegen.profile.limits import MAX_DEPTH
+from sframegen.profile.events import points
+from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
-from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_MIX, OffCpu
 from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.step import GUESS_REACH, REGISTERS, RuleFlag
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 HEADER = (ROOT / "sframegen/profile/bpf/walker.h").read_text()
 NUMBERS = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_0-9]+) = (0x[0-9a-f]+|\d+)\b", HEADER)}
+
+COMPARISONS = {
+    "==": "EQUAL", "!=": "NOT_EQUAL", "<": "LESS", "<=": "AT_MOST", ">": "GREATER", ">=": "AT_LEAST", "&": "BITS"
+}  # fmt: skip
 
 
 def test_ends_and_frames_have_the_same_numbers() -> None:
@@ -50,6 +55,15 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     assert [NUMBERS[f"RECORD_{name}"] for name in records] == [getattr(kernel_records, f"RECORD_{name}") for name in records]
     assert (NUMBERS["STOPPED_EXACT"], NUMBERS["STOPPED_GUESSED"]) == (kernel_records.STOPPED_EXACT, kernel_records.STOPPED_GUESSED)
     assert NUMBERS["REGISTERS"] == REGISTERS
+    reasons = {name.removeprefix("OFF_"): value for name, value in NUMBERS.items() if name.startswith("OFF_")}
+    assert reasons.pop("CPU_FILE") == OFF_CPU_FILE == MAX_FILES + 1
+    assert reasons == {reason.name: reason.value for reason in OffCpu}
+    assert f"#define OFF_MIX {OFF_MIX:#x}ull" in HEADER
+    assert NUMBERS["MAX_CONDITIONS"] == points.MAX_CONDITIONS
+    comparisons = sorted((value, name) for name, value in NUMBERS.items() if name.startswith("COMPARE_"))
+    assert [name.removeprefix("COMPARE_") for _, name in comparisons] == [COMPARISONS[sign] for sign in points.COMPARISONS]
+    flags = [NUMBERS[f"CONDITION_{name}"] for name in ("SIGNED", "MEMORY", "NUMBER")]
+    assert flags == [points.CONDITION_SIGNED, points.CONDITION_MEMORY, points.CONDITION_NUMBER]
     statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
     assert statistics == {statistic.name: statistic.value for statistic in Statistic}
     assert NUMBERS["STATS"] == max(Statistic) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +14,6 @@ from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.tables.make_table import make_table
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
@@ -73,7 +73,7 @@ class Sampled:
         self.records += self.walker.poll(0)
 
     def counts(self) -> Counter[tuple[int, int, int]]:
-        return self.walker.take_counts()
+        return Counter({key: counted.samples for key, counted in self.walker.take_counts().items()})
 
     def stacks(self) -> dict[tuple[int, int, int], NewStack]:
         return {(record.hash, record.pid, record.tid): record for record in self.records if isinstance(record, NewStack)}

@@ -62,6 +62,7 @@
   };
   const shortened = (text) => (text.length > MAX_TEXT ? text.slice(0, MAX_TEXT) + "…" : text);
   const number = (value) => value.toLocaleString("en");
+  const amount = (value) => data.unit === "microseconds" ? `${number(value / 1e6)} s` : `${number(value)} samples`;
 
   let colours = []; // by frame
   const recolour = () => {
@@ -169,7 +170,7 @@
       const change = `${points > 0 ? "+" : ""}${points.toFixed(2)} points`;
       return `before ${one(before, data.before[node])}; after ${one(after, data.after[node])}; ${change}`;
     }
-    const parts = [`${number(samples[node])} samples, ${percent(samples[node], total)}`];
+    const parts = [`${amount(samples[node])}, ${percent(samples[node], total)}`];
     if (own[node]) parts.push(`itself ${number(own[node])}, ${percent(own[node], total)}`);
     if (zoomed) parts.push(`${percent(samples[node], samples[zoomed])} of the zoomed frame`);
     return parts.join("; ");

@@ -48,9 +48,13 @@ def _data(named: Named) -> dict[str, Any]:
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
-    notes = [*totals(named), *([f"not drawn: what has less than {least:,} samples"] if least > 1 else [])]
-    about = page_texts(f"{named.event}: {named.samples:,} samples", notes)
-    return about | {"depths": list(depths), "frames": list(numbers), "samples": list(samples)} | frame_columns(frames.items)
+    notes = [*totals(named), *([f"not drawn: what has less than {named.unit.shown(least)}"] if least > 1 else [])]
+    about = page_texts(f"{named.event}: {named.unit.shown(named.samples)}", notes)
+    return (
+        about
+        | {"depths": list(depths), "frames": list(numbers), "samples": list(samples), "unit": named.unit.value}
+        | frame_columns(frames.items)
+    )
 
 
 def page_texts(title: str, notes: Iterable[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.path_bytes import PathBytes
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
+from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ VARINT, BYTES = 0, 2
 UNSIGNED = 0xFFFFFFFFFFFFFFFF
 GZIP, LEVEL = 31, 3
 CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
+KINDS = {Unit.SAMPLES: ("samples", "count"), Unit.MICROSECONDS: ("time", "microseconds")}
 
 
 class _Function(NamedTuple):
@@ -70,13 +72,14 @@ class _Profile:
 
     def _about(self) -> bytes:
         named = self._named
-        types, period = message(1, self._type("samples", "count")), b""
+        kind = KINDS[named.unit]
+        types, period = message(1, self._type(*kind)), b""
         if self._period:
             cpu = self._type("cpu", "nanoseconds")
             types, period = types + message(1, cpu), message(11, cpu) + integer(12, self._period)
         comments = packed_numbers(13, [self._strings.of(line) for line in totals(named) if line])
         times = integer(9, int(named.started * NANOSECONDS)) + integer(10, int(named.seconds * NANOSECONDS))
-        return types + times + period + comments + integer(14, self._strings.of("samples"))
+        return types + times + period + comments + integer(14, self._strings.of(kind[0]))
 
     def _type(self, kind: str, unit: str) -> bytes:
         return integer(1, self._strings.of(kind)) + integer(2, self._strings.of(unit))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.path_bytes import PathBytes
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
+from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,8 @@ def speedscope(named: Named) -> Iterator[str]:
     trees = LabelTrees(named, lambda site: (site.label, site.source or site.path, site.line if named.by_line else 0))
     sites = named.places.numbered.second[: len(named.places)]
     paths = PathBytes(named.tree, array("I", [trees.label_of[site] for site in sites]), named.max_depth)
-    name = f"{named.event}: {named.samples:,} samples"
+    name = f"{named.event}: {named.unit.shown(named.samples)}"
+    unit = "none" if named.unit is Unit.SAMPLES else named.unit.value
     start = {"$schema": SCHEMA, "exporter": EXPORTER, "name": name, "activeProfileIndex": 0}
     yield json.dumps(start)[:-1] + ', "profiles": ['
     separator = ""
@@ -31,7 +33,7 @@ def speedscope(named: Named) -> Iterator[str]:
         samples = named.tree.samples
         found = _in_time(named) if named.moments is not None else [(rows, [samples[row] for row in rows]) for rows in groups]
         for group, (rows, weights) in sorted(zip(named.groups, found, strict=True), key=lambda one: -sum(one[1][1])):
-            new = {"type": "sampled", "name": group, "unit": "none", "startValue": 0, "endValue": sum(weights)}
+            new = {"type": "sampled", "name": group, "unit": unit, "startValue": 0, "endValue": sum(weights)}
             yield f'{separator}{json.dumps(new)[:-1]}, "weights": {json.dumps(list(weights))}, "samples": ['
             separator = ", "
             for number, row in enumerate(rows):

@@ -26,6 +26,7 @@ def summary(named: Named) -> Iterator[str]:
         "frequency": named.frequency,
         "started": named.started,
         "seconds": named.seconds,
+        "unit": named.unit.value,
         "samples": named.samples,
         "complete": whole_stacks(named),
         "guessed": named.guessed,

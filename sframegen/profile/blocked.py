@@ -1,0 +1,48 @@
+"""Stacks of threads that are off the CPU, kept until they run again: that may be long after the kernel program has sent them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from sframegen.profile.bpf.kernel_records import NewStack
+from sframegen.profile.following.follower import read_memory
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
+    from sframegen.profile.bpf.kernel_records import Unfinished
+    from sframegen.profile.bpf.kernel_walker import CountKey, KernelWalker
+    from sframegen.stack.walking.ends import End
+
+MOST = 1 << 18  # stacks; the kernel program sends those that are used again
+COPY = 1 << 16  # bytes of the stack of a thread that waited when profiling began
+
+
+class Blocked:
+    """By the key that the kernel program counts with: the stacks, and the same ones while the thread waits for a CPU."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[CountKey, NewStack] = {}
+
+    def add(self, stack: NewStack) -> None:
+        key = (stack.hash, stack.pid, stack.tid)
+        self._stacks.pop(key, None)  # it goes to the end
+        self._stacks[key] = stack
+        while len(self._stacks) > MOST:
+            del self._stacks[next(iter(self._stacks))]
+
+    def add_walked(self, record: Unfinished, frames: Column, end: End, tid: int) -> None:
+        """One whose walk was finished here. `tid`: 0 if threads are not told apart."""
+        kept = array("Q", frames)  # the walker uses its own again
+        stack = NewStack(record.hash, record.pid, tid, end, record.comm, kept, record.cgroup)
+        self.add(stack)
+        self.add(stack.waiting())
+
+    def get(self, key: CountKey) -> NewStack | None:
+        return self._stacks.get(key)
+
+
+def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:
+    """Read the stack of a thread that waited when profiling began; None if it runs meanwhile."""
+    memory = read_memory(record.pid, record.stack_start, COPY)
+    return record._replace(stack=memory, asleep=False) if memory and walker.is_asleep(record.tid, record.hash) else None

@@ -1,0 +1,327 @@
+"""Threads off the CPU: their stacks, the reason, and the time, against the clocks of the threads themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import open_elf
+from sframegen.profile.blocked import with_stack
+from sframegen.profile.bpf.kernel_records import SampledMoment
+from sframegen.profile.bpf.kernel_walker import Sampling, Statistic
+from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
+from sframegen.stack.names.file_names import FileNames
+from sframegen.stack.walking.ends import End
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.kernel_walks import Sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.bpf.kernel_records import NewStack
+    from sframegen.profile.bpf.kernel_walker import Counted, CountKey
+    from tests.support.peers import Compiler
+
+pytestmark = [needs_bpf, pytest.mark.once]
+
+SECOND = 1_000_000_000
+# Prints `here`, waits for a byte, does what its name says, and prints how long that took and how much of it was CPU time.
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+volatile long after;
+static long long now(int clock) { struct timespec at; clock_gettime(clock, &at); return at.tv_sec * 1000000000ll + at.tv_nsec; }
+static void pause_ms(int ms) { struct timespec time = {0, ms * 1000000l}; nanosleep(&time, 0); }
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int ends[2];
+static void *holds(void *data) {
+    for (;;) { pthread_mutex_lock(&mutex); pause_ms(8); pthread_mutex_unlock(&mutex); pause_ms(2); }
+    return data;
+}
+static void *writes(void *data) { for (;;) { pause_ms(5); if (write(ends[1], "", 1) != 1) break; } return data; }
+KEPT void naps(void) { for (int i = 0; i < 100; i++) pause_ms(10); after++; }
+KEPT void locks(void) { for (int i = 0; i < 80; i++) { pthread_mutex_lock(&mutex); pthread_mutex_unlock(&mutex); pause_ms(1); }
+                   after++; }
+KEPT void reads(void) { char byte; for (int i = 0; i < 100; i++) if (read(ends[0], &byte, 1) != 1) _exit(9); after++; }
+KEPT void syncs(const char *file) {
+    int fd = open(file, O_CREAT | O_WRONLY, 0600);
+    for (int i = 0; i < 40; i++) if (pwrite(fd, "x", 1, i) != 1 || fsync(fd)) _exit(9);
+    after++;
+}
+KEPT void spins(void) { for (long long until = now(CLOCK_MONOTONIC) + 1000000000; now(CLOCK_MONOTONIC) < until;)
+    for (int i = 0; i < 100000; i++) after++; }
+KEPT void by_one(void) { pause_ms(1); after++; }
+KEPT void by_two(void) { pause_ms(1); after++; }
+KEPT void turns(void) { for (int i = 0; i < 90; i++) if (i / 3 % 3) by_one(); else by_two(); after++; }
+KEPT void waits_for_child(void) { if (vfork() == 0) { pause_ms(900); _exit(0); } after++; }
+int main(int count, char **words) {
+    pthread_t other;
+    char byte;
+    if (pipe(ends)) return 9;
+    if (!strcmp(words[1], "locks")) pthread_create(&other, 0, holds, 0);
+    if (!strcmp(words[1], "spins")) {
+        cpu_set_t one;
+        CPU_ZERO(&one); CPU_SET(0, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        if (fork() == 0) { alarm(10); for (;;) after++; }
+    }
+    puts("here"); fflush(stdout);
+    if (read(0, &byte, 1) != 1) return 9;
+    if (!strcmp(words[1], "reads")) pthread_create(&other, 0, writes, 0); // not before: bytes would be there already
+    long long begin = now(CLOCK_MONOTONIC), used = now(CLOCK_THREAD_CPUTIME_ID);
+    if (!strcmp(words[1], "naps")) naps();
+    if (!strcmp(words[1], "locks")) locks();
+    if (!strcmp(words[1], "reads")) reads();
+    if (!strcmp(words[1], "syncs")) syncs(words[2]);
+    if (!strcmp(words[1], "spins")) spins();
+    if (!strcmp(words[1], "turns")) turns();
+    if (!strcmp(words[1], "vforks")) waits_for_child();
+    long long end = now(CLOCK_MONOTONIC), used_then = now(CLOCK_THREAD_CPUTIME_ID);
+    printf("%lld %lld\n", end - begin, used_then - used); fflush(stdout);
+    pause();
+}
+"""
+MEASURED = {"naps", "locks", "reads", "syncs", "spins", "waits_for_child"}
+SLACK = 20_000_000  # nanoseconds: a tick of stolen time on each CPU, and what happens between the program's own clocks
+OFF_CPU = Sampling(on_cpu=False, off_cpu=True, threads=True)
+
+
+class Clock:
+    """Compares times. While a virtual machine's CPU is taken from it, time passes that no thread uses or waits."""
+
+    def __init__(self) -> None:
+        self._begin = self._stolen()
+
+    def _stolen(self) -> int:
+        ticks = [int(line.split()[8]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu ")]
+        return sum(ticks) * SECOND // os.sysconf("SC_CLK_TCK")
+
+    def check(self, accounted: int, passed: int) -> None:
+        stolen = self._stolen() - self._begin
+        assert -SLACK - passed / 100 <= passed - accounted <= SLACK + passed / 100 + stolen
+
+
+class Waits:
+    """The program that waits: its process, and what it said."""
+
+    def __init__(self, path: Path, process: subprocess.Popen[bytes]) -> None:
+        self.path, self.pid = path, process.pid
+        self._process = process
+
+    def begin(self) -> None:
+        assert self._process.stdin
+        os.write(self._process.stdin.fileno(), b".")
+
+    def until_done(self) -> tuple[int, int]:
+        """Return the nanoseconds that passed, and those of CPU time."""
+        assert self._process.stdout
+        self.begin()
+        passed, used = map(int, self._process.stdout.readline().split())
+        return passed, used
+
+
+@contextmanager
+def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
+    program = compile_c(PROGRAM, "-O2", "-fomit-frame-pointer", "-pthread", "-Wno-unused-result")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program, *words], stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            yield Waits(program, process)
+        finally:
+            os.killpg(process.pid, 9)
+
+
+def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, Counted, NewStack]]:
+    """Yield what was counted, with its stack; not what waited when sampling began, whose stacks only their processes have."""
+    stacks = sampled.stacks()
+    asleep = {hashed for record in sampled.unfinished() if record.asleep for hashed in (record.hash, record.waiting_hash)}
+    for key, counted in sampled.walker.take_counts().items():
+        if key[0] not in asleep:
+            yield key, counted, stacks[key]
+
+
+def times(sampled: Sampled, program: Waits) -> Counter[OffCpu | None]:
+    """Return the nanoseconds of each reason, None for the CPU, of the main thread in the measured part."""
+    names = FileNames(open_elf(program.path))
+    number = sampled.numbers[str(program.path)]
+    found: Counter[OffCpu | None] = Counter()
+    for key, counted, stack in counted_stacks(sampled):
+        frames = stack.frames
+        inside = {names.at(frame.address).name for frame in map(unpacked_frame, frames) if frame.file == number}
+        if key[2] == program.pid and MEASURED & inside:
+            assert stack.end is End.OUTERMOST
+            found[OffCpu(frames[0] & PACKED_ADDRESS) if is_off_cpu(frames) else None] += counted.nanoseconds
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("naps", OffCpu.SLEEPING),
+        ("locks", OffCpu.LOCK),
+        ("reads", OffCpu.SLEEPING),
+        ("syncs", OffCpu.IO),
+        ("spins", OffCpu.PREEMPTED),
+        ("vforks", OffCpu.SLEEPING),
+    ],
+)
+def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tmp_path: Path, name: str, reason: OffCpu) -> None:
+    with waits(compile_c, name, tmp_path / "file") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        clock = Clock()
+        passed, used = program.until_done()
+        sampled.end()
+        off = times(sampled, program)
+    if name == "syncs" and reason not in off:
+        pytest.skip("no test of waits for the disk: files in this folder need none")
+    assert max(off, key=lambda one: off[one] if one is not OffCpu.WAITING else 0) is reason
+    # Its last wait goes on after the measured part: that is a matter of microseconds.
+    clock.check(sum(off.values()) + used, passed)
+
+
+def test_times_below_the_threshold_are_counted_apart(compile_c: Compiler) -> None:
+    choice = OFF_CPU._replace(min_block=50_000_000)
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, choice) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        clock = Clock()
+        passed, used = program.until_done()
+        sampled.end()
+        assert not times(sampled, program)
+        statistics = sampled.walker.statistics()
+    assert statistics[Statistic.SHORT] >= 40
+    clock.check(statistics[Statistic.SHORT_TIME] + used, passed)
+
+
+def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compiler) -> None:
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        program.until_done()
+        subprocess.run(["sleep", "0.3"], check=True)
+        sampled.end()
+        passed = sum(counted.nanoseconds for key, counted, _ in counted_stacks(sampled) if key[2] == program.pid)
+    assert passed >= 100 * 10_000_000 + 300_000_000
+
+
+def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler) -> None:
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        total = 0
+        program.begin()
+        for _ in range(15):
+            sampled.records += sampled.walker.poll(20)
+            subprocess.run(["sleep", "0.11"], check=True)
+            total += sum(counted.nanoseconds for key, counted, _ in counted_stacks(sampled) if key[2] == program.pid)
+    assert total >= 100 * 10_000_000
+
+
+def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        begin = time.monotonic_ns()
+        sampled.walker.attach()
+        time.sleep(0.2)
+        sampled.until(lambda: bool(sampled.unfinished()))
+        (record,) = sampled.unfinished()
+        assert record.asleep
+        assert (record.pid, record.tid, record.comm) == (program.pid, program.pid, "a.out")
+        assert OffCpu(record.where.frames[0] & PACKED_ADDRESS) is OffCpu.SLEEPING
+        walked = with_stack(record, sampled.walker)
+        assert walked
+        assert len(walked.stack) > 128
+        program.until_done()
+        assert with_stack(record, sampled.walker) is None
+        sampled.end()
+        taken = sampled.walker.take_counts()
+    waited = taken[record.hash, record.pid, record.tid].nanoseconds
+    assert 200_000_000 <= waited < time.monotonic_ns() - begin
+
+
+def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU._replace(moments=True)) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        program.until_done()
+        sampled.end()
+        moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
+        counted = sum(one.nanoseconds for one in sampled.walker.take_counts().values())  # and what goes on at the end
+    long = [moment for moment in moments if moment.duration >= 5_000_000]
+    assert len(long) >= 40
+    assert sum(moment.duration for moment in moments) <= counted
+
+
+def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler) -> None:
+    """Without its mappings, each stack goes to user space, with the number that its time is counted with."""
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.walker.attach()
+        clock = Clock()
+        passed, used = program.until_done()
+        sampled.end()
+        every = {(record.hash, record.pid, record.tid): record for record in sampled.unfinished()}
+        unfinished = {key: record for key, record in every.items() if not record.asleep}
+        asleep = {hashed for record in every.values() if record.asleep for hashed in (record.hash, record.waiting_hash)}
+        taken = {key: counted for key, counted in sampled.walker.take_counts().items() if key[0] not in asleep}
+        assert all(is_off_cpu(record.where.frames) for record in unfinished.values())
+        known = sum(counted.nanoseconds for key, counted in taken.items() if key in unfinished)
+        waiting = {record.waiting_hash for record in unfinished.values()}
+        late = sum(counted.nanoseconds for key, counted in taken.items() if key[0] in waiting)
+        assert known + late == sum(counted.nanoseconds for counted in taken.values())
+    clock.check(known + late + used, passed)
+
+
+def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
+    both = Sampling(frequency=999, off_cpu=True, threads=True)
+    with waits(compile_c, "spins") as program, Sampled({program.pid}, both) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        clock = Clock()
+        passed, used = program.until_done()
+        sampled.end()
+        found = times(sampled, program)
+    on = found.pop(None)
+    clock.check(found.total() + used, passed)
+    assert on == pytest.approx(used, rel=0.25)  # samples: 100 or so
+
+
+def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) -> None:
+    """Two functions wait in turns, with the same registers: only words on the stack tell who called."""
+    with waits(compile_c, "turns") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        program.until_done()
+        sampled.end()
+        assert sampled.walker.statistics()[Statistic.REMEMBERED] >= 30
+        names, number = FileNames(open_elf(program.path)), sampled.numbers[str(program.path)]
+        found = Counter[str | None]()
+        for _, counted, stack in counted_stacks(sampled):
+            frames = [frame.address for frame in map(unpacked_frame, stack.frames) if frame.file == number]
+            inside = [names.at(address).name for address in frames]
+            if "turns" in inside and stack.frames[0] == OffCpu.SLEEPING.frame:
+                found[inside[inside.index("turns") - 1]] += counted.samples
+    assert found == {"by_one": 60, "by_two": 30}
+
+
+def test_names_of_reasons() -> None:
+    labels = {off_cpu_label(reason) for reason in OffCpu}
+    assert "[off CPU: waiting for a CPU]" in labels
+    assert len(labels) == len(OffCpu)

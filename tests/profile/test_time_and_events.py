@@ -1,0 +1,96 @@
+"""`sframegen profile` of time off the CPU, of tracepoints and probes, and of chosen tasks, as users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.kernel_events import needs_bpf
+
+pytestmark = [needs_bpf, pytest.mark.once]
+
+
+def sframegen(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "sframegen", "profile", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sframegen("--json", *arguments).stdout)
+    return found
+
+
+def microseconds(profile: dict[str, Any], function: str) -> int:
+    return sum(row["total"] for row in profile["functions"] if row["function"] == function)
+
+
+def test_a_command_that_sleeps() -> None:
+    profile = as_json("--off-cpu", "--", "sleep", "0.5")
+    assert profile["unit"] == "microseconds"
+    assert microseconds(profile, "[off CPU: sleeping]") >= 480_000
+    assert profile["frequency"] == 0
+    kinds = {frame["kind"] for frame in profile["frames"] if frame["function"].startswith("[off CPU")}
+    assert kinds == {"off the CPU"}
+
+
+def test_a_process_that_sleeps_already() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            profile = as_json("--off-cpu", "--duration", "0.7", process.pid)
+        finally:
+            process.kill()
+    assert microseconds(profile, "[off CPU: sleeping]") >= 600_000
+    assert profile["complete"] >= 600_000
+
+
+def test_short_times_are_left_out_and_said() -> None:
+    profile = as_json("--wall", "--min-block", 5000, "--", "sleep", "0.2")
+    assert microseconds(profile, "[off CPU: sleeping]") == 0
+    assert any(note.startswith("shorter than --min-block: ") for note in profile["notes"])
+
+
+def test_each_event_of_a_tracepoint_is_a_sample() -> None:
+    profile = as_json("-e", "sched:sched_process_fork", "--by", "cgroup", "--", "sh", "-c", "/bin/true; /bin/true; /bin/true; :")
+    assert profile["samples"] == 3
+    assert all(group.startswith("/") for group in profile["groups"])
+
+
+def test_nobody_of_that_name_is_sampled() -> None:
+    profile = as_json("--duration", "0.3", "--comm", "no such name")
+    assert profile["samples"] == 0
+
+
+def test_the_list_of_events() -> None:
+    assert "sched:sched_switch" in sframegen("--list-events").stdout.splitlines()
+    assert "sched:sched_switch" in as_json("--list-events")["tracepoints"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--off-cpu", "--wall", "--system"), "--off-cpu"),
+        (("--min-block", "3", "--system"), "--min-block is for --off-cpu and --wall"),
+        (("--wall", "-e", "page-faults", "--system"), "--wall needs samples that stand for time"),
+        (("--off-cpu", "--output", "x.firefox.json", "--system"), "shows samples, not time off the CPU"),
+        (("-e", "sched:nothing", "--system"), "this kernel has no such tracepoint"),
+        (("--filter", "arg1 > 1", "--system"), "a filter is for tracepoints and probes"),
+        (("--user", "no such user"), "no user of this machine"),
+        (("--cgroup", "/no such group"), "control group"),
+        (("--off-cpu", "--idle", "--system"), "--idle counts samples, not time"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    assert message in sframegen(*arguments, status=2).stderr
+
+
+def test_copies_cannot_do_it() -> None:
+    for arguments in (["--off-cpu"], ["-e", "uprobe:libc.so.6:malloc"], ["--comm", "x"]):
+        refused = sframegen("--backend", "copies", *arguments, os.getpid(), status=1)
+        assert "only with stacks that are walked in the kernel" in refused.stderr
