@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
+    from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
@@ -55,6 +56,14 @@ DROPPED = "the memory for tables was full: its table was used outside of the ker
 IDLE = "[idle]"
 
 
+class Waiting(NamedTuple):
+    """`spans`: of its process at that time; `number`: of the file whose table it waits for."""
+
+    record: Unfinished
+    spans: ProcessSpans
+    number: int
+
+
 class KernelSession:
     """Use it as a context: call `begin`, then `turn` until sampling ends, then `finish`. Raises LoadError, EventError."""
 
@@ -71,10 +80,11 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting: deque[tuple[Unfinished, ProcessSpans]] = deque()  # for a table; with the mappings of that time
+        self._waiting: deque[Waiting] = deque()  # for a table
         self._waiting_bytes = 0
         self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
+        self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
         self._samples_on = False
@@ -156,6 +166,7 @@ class KernelSession:
         while (self._new or self._waiting) and time.monotonic() < deadline:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
+        self._walk_again(self._stop_waiting_for_proofs())
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
         self._counts.update(self._walker.take_counts())
         self._assemble()
@@ -173,10 +184,9 @@ class KernelSession:
         self._check_now_and_then()
         self._request_tables()
         self._follow_made_code()
-        if self._take_tables():
-            again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
-            for record, spans in again:
-                self._walk(record, spans)
+        self._walk_again(self._take_tables())
+        if self._waiting_bytes > MAX_WAITING // 2:
+            self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
         self._counts.update(self._walker.take_counts())
@@ -225,7 +235,7 @@ class KernelSession:
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self._in_stacks | self._building
-        used.update(span.file for _, spans in self._waiting for span in spans)
+        used.update(span.file for one in self._waiting for span in one.spans)
         for number in self._files.release(used):
             self._copies.forget(number)
             self._walker.drop_table(number)
@@ -251,20 +261,38 @@ class KernelSession:
                 self._builder.request(file.number, file.elf)
         self._add_tables(dict.fromkeys(self._files.take_without_table()))
 
-    def _take_tables(self) -> bool:
-        """Return True if there were any."""
+    def _take_tables(self) -> set[int]:
+        """Use those that are ready, and return their numbers."""
         ready = self._builder.ready()
         for built in ready:
             self._building.discard(built.number)
-            file = self._files.by_number[built.number]
-            file.table, file.ready, file.why = built.table, True, built.why
-        self._add_tables({built.number: built.table for built in ready})
-        return bool(ready)
+            self._proving.discard(built.number)
+            self._files.by_number[built.number].take(built)
+        self._add_tables({built.number: self._files.by_number[built.number].table for built in ready})
+        return {built.number for built in ready}
 
     def _add_tables(self, tables: dict[int, DecodedTable | None]) -> None:
+        unproven = {number for number in tables if not self._files.by_number[number].final}
         for number, table in tables.items():
-            self._copies.add_table(number, table)
-        self._walker.add_tables(tables)
+            self._copies.add_table(number, table, final=number not in unproven)
+        self._walker.add_tables(tables, unproven=unproven)
+
+    def _request_proof(self, file: TracedFile) -> None:
+        """Have rules proven for code without any, where a sample was."""
+        if file.elf is not None and file.ready and not file.final and file.number not in self._proving:
+            self._proving.add(file.number)
+            self._building.add(file.number)
+            self._builder.request_proof(file.number, file.elf)
+
+    def _stop_waiting_for_proofs(self) -> set[int]:
+        """Let what waits for rules be walked with guesses: there is too much of it, or it is too late. Return those files."""
+        numbers = {number for number in self._proving if not self._files.by_number[number].final}
+        for number in numbers:
+            file = self._files.by_number[number]
+            file.final = True
+            self._copies.add_table(number, file.table)
+            self._walker.end_proof(number)
+        return numbers
 
     # -- code that processes make
 
@@ -336,6 +364,15 @@ class KernelSession:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
+    def _walk_again(self, numbers: set[int]) -> None:
+        """Walk what waited for these files."""
+        again = [one for one in self._waiting if one.number in numbers]
+        if again:
+            self._waiting = deque(one for one in self._waiting if one.number not in numbers)
+            self._waiting_bytes = sum(len(one.record.stack) for one in self._waiting)
+        for one in again:
+            self._walk(one.record, one.spans)
+
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         known = self._made.at(record.pid, spans, record.nanoseconds)
         if known is None:
@@ -344,7 +381,9 @@ class KernelSession:
         end = self._copies.walk(span_columns(known), record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
-            self._wait(record, spans)
+            if missing:
+                self._request_proof(missing)
+            self._wait(Waiting(record, spans, self._copies.missing))
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
@@ -355,11 +394,11 @@ class KernelSession:
         if self.collected.moments is not None:
             self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
 
-    def _wait(self, record: Unfinished, spans: ProcessSpans) -> None:
-        self._waiting.append((record, spans))
-        self._waiting_bytes += len(record.stack)
+    def _wait(self, one: Waiting) -> None:
+        self._waiting.append(one)
+        self._waiting_bytes += len(one.record.stack)
         while self._waiting_bytes > MAX_WAITING:
-            self._waiting_bytes -= len(self._waiting.popleft()[0].stack)
+            self._waiting_bytes -= len(self._waiting.popleft().record.stack)
             self.collected.lost[TOO_MANY_WAIT] += 1
 
     # -- the result

@@ -103,6 +103,31 @@ def test_every_stack_of_a_command_is_whole(chain: Path) -> None:
     assert not profile["lost"]
 
 
+ASSEMBLY = r"""
+#include <stdlib.h>
+__asm__(".text\n.globl spin\n.type spin, @function\nspin: push %rbx\n push %rbp\n mov %rdi, %rbx\n xor %ebp, %ebp\n call turn\n"
+        "pop %rbp\n pop %rbx\n ret\n.size spin, .-spin\n"
+        ".type turn, @function\nturn: add $3, %rcx\n dec %rbx\n jnz turn\n ret\n.size turn, .-turn\n");
+void spin(long);
+__attribute__((noinline)) void outer(long n) { spin(n); __asm__ volatile(""); }
+int main(int count, char **arguments) { outer(atol(arguments[1])); return count == 0; }
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path) -> None:
+    (tmp_path / "spin.c").write_text(ASSEMBLY)
+    subprocess.run(["gcc", "-O2", tmp_path / "spin.c", "-o", tmp_path / "spin"], check=True)
+    profile = as_json("--", tmp_path / "spin", 2_000_000_000)
+    stacks = [functions(profile, stack) for stack in profile["stacks"]]
+    inside = [(names, stack) for names, stack in zip(stacks, profile["stacks"], strict=True) if names[-1] in ("spin", "turn")]
+    assert sum(stack["samples"] for _, stack in inside) > 50
+    assert {tuple(names[-4:]) for names, _ in inside if names[-1] == "turn"} == {("main", "outer", "spin", "turn")}
+    assert all(stack["complete"] for _, stack in inside)
+    assert not any(profile["frames"][number]["guessed"] for _, stack in inside for number in stack["frames"])
+    assert any(f"{tmp_path}/spin" in note and "proven from the instructions" in note for note in profile["notes"])
+
+
 def test_children_are_sampled_and_the_status_is_passed_on(chain: Path) -> None:
     profile = as_json("--by", "pid", "--", chain, LONG_ENOUGH, "fork", 7, status=7)
     assert len({stack["pid"] for stack in profile["stacks"]}) == 2

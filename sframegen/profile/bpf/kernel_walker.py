@@ -23,7 +23,7 @@ from sframegen.profile.limits import MAX_FILES
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -39,10 +39,10 @@ USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
 _PROCESS = struct.Struct("=IIII")
-_FILE = struct.Struct("=QQQIIIIII")
+_FILE = struct.Struct("=QQQIIIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _U32 = struct.Struct("=I")
-_STATE_AT = 40  # in struct file
+_STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
 
@@ -271,17 +271,23 @@ class KernelWalker:
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
-    def add_tables(self, tables: Mapping[int, DecodedTable | None], guards: Mapping[int, Guard] = NO_GUARDS) -> None:
-        """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
+    def add_tables(
+        self,
+        tables: Mapping[int, DecodedTable | None],
+        guards: Mapping[int, Guard] = NO_GUARDS,
+        unproven: Container[int] = (),
+    ) -> None:
+        """Give the kernel program the tables of files, by number; None: there is none. `dropped`: those without room.
 
         All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that
-        is sampled has this word there, and samples in code without a rule are walked from copies of the stack.
+        is sampled has this word there. In such files, and `unproven` ones, samples in code without a rule are walked from copies.
         """
         added: dict[int, int] = {}  # descriptors
         try:
             for number, table in tables.items():
                 if table is None:
-                    self._set_state(number, WITHOUT)
+                    self._set_number(number, _UNPROVEN_AT, number in unproven)
+                    self._set_number(number, _STATE_AT, WITHOUT)
                     continue
                 self.drop_table(number)
                 if not self._make_room(len(table.data)):
@@ -290,7 +296,8 @@ class KernelWalker:
                 added[number] = _filled(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
                 guard = guards.get(number, UNGUARDED)
-                self._set_file(number, _FILE.pack(table.base, *guard, *places, PENDING, monotonic_ns() >> 30))
+                state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
+                self._set_file(number, _FILE.pack(table.base, *guard, *places, *state))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -301,11 +308,15 @@ class KernelWalker:
                 os.close(fd)
         for number in kept:
             self._ready += 1
-            self._set_state(number, self._ready)
+            self._set_number(number, _STATE_AT, self._ready)
+
+    def end_proof(self, number: int) -> None:
+        """No other rules will come: code of the file without one is walked in the kernel, too."""
+        self._set_number(number, _UNPROVEN_AT, 0)
 
     def drop_table(self, number: int) -> None:
         """Samples in the file are walked from copies of the stack from now on."""
-        self._set_state(number, PENDING)
+        self._set_number(number, _STATE_AT, PENDING)
         if number in self._sizes:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
@@ -313,7 +324,7 @@ class KernelWalker:
     def look_first(self, number: int) -> None:
         """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
         self.drop_table(number)
-        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, 0))
+        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, *bytes(3)))
 
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
@@ -322,9 +333,9 @@ class KernelWalker:
     def _set_file(self, number: int, packed: bytes) -> None:
         self._files[number * _FILE.size : (number + 1) * _FILE.size] = packed
 
-    def _set_state(self, number: int, state: int) -> None:
-        at = number * _FILE.size + _STATE_AT
-        self._files[at : at + 4] = _U32.pack(state)
+    def _set_number(self, number: int, place: int, value: int) -> None:
+        at = number * _FILE.size + place
+        self._files[at : at + 4] = _U32.pack(value)
 
     def _make_room(self, size: int) -> bool:
         """Drop those tables that no sample has needed for the longest time."""

@@ -130,7 +130,7 @@ INLINE int element(void *table, u32 at, u64 *to)
 
 INLINE u32 half(u64 value, u32 number) { return number & 1 ? value >> 32 : value; }
 
-enum { FOUND = -1, RULE_NONE = -2 }; /* else an END_ */
+enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* else an END_ */
 
 /* Finds the rule of the code at a link-time address in a table. Returns FOUND, RULE_NONE or END_DAMAGED_TABLE. */
 INLINE int search(struct file *file, void *table, u64 address, struct rule *rule)
@@ -173,7 +173,8 @@ INLINE int search(struct file *file, void *table, u64 address, struct rule *rule
 	return FOUND;
 }
 
-/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE or why there is no answer. `serial`: as in struct stopped. */
+/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
+   answer. `serial`: as in struct stopped. */
 GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64 *serial)
 {
 	struct file *file = map_lookup(&files, &number);
@@ -190,7 +191,7 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64
 	if (check && (read_user(serial, sizeof(*serial), (void *)check) || *serial != file->serial))
 		return END_NO_TABLE;
 	if (state == FILE_WITHOUT)
-		return RULE_NONE;
+		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
 	if (state < FILE_READY || !table)
 		return END_NO_TABLE;
 	if (file->used != second)
@@ -198,6 +199,8 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64
 	found = search(file, table, address, rule);
 	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
 		return END_NO_TABLE;
+	if (found == RULE_NONE && file->unproven)
+		return RULE_UNPROVEN;
 	return check && found == RULE_NONE ? END_NO_TABLE : found;
 }
 
@@ -281,6 +284,8 @@ GLOBAL int step(struct sample *sample)
 		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
+	if (found == RULE_UNPROVEN)
+		found = known(sample, SP) && returns_from_signal(pc) ? RULE_NONE : END_NO_TABLE;
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
 	push(sample, packed | (sample->guessed ? GUESSED : 0));

@@ -77,13 +77,14 @@ class CopyWalker:
         self._code = _Code(abi, elf_of)
         self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
 
-    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True) -> None:
-        """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off.
+    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True, final: bool = True) -> None:
+        """Use this table for the file; None: there is none. Raises FormatError if it is cut off.
 
-        `guessed`: frame pointers may lead on from code without a rule.
+        `guessed`: frame pointers may lead on from code without a rule. If not `final`, walks end there with NO_TABLE.
         """
         columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else table_columns(table)
         columns.guessed = guessed
+        columns.final = final
         self._steps.add_table(number, columns)
 
     def forget(self, number: int) -> None:

@@ -20,6 +20,7 @@ cdef class TableColumns:
     cdef public unsigned long long rows
     cdef public unsigned long long rules
     cdef public bint guessed
+    cdef public bint final
 
 @cython.final
 cdef class Steps:
@@ -29,6 +30,7 @@ cdef class Steps:
     cdef public unsigned long long[::1] frames
     cdef CallerRule rule, guess
     cdef bint guessed
+    cdef bint final
     cdef unsigned long long stack_start, stack_size, mask, address_mask
     cdef public Py_ssize_t depth
     cdef public Py_ssize_t missing

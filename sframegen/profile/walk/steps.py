@@ -37,7 +37,10 @@ class SpanColumns:
 
 
 class TableColumns:
-    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on."""
+    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on.
+
+    `final`: false if a rule that is missing may still come.
+    """
 
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
@@ -51,6 +54,7 @@ class TableColumns:
         self.rows = rows
         self.rules = rules
         self.guessed = True
+        self.final = True
 
 
 class CodeKinds(Protocol):
@@ -75,6 +79,7 @@ class Steps:
         self.rule = CallerRule()
         self.tables: list[TableColumns | None] = []
         self.guessed = False
+        self.final = True  # of the table that was searched last
         self.depth = self.span = self.missing = 0
         self.stack_start = self.stack_size = 0
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
@@ -131,6 +136,9 @@ class Steps:
         self.depth += 1
         if file:
             rule = self.find_rule(file, (address - bias) & self.mask)
+        if rule == 0 and file and not self.final and not self.code.kind(file, (cursor.pc - bias) & self.mask) & 2:
+            self.missing = file
+            rule = -1
         if rule < 0:
             return 4 if rule == -1 else 11 if rule == -2 else 5  # NO_TABLE, DAMAGED_TABLE, NO_RULE
         if rule:
@@ -195,6 +203,7 @@ class Steps:
             self.missing = file
             return -1
         table = self.tables[file]  # type: ignore[assignment] # tested above
+        self.final = table.final
         offset = (address - table.base) & self.mask
         first = offset >> 8
         if first >= table.pages:
