@@ -31,7 +31,7 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table, totals
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.sampling_plan import ProfilePlan, is_process
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
@@ -202,11 +202,13 @@ def _sampled(
         command = None
         if arguments:
             pids = _pids(arguments)
-            if pids is None:
+            if pids is not None:
+                _check_threads(plan.tids)
+            else:
                 command = PausedCommand(arguments)
                 opened.callback(command.kill)
                 pids = frozenset([command.pid])
-            plan = plan._replace(targets=pids)
+            plan = plan._replace(targets=pids, after_exec=command is not None)
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)
         if why_copies:
@@ -283,6 +285,13 @@ def _resume(command: PausedCommand, name: str) -> None:
         command.resume()
     except OSError as error:
         raise click.UsageError(f"{name}: neither a process id nor a program: {error.strerror}") from None
+
+
+def _check_threads(tids: frozenset[int]) -> None:
+    """Say which threads do not exist, before anybody waits for their samples: they may still begin."""
+    for number in sorted(tids):
+        if not is_process(number):  # /proc has threads, too
+            note(f"--tid {number}: there is no such thread")
 
 
 def _format(path: str) -> Format:

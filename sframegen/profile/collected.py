@@ -67,9 +67,11 @@ class Collected:
         return self.counts.total()
 
     def keep_threads(self, tids: frozenset[int]) -> None:
-        """Drop the stacks of all other threads; of none if there are no `tids`."""
+        """Drop the stacks of all other threads; of none if there are no `tids`. A note names those without samples."""
         if not tids:
             return
+        seen = {stack.tid for stack in self.counts}
+        self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
         for stack in [stack for stack in self.counts if stack.tid not in tids]:
             del self.counts[stack]
         if self.moments is not None:

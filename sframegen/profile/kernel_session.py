@@ -20,7 +20,7 @@ from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
 from sframegen.profile.packed_frames import files_in_frames
-from sframegen.profile.sampling_plan import is_process
+from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
@@ -51,6 +51,7 @@ PRIORITY = -10
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
+NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 NOT_RECEIVED = "the stack was not received"
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
@@ -106,6 +107,7 @@ class KernelSession:
                     kernel_frames=plan.kernel,
                     threads=plan.tells_threads,
                     moments=plan.moments,
+                    after_exec=plan.after_exec,
                 ),
                 plan.max_memory,
             )
@@ -134,6 +136,8 @@ class KernelSession:
                 if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             self._sampled |= self.plan.targets
+            if not self.plan.after_exec:
+                with_descendants(self._sampled, self._want)
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
                 for pid in _all_pids():
@@ -149,6 +153,11 @@ class KernelSession:
         self._began = time.monotonic()
         self._walker.attach()
         self._samples_on = True
+
+    def _want(self, pid: int) -> None:
+        """Sample a process that exists already, too."""
+        self._walker.want(pid)
+        self.follower.scan(pid)
 
     def turn(self, seconds: float = WAIT_MS / 1000) -> None:
         """Wait for news at most that long, and use them."""
@@ -359,7 +368,7 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self.collected.lost[NOT_FOLLOWED] += 1
+                self.collected.lost[NOT_KEPT if self.follower.spans(record.pid) else NOT_FOLLOWED] += 1
             else:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)

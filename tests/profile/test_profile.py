@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sframegen.cli.profile import sample
+from sframegen.profile.backends import BACKENDS
 from sframegen.profile.events.names import event_named
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.sampling_plan import ProfilePlan, with_descendants
 from sframegen.stack.sampling import Interrupts
 from tests.support.kernel_events import needs_bpf
 
@@ -144,6 +146,99 @@ def test_a_process_that_runs_already(running: int) -> None:
 def test_only_one_thread(running: int) -> None:
     assert as_json("--duration", 0.3, "--tid", running, running)["samples"] > 0
     assert as_json("--duration", 0.3, "--tid", running + 1, running)["samples"] == 0
+    done = sframegen("--duration", 0.3, "--tid", 4_194_304, running)  # above the largest number that the kernel gives
+    assert "--tid 4194304: there is no such thread" in done.stderr
+    assert "thread 4194304: no samples" in done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_children_that_exist_already_are_sampled(chain: Path, backend: str) -> None:
+    with subprocess.Popen(["sh", "-c", f"({chain} & {chain}; wait) & wait"], start_new_session=True) as shell:
+        try:
+            while len(descendants(shell.pid)) < 3:
+                time.sleep(0.05)
+            profile = as_json("--duration", 0.5, "--backend", backend, shell.pid)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert len({stack["pid"] for stack in profile["stacks"]}) == 2
+    assert all(names == CHAIN_FRAMES for names in in_program(profile))
+
+
+def descendants(pid: int) -> set[int]:
+    known = {pid}
+    with_descendants(known, lambda _: None)
+    return known - {pid}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_runs_before_the_command_is_not_the_commands(chain: Path, backend: str) -> None:
+    profile = as_json("-F", 9999, "--backend", backend, "--", chain, LONG_ENOUGH)
+    assert in_program(profile)
+    assert not any(re.match("(lib)?python", frame["object"]) for frame in profile["frames"])
+    assert "execve" not in {frame["function"] for frame in profile["frames"]}
+
+
+THREADS = """
+#include <pthread.h>
+#include <stdlib.h>
+static void *nothing(void *unused) { return unused; }
+int main(int count, char **arguments) {
+    pthread_t thread;
+    for (long n = atol(arguments[1]); n > 0; n--)
+        if (pthread_create(&thread, 0, nothing, 0) == 0) pthread_join(thread, 0);
+    return count == 0;
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_new_thread_has_no_caller(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "threads.c").write_text(THREADS)
+    subprocess.run(["gcc", "-O2", "-pthread", tmp_path / "threads.c", "-o", tmp_path / "threads"], check=True)
+    profile = as_json("-F", 9999, "--backend", backend, "--", tmp_path / "threads", 20_000)
+    new = [stack for stack in profile["stacks"] if "clone" in functions(profile, stack)[-1]]
+    assert sum(stack["samples"] for stack in new) > 10
+    first = [stack for stack in new if functions(profile, stack)[0] != "[callers unknown]" and len(stack["frames"]) == 1]
+    assert first
+    assert all(stack["complete"] for stack in first)
+    assert not any("clone" in functions(profile, stack)[1:2] for stack in new if not stack["complete"])
+
+
+PUT_THERE = """
+#include <signal.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <unistd.h>
+volatile unsigned long sum;
+static ucontext_t outside, inside;
+static char stack[65536];
+__attribute__((noinline)) void spin(long n) { for (long i = 0; i < n; i++) sum += i; }
+static void handler(int number) { spin(300000000 + number); }
+static void other(void) { spin(300000000); }
+int main(void) {
+    signal(SIGUSR1, handler);
+    kill(getpid(), SIGUSR1);
+    getcontext(&inside);
+    inside.uc_stack.ss_sp = stack, inside.uc_stack.ss_size = sizeof(stack), inside.uc_link = &outside;
+    makecontext(&inside, other, 0);
+    swapcontext(&outside, &inside);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) -> None:
+    """The kernel and makecontext put its address where a return address is: the byte before it is another function's."""
+    (tmp_path / "put.c").write_text(PUT_THERE)
+    flags = ["-O2", "-static", "-fno-optimize-sibling-calls"]
+    subprocess.run(["gcc", *flags, tmp_path / "put.c", "-o", tmp_path / "put"], check=True)
+    profile = as_json("--backend", backend, "--", tmp_path / "put")
+    stacks = {tuple(functions(profile, stack)) for stack in profile["stacks"]}
+    handled = [names for names in stacks if "handler" in names and names[-1] == "spin"]
+    assert handled
+    assert {names[names.index("handler") - 1] for names in handled} == {"__restore_rt"}
+    assert {names[-3] for names in stacks if names[-2:] == ("other", "spin")} == {"__start_context"}
 
 
 def test_the_whole_machine(running: int) -> None:

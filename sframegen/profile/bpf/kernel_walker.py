@@ -45,6 +45,7 @@ _U32 = struct.Struct("=I")
 _STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
+WANTED, WANTED_AFTER_EXEC = 1, 2
 
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
@@ -85,6 +86,7 @@ class Sampling(NamedTuple):
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
+    after_exec: bool = False  # samples of the targets themselves only after they have executed another program
     hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
 
 
@@ -158,7 +160,7 @@ class KernelWalker:
         self._ready = READY
         self._user_epoch = USER_EPOCHS
         for pid in targets or ():
-            self.want(pid)
+            self.want(pid, after_exec=sampling.after_exec)
 
     def _open_maps(self, spans: int) -> None:
         program = self._program
@@ -223,8 +225,9 @@ class KernelWalker:
 
     # --- Processes ------------------------------------------------------------------------------------------------------------
 
-    def want(self, pid: int) -> None:
-        self._wanted.put(_U32.pack(pid), b"\1")
+    def want(self, pid: int, *, after_exec: bool = False) -> None:
+        """Take samples of the process and of children that it will have; `after_exec`: from when it executes another program."""
+        self._wanted.put(_U32.pack(pid), bytes([WANTED_AFTER_EXEC if after_exec else WANTED]))
 
     def epoch(self, pid: int) -> int:
         """Begin an epoch of the process's mappings: what was published before ends. Read the mappings, and publish them with it.

@@ -267,7 +267,7 @@ GLOBAL int step(struct sample *sample)
 	struct rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
-	u32 flags, guess = 0, guess_failed = END_GUESS_FAILED;
+	u32 flags, starts, guess = 0, guess_failed = END_GUESS_FAILED;
 	int found;
 
 	if (!sample)
@@ -284,11 +284,20 @@ GLOBAL int step(struct sample *sample)
 		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
+	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
+	if (found == RULE_UNPROVEN && starts)
+		found = RULE_NONE;
 	if (found == RULE_UNPROVEN)
 		found = known(sample, SP) && returns_from_signal(pc) ? RULE_NONE : END_NO_TABLE;
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
+	/* Where the kernel or a library has put the return address, no call ends there. */
+	if (!sample->exact && span->file != NO_FILE && (found == RULE_NONE || (found == FOUND && (rule.flags & (RULE_OUTERMOST | RULE_SIGNAL)))) &&
+	    !ends_call(pc))
+		packed++;
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
+	if (starts)
+		return END_OUTERMOST;
 	if (found >= 0)
 		return found;
 	fp_known = known(sample, FP);
@@ -598,14 +607,18 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 	u64 id = current_pid_tgid();
 	u32 tgid = id >> 32, cpu = this_cpu();
 	struct sample *sample;
+	u8 *asked;
 
 	if (tgid == 0) {
 		add(STAT_IDLE, 1);
 		return 0;
 	}
-	if (!settings.every_process && !map_lookup(&wanted, &tgid)) {
-		add(STAT_FILTERED, 1);
-		return 0;
+	if (!settings.every_process) {
+		asked = map_lookup(&wanted, &tgid);
+		if (!asked || *asked == WANTED_AFTER_EXEC) {
+			add(STAT_FILTERED, 1);
+			return 0;
+		}
 	}
 	add(STAT_SAMPLES, 1);
 	sample = map_lookup(&samples, &cpu);
@@ -634,7 +647,12 @@ INLINE void renew(u32 tgid)
 
 SECTION("raw_tp/sched_process_exec") int on_exec(struct tracepoint_context *context)
 {
-	renew(current_pid_tgid() >> 32);
+	u32 tgid = current_pid_tgid() >> 32;
+	u8 *asked = map_lookup(&wanted, &tgid);
+
+	renew(tgid);
+	if (asked)
+		*asked = WANTED;
 	return 0;
 }
 

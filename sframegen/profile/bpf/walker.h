@@ -70,6 +70,9 @@ struct rule {
 	u8 cfa_register, ra_register, fp_register, flags;
 };
 
+/* Whose samples are taken: from now on, or from the exec of another program on */
+enum { WANTED = 1, WANTED_AFTER_EXEC = 2 };
+
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.

@@ -12,8 +12,8 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
-from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, SpanColumns, Steps, TableColumns
-from sframegen.stack.abi.machines import conventions_of, ends_call, walked_machine
+from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
+from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
@@ -140,4 +140,5 @@ class _Code:
 
         contexts = conventions_of(self.abi).contexts
         signal = any(code(address - at, len(one.code)) == one.code for one in contexts for at in one.instructions)
-        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL
+        starts = starts_thread(self.abi, code, address)
+        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL | starts * STARTS_THREAD

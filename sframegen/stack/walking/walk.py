@@ -124,6 +124,8 @@ class StackWalker:
             if end == 9 and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
                 found = self.instead
                 end = -1
+            if end == 0 and not exact:  # OUTERMOST: where a library has put the return address, no call ends there
+                exact = not self.view.returns_to(pc)
             cfa = cursor.cfa if end < 0 or end == 1 else None  # NO_RETURN
             # What Frame(...) does, in a third of the time.
             frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, found.signal, guessed)))
