@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.profile.walk.steps import SpanColumns
 
 BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
@@ -48,6 +49,7 @@ CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 PRIORITY = -10
+LONG, SHARE = 0.05, 10  # seconds that it takes to publish a process, from which on that is done one tenth of the time
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -86,6 +88,8 @@ class KernelSession:
         self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
+        self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
+        self._columns: tuple[ProcessSpans, SpanColumns] = ((), span_columns(()))  # of the process that was walked last
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
         self._samples_on = False
@@ -338,6 +342,10 @@ class KernelSession:
             return
         due, self._due = self._due, set()
         for pid in due:
+            began = time.monotonic()
+            if began < self._publish_at.get(pid, 0):  # meanwhile its stacks are walked here
+                self._due.add(pid)
+                continue
             epoch = self._walker.epoch(pid)
             # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self.follower.scan(pid) else None
@@ -350,6 +358,9 @@ class KernelSession:
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if pid not in self.collected.perf_maps and any(not span.file for span in spans):
                     self.collected.perf_maps[pid] = PerfMap(pid)
+            took = time.monotonic() - began
+            if took > LONG:
+                self._publish_at[pid] = began + SHARE * took
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
@@ -357,6 +368,7 @@ class KernelSession:
             del self.collected.perf_maps[pid]
         self._sampled.discard(pid)
         self._due.discard(pid)
+        self._publish_at.pop(pid, None)
         self._made.forget(pid)
 
     # -- stacks that are walked here
@@ -387,7 +399,9 @@ class KernelSession:
         if known is None:
             self._new.append(record)
             return
-        end = self._copies.walk(span_columns(known), record.where, record.stack_start, record.stack)
+        if self._columns[0] is not known:
+            self._columns = (known, span_columns(known))
+        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
             if missing:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,6 @@ from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [needs_bpf, pytest.mark.once]
 
@@ -44,6 +44,7 @@ int main(int count, char **arguments) {
 }
 """
 CHAIN_FRAMES = ["_start", "main", "outer", "middle", "inner"]
+PROC = Path("/proc")
 LONG_ENOUGH = "300000"
 
 
@@ -202,6 +203,33 @@ def test_a_new_thread_has_no_caller(backend: str, tmp_path: Path) -> None:
     assert first
     assert all(stack["complete"] for stack in first)
     assert not any("clone" in functions(profile, stack)[1:2] for stack in new if not stack["complete"])
+
+
+MAPPINGS = """
+#include <sys/mman.h>
+volatile unsigned long sum;
+int main(void) {
+    char *area = mmap(0, 20000 * 8192l, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (long n = 0; n < 20000; n++) mprotect(area + n * 8192, 4096, PROT_READ | PROT_EXEC);
+    for (;;) {
+        void *more = mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (int i = 0; i < 3000000; i++) sum += i;
+        munmap(more, 4096);
+    }
+}
+"""
+
+
+def test_a_process_with_very_many_mappings_that_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "maps.c").write_text(MAPPINGS)
+    subprocess.run(["gcc", "-O2", tmp_path / "maps.c", "-o", tmp_path / "maps"], check=True)
+    with subprocess.Popen([tmp_path / "maps"]) as process:
+        while len((PROC / str(process.pid) / "maps").read_bytes().splitlines()) < 40_000:
+            time.sleep(0.1)
+        profile = json.loads(sframegen("--json", "-F", 99, "--duration", 3, process.pid).stdout)
+        process.kill()
+    assert profile["complete"] > 10
+    assert sum(profile["lost"].values()) <= profile["samples"] / 10
 
 
 PUT_THERE = """

@@ -183,9 +183,16 @@ class Processes:
         before = state.at(time) if state else None
         if state is None or not state.spans or not before:
             return
-        gone = {id(span) for span in before if span.start < end and start < span.end}  # an equal one may be there since
-        left = tuple(span for span in state.spans if id(span) not in gone)
-        if len(left) < len(state.spans):
+        found = _within(before, start, end)
+        if not found:
+            return
+        gone = {id(span) for span in found}  # an equal one may be there since
+        low, high = found[0].start, found[-1].end
+        here = _within(state.spans, low, high)
+        left = tuple(span for span in here if id(span) not in gone)
+        if len(left) < len(here):
+            first = bisect_right(state.spans, low, key=_end)
+            left = (*state.spans[:first], *left, *state.spans[first + len(here) :])
             self._set_spans(state, max(time, state.versions[-1].since), left)
             self.changed.add(pid)
 
@@ -284,6 +291,12 @@ def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan])
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
     right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
     return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
+
+
+def _within(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
+    """Return the spans with an address in [start, end)."""
+    first = bisect_right(spans, start, key=_end)
+    return spans[first : bisect_left(spans, end, lo=first, key=_start)]
 
 
 def _cost(version: Version) -> int:
