@@ -29,7 +29,7 @@ from sframegen.stack.walking.ends import COMPLETE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.profile.collected import Collected
+    from sframegen.profile.collected import Collected, Stack
     from sframegen.stack.walking.ends import End
 
 FREQUENCY = 499
@@ -106,8 +106,8 @@ def main() -> None:
         megabytes = data.stat().st_size / 1e6
     print(f"{' '.join(command)}, {build_kind()}:")
     print(f"{len(ours.stacks)} samples with copies of {size} bytes, {megabytes:.0f} MB")
-    moments = collected.moments or []
-    complete = {key_of(moment.stack.tid, moment.nanoseconds) for moment in moments if moment.stack.end in COMPLETE}
+    moments = sampled(collected)
+    complete = {key for key, stack in moments if stack.end in COMPLETE}
     print(f"ours: {len(complete)} of {len(moments)} reach the outermost frame; ends {ends(collected)}; lost {dict(collected.lost)}")
     for name, timed in (("ours, all of it", ours), ("ours, the walks alone", alone), ("perf script", perf)):
         print(f"{name}: {timed.seconds:.2f} s, {timed.frames} frames, {1e6 * timed.seconds / max(timed.frames, 1):.2f} µs a frame")
@@ -142,7 +142,12 @@ def places(packed: int, collected: Collected) -> set[int]:
 
 
 def stacks_of(collected: Collected) -> dict[Key, list[int]]:
-    return {key_of(one.stack.tid, one.nanoseconds): list(one.stack.frames) for one in collected.moments or []}
+    return {key: list(stack.frames) for key, stack in sampled(collected)}
+
+
+def sampled(collected: Collected) -> list[tuple[Key, Stack]]:
+    found = ((nanoseconds, collected.stacks.stack(row)) for nanoseconds, _, row in collected.stacks.moments or ())
+    return [(key_of(stack.tid, nanoseconds), stack) for nanoseconds, stack in found]
 
 
 def key_of(tid: int, nanoseconds: int) -> Key:
@@ -151,8 +156,8 @@ def key_of(tid: int, nanoseconds: int) -> Key:
 
 def ends(collected: Collected) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for stack, count in collected.counts.items():
-        counted[stack.end.name] += count
+    for stack in collected.stacks:
+        counted[stack.end.name] += stack.samples
     return dict(counted)
 
 

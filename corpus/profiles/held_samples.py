@@ -160,17 +160,17 @@ class HeldSamples:
         held = sample.registers
         start = Start(held.registers, ALL_REGISTERS, held.pc)
         end = self._copies.walk(span_columns(self.spans(sample.pid)), start, copy.start, copy.stack)
-        return Walked(self._copies.frames(), end)
+        return Walked(tuple(self._copies.frames()), end)
 
     def _walked(self, record: NewStack | Unfinished) -> Walked:
         """What the kernel program found, or what can be found where it stopped."""
         if isinstance(record, NewStack):
-            return Walked(record.frames, record.end)
+            return Walked(tuple(record.frames), record.end)
         spans = self._follower.spans(record.pid, record.nanoseconds)
         if spans is None:
             return Walked(tuple(record.where.frames), record.end)
         end = self._copies.walk(span_columns(spans), record.where, record.stack_start, record.stack)
-        return Walked(self._copies.frames(), end)
+        return Walked(tuple(self._copies.frames()), end)
 
     def _publish(self, *pids: int) -> None:
         """Give the kernel program the mappings of the processes, and of others that have changed, and the tables for them."""

@@ -238,7 +238,8 @@ class Shown(NamedTuple):
             with self.run.file(path):
                 write_profile(named, path)
         if self.as_json:
-            click.echo("".join(summary(named)), nl=False)
+            for part in summary(named):
+                click.echo(part, nl=False)
         elif self.output:
             for line in totals(named):
                 note(line)

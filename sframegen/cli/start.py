@@ -10,6 +10,9 @@ import sys
 
 gc.set_threshold(1_000_000)  # many small tuples are made and none in circles: looking for these took a seventh of the time
 
+# Bytes of address space that the command line takes. CPython 3.13, importing it with less, may handle a MemoryError for ever.
+NEEDED = 8 << 20
+
 # Until there is something to clean up, Ctrl-C ends the program as it ends others, and not by an exception with its traceback.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -18,6 +21,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 def main() -> None:
     """Ends the process."""
     try:
+        bytes(NEEDED)
         open_standard_streams()
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 

@@ -2,45 +2,82 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.packed_frames import files_in_frames
+from sframegen.profile.limits import MAX_FILES
+from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
+from sframegen.profile.stacks.growing import Room
+from sframegen.profile.stacks.moments import Moments
+from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
+    from cfi.columns import Column
     from sframegen.profile.following.files import TracedFile
     from sframegen.stack.names.perf_map import PerfMap
-    from sframegen.stack.walking.ends import End
+
+FILES = MAX_FILES + 2  # numbers in packed frames: of no file and of the kernel, too
 
 
 class Stack(NamedTuple):
-    """Make it with `of`. Its frames are kept as bytes: in an hour of a busy machine there are hundreds of thousands of stacks."""
+    """A stack and how often it was sampled. `frames`: packed, the innermost first; kernel frames come before user frames."""
 
     pid: int
     tid: int  # 0 if threads are not told apart
-    words: bytes
+    frames: tuple[int, ...]
     end: End
-
-    @classmethod
-    def of(cls, pid: int, tid: int, frames: Iterable[int], end: End) -> Stack:
-        """`frames`: packed, the innermost first; kernel frames come before user frames."""
-        return cls(pid, tid, array("Q", frames).tobytes(), end)
-
-    @property
-    def frames(self) -> tuple[int, ...]:
-        return tuple(memoryview(self.words).cast("Q"))
+    samples: int
 
 
-class Moment(NamedTuple):
-    """One sample: when, on which CPU, and its stack. Kept only for formats that show time; the others need counts only."""
+class Stacks:
+    """The stacks of a profile, in a tree. `moments`: None if the time of samples is not kept."""
 
-    nanoseconds: int  # CLOCK_MONOTONIC
-    cpu: int
-    stack: Stack
+    def __init__(self, *, moments: bool = False, room: Room | None = None) -> None:
+        self.room = room or Room()
+        self.tree = CallTree(self.room)
+        self.frames = PackedFrames(self.room, FILES)
+        self.tasks = SampledTasks()
+        self.moments = Moments(self.room) if moments else None
+        self.samples = 0
+
+    def row(self, task: int, frames: Column, end: End) -> int:
+        """The row of a stack, packed, the innermost frame first; it may have no samples yet. Raises OSError, MemoryError."""
+        node = self.frames.add(self.tree, frames, self.tasks[task].pid)
+        return self.tree.row(node, end, task)
+
+    def count(self, row: int, samples: int = 1, weight: int = 0) -> None:
+        self.tree.count(row, samples, weight)
+        self.samples += samples
+
+    def keep_threads(self, tids: frozenset[int]) -> None:
+        """Drop the samples of all other threads; of none if there are no `tids`."""
+        if not tids:
+            return
+        tree = self.tree
+        for row, task in enumerate(tree.rows.second[: tree.rows.count]):
+            if self.tasks[task].tid not in tids:
+                self.samples -= tree.samples[row]
+                tree.samples[row] = tree.weights[row] = 0
+
+    def used_files(self) -> set[int]:
+        """The numbers of all files in the stacks."""
+        return {number for number, used in enumerate(bytes(self.frames.used)) if used}
+
+    def __iter__(self) -> Iterator[Stack]:
+        """Those with samples, in the order in which they came."""
+        return (self.stack(row) for row in range(self.tree.rows.count) if self.tree.samples[row])
+
+    def stack(self, row: int) -> Stack:
+        tree, nodes, frames, node = self.tree, self.tree.nodes, [], self.tree.node_of(row)
+        while node:
+            frames.append(self.frames.numbers.first[nodes.first[node]])
+            node = nodes.second[node]
+        pid, tid, _, _ = self.tasks[tree.rows.second[row]]
+        return Stack(pid, tid, tuple(frames), End(tree.end_of(row)), tree.samples[row])
 
 
 @dataclass
@@ -52,30 +89,19 @@ class Collected:
     frequency: int
     started: float = 0.0  # seconds since 1970
     seconds: float = 0.0  # how long it sampled
-    counts: Counter[Stack] = field(default_factory=Counter)
-    moments: list[Moment] | None = None
+    stacks: Stacks = field(default_factory=Stacks)
     lost: Counter[str] = field(default_factory=Counter)
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
-    commands: dict[int, str] = field(default_factory=dict)  # names of processes, by pid
-    threads: dict[int, str] = field(default_factory=dict)  # names of threads, by tid
     # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
-    @property
-    def samples(self) -> int:
-        return self.counts.total()
-
     def keep_threads(self, tids: frozenset[int]) -> None:
-        """Drop the stacks of all other threads; of none if there are no `tids`. A note names those without samples."""
-        if not tids:
-            return
-        seen = {stack.tid for stack in self.counts}
-        self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
-        for stack in [stack for stack in self.counts if stack.tid not in tids]:
-            del self.counts[stack]
-        if self.moments is not None:
-            self.moments = [moment for moment in self.moments if moment.stack.tid in tids]
+        """Drop the samples of all other threads; of none if there are no `tids`. A note names those without samples."""
+        self.stacks.keep_threads(tids)
+        if tids:
+            seen = {stack.tid for stack in self.stacks}
+            self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
 
 
 MAX_NAMED = 3  # files in one note
@@ -83,9 +109,8 @@ MAX_NAMED = 3  # files in one note
 
 def notes_on_files(collected: Collected) -> list[str]:
     """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
-    numbers = files_in_frames(packed for stack in collected.counts for packed in stack.frames)
     paths: dict[str, list[str]] = {}
-    for number in sorted(numbers & collected.files.keys()):
+    for number in sorted(collected.stacks.used_files() & collected.files.keys()):
         if why := collected.files[number].why:
             paths.setdefault(why, []).append(collected.files[number].path)
     return [

@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import time
+from array import array
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import LOST, Guard, KernelWalker, Sampling, Statistic
-from sframegen.profile.collected import Collected, Moment, Stack, notes_on_files
+from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
-from sframegen.profile.packed_frames import files_in_frames
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -33,7 +33,9 @@ from sframegen.stack.walking.ends import End
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi.columns import Column
     from sframegen.elf.file import ElfFile
+    from sframegen.profile.bpf.kernel_walker import CountKey
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
@@ -55,6 +57,9 @@ TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 NOT_RECEIVED = "the stack was not received"
+NO_ROOM = "there was no room for more stacks, in memory or on the disk"
+KEPT_ROWS = 4  # times that the maps of counts were read
+NO_FRAMES = array("Q")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
 
@@ -73,19 +78,15 @@ class KernelSession:
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         hertz = plan.event.hertz(plan.frequency)
-        self.collected = Collected(plan.event.name, BACKEND, hertz, moments=[] if plan.moments else None)
+        self.collected = Collected(plan.event.name, BACKEND, hertz, stacks=Stacks(moments=plan.moments))
         self.collected.notes += plan.event.notes(plan.frequency)
-        self._stack: dict[tuple[int, int, int], Stack] = {}  # by hash, pid and tid, as the kernel program counts
-        self._words: dict[bytes, bytes] = {}
-        self._finished: Counter[Stack] = Counter()  # what was walked here
-        self._counts: Counter[tuple[int, int, int]] = Counter()
-        self._moments: list[SampledMoment] = []
+        # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
+        self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
         self._waiting: deque[Waiting] = deque()  # for a table
         self._waiting_bytes = 0
-        self._in_stacks: set[int] = set()  # files that have samples
         self._building: set[int] = set()  # files whose tables are being made
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
@@ -181,14 +182,14 @@ class KernelSession:
             self._receive()
         self._walk_again(self._stop_waiting_for_proofs())
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._counts.update(self._walker.take_counts())
+        self._take_counts()
         self._assemble()
         return collected
 
     @property
     def samples(self) -> int:
         """How many were taken so far, without those that wait to be walked."""
-        return self._counts.total() + self._finished.total()
+        return self.collected.stacks.samples
 
     # -- what came
 
@@ -202,7 +203,7 @@ class KernelSession:
             self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
-        self._counts.update(self._walker.take_counts())
+        self._take_counts()
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
@@ -211,17 +212,44 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._in_stacks.update(files_in_frames(record.frames))
-                    stack = Stack.of(record.pid, record.tid, record.frames, record.end)
-                    words = self._words.setdefault(stack.words, stack.words)  # many processes have the same stacks
-                    self._stack[record.hash, record.pid, record.tid] = stack._replace(words=words)
-                    self.collected.commands.setdefault(record.pid, record.comm)
+                    row = self._row(record, record.frames, record.end)
+                    if row is not None:
+                        self._rows[-1][record.hash, record.pid, record.tid] = row
                 case Unfinished():
                     self._wait_for(record)
                 case SampledMoment():
-                    self._moments.append(record)
+                    row = self._row_of((record.hash, record.pid, record.tid))
+                    if row is not None and self.collected.stacks.moments is not None:
+                        self.collected.stacks.moments.add(record.nanoseconds, record.cpu, row)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
+
+    def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
+        """The row of a stack in the tree; None if there is no room for it."""
+        stacks, pid = self.collected.stacks, record.pid
+        processes = self.follower.processes
+        task = stacks.tasks.number(pid, record.tid if self.plan.tells_threads else 0, processes.program(pid))
+        stacks.tasks.name(task, processes.name_of(pid) or record.comm, record.comm if self.plan.tells_threads else "")
+        try:
+            return stacks.row(task, frames, end)
+        except (MemoryError, OSError):
+            self.collected.lost[NO_ROOM] += 1
+            return None
+
+    def _row_of(self, key: CountKey) -> int | None:
+        """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
+        return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
+
+    def _take_counts(self) -> None:
+        counts = self._walker.take_counts()
+        for key, count in counts.items():
+            row = self._row_of(key)
+            if row is None:
+                self.collected.lost[NOT_RECEIVED] += count
+            else:
+                self.collected.stacks.count(row, count)
+        if counts:
+            self._rows.append({})
 
     def _check_now_and_then(self) -> None:
         """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
@@ -229,6 +257,7 @@ class KernelSession:
         if now < self._check_at:
             return
         self._check_at = now + CHECK_INTERVAL
+        self.collected.stacks.room.rest()
         self.follower.check_files()
         self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
@@ -247,7 +276,7 @@ class KernelSession:
 
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
-        used = self.follower.processes.files_in_use() | self._in_stacks | self._building
+        used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
         used.update(span.file for one in self._waiting for span in one.spans)
         for number in self._files.release(used):
             self._copies.forget(number)
@@ -258,7 +287,6 @@ class KernelSession:
         self._sampled.add(record.pid)
         if record.end is not End.NO_TABLE:
             self._due.add(record.pid)
-        self.collected.commands.setdefault(record.pid, record.comm)
         self._new.append(record)
 
     # -- tables
@@ -268,7 +296,9 @@ class KernelSession:
         return file.elf if file else None
 
     def _request_tables(self) -> None:
+        private = self.collected.stacks.frames.private
         for file in self._files.take_new():
+            private[file.number] = file.made
             if file.elf is not None:
                 self._building.add(file.number)
                 self._builder.request(file.number, file.elf)
@@ -366,6 +396,7 @@ class KernelSession:
         self._walker.forget(pid)
         if (names := self.collected.perf_maps.get(pid)) and not names.end():
             del self.collected.perf_maps[pid]
+        self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._due.discard(pid)
         self._publish_at.pop(pid, None)
@@ -410,12 +441,13 @@ class KernelSession:
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
-        tid = record.tid if self.plan.tells_threads else 0
-        stack = Stack.of(record.pid, tid, self._copies.frames(), end)
-        self._in_stacks.update(files_in_frames(stack.frames))
-        self._finished[stack] += 1
-        if self.collected.moments is not None:
-            self.collected.moments.append(Moment(record.nanoseconds, record.cpu, stack))
+        row = self._row(record, self._copies.frames(), end)
+        if row is None:
+            return
+        stacks = self.collected.stacks
+        stacks.count(row)
+        if stacks.moments is not None:
+            stacks.moments.add(record.nanoseconds, record.cpu, row)
 
     def _wait(self, one: Waiting) -> None:
         self._waiting.append(one)
@@ -428,25 +460,13 @@ class KernelSession:
 
     def _assemble(self) -> None:
         collected = self.collected
-        collected.counts.update(self._finished)
-        for key, count in self._counts.items():
-            stack = self._stack.get(key)
-            if stack is None:
-                collected.lost[NOT_RECEIVED] += count
-            else:
-                collected.counts[stack] += count
-        if collected.moments is not None:
-            for moment in self._moments:
-                tid = moment.tid if self.plan.tells_threads else 0
-                stack = self._stack.get((moment.hash, moment.pid, tid))
-                if stack and stack in collected.counts:
-                    collected.moments.append(Moment(moment.nanoseconds, moment.cpu, stack))
-            collected.moments.sort(key=lambda moment: moment.nanoseconds)
+        stacks = collected.stacks
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
         if self.plan.idle and totals[Statistic.IDLE]:
-            collected.counts[Stack.of(0, 0, (), End.KERNEL_THREAD)] = totals[Statistic.IDLE]
-            collected.commands[0] = IDLE
+            idle = stacks.tasks.number(0, 0)
+            stacks.tasks.name(idle, IDLE)
+            stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), totals[Statistic.IDLE])
         collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
         if self.follower.lost:
             collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
@@ -454,12 +474,6 @@ class KernelSession:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros
         collected.files = self._files.by_number
-        processes = self.follower.processes
-        for stack in collected.counts:
-            if name := processes.name_of(stack.pid):
-                collected.commands[stack.pid] = name
-            if stack.tid:
-                collected.threads[stack.tid] = self.follower.thread_name(stack.pid, stack.tid)
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
         collected.notes += notes_on_files(collected)

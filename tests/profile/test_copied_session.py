@@ -48,15 +48,16 @@ try:
     with CopiedSession(ProfilePlan(frozenset({target.pid}), event_named("cpu-clock"), 199, threads=True)) as session:
         session.begin()
         target.stdin.close()
-        while session.collected.samples < 200 or len(session.collected.threads) < 3:
+        while session.samples < 200 or len(session.collected.stacks.tasks) < 3:
             session.turn()
         found = session.finish()
 finally:
     import os
     os.killpg(target.pid, signal.SIGKILL)
-stacks = [(stack.end.name, len(stack.frames), count) for stack, count in found.counts.items()]
-guessed = sum(count for stack, count in found.counts.items() if any(unpacked_frame(frame).guessed for frame in stack.frames))
-print(json.dumps([stacks, guessed, len(found.commands), dict(found.lost), [file.path for file in found.files.values()]]))
+stacks = [(stack.end.name, len(stack.frames), stack.samples) for stack in found.stacks]
+guessed = sum(stack.samples for stack in found.stacks if any(unpacked_frame(frame).guessed for frame in stack.frames))
+pids = {stack.pid for stack in found.stacks}
+print(json.dumps([stacks, guessed, len(pids), dict(found.lost), [file.path for file in found.files.values()]]))
 """
 )
 

@@ -69,6 +69,6 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
                 collected = session.finish()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-    paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.counts if stack.frames}
+    paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths

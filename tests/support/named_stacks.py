@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
+from sframegen.profile.stacks.moments import Moments
+from sframegen.stack.walking.ends import End
 
-ENDS = {True: "the outermost frame", False: "no rule describes this code"}
+ENDS = {True: End.OUTERMOST, False: End.NO_RULE}
 
 
 def frame(text: str) -> NamedFrame:
@@ -29,11 +31,22 @@ def stack_of(
     frames: list[NamedFrame], count: int = 1, *, pid: int = 7, tid: int = 0, process: str = "program", thread: str = "program"
 ) -> NamedStack:
     complete = not frames or frames[0] is not MISSING
-    return NamedStack(pid, tid, process, thread, tuple(frames), ENDS[complete], complete, count)
+    return NamedStack(pid, tid, process, thread, tuple(frames), ENDS[complete], count)
 
 
 def named(*stacks: NamedStack, by: str = "comm") -> Named:
-    return group_stacks(Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0, [*stacks]), by)
+    profile = Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0)
+    for one in stacks:
+        profile.add(one)
+    return group_stacks(profile, by)
+
+
+def with_moments(profile: Named, *moments: tuple[int, NamedStack]) -> Named:
+    """`moments`: nanoseconds, one of the stacks of the profile."""
+    profile.moments = Moments(profile.room)
+    for nanoseconds, one in moments:
+        profile.moments.add(nanoseconds, 0, profile.add(one._replace(samples=0)))
+    return profile
 
 
 EXAMPLE = (

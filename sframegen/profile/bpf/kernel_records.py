@@ -27,7 +27,7 @@ class NewStack(NamedTuple):
     tid: int  # 0 if threads are not told apart
     end: End
     comm: str
-    frames: tuple[int, ...]
+    frames: memoryview
 
 
 class Unfinished(NamedTuple):
@@ -78,7 +78,8 @@ def decode_record(record: bytes) -> KernelRecord:
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
         _, end, _, key, pid, tid, number, _, comm = _STACK.unpack_from(record)
-        return NewStack(key, pid, tid, End(end), _name(comm), struct.unpack_from(f"={number}Q", record, _STACK.size))
+        words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
+        return NewStack(key, pid, tid, End(end), _name(comm), words)
     _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
     _, end, time, _, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
     at = _STOPPED.size + _STACK.size

@@ -10,7 +10,7 @@ from enum import IntEnum
 from itertools import pairwise
 from time import monotonic, monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
@@ -34,6 +34,7 @@ COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1024 * MIB
+TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -46,6 +47,8 @@ _STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
 WANTED, WANTED_AFTER_EXEC = 1, 2
+
+CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
 EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
@@ -155,7 +158,7 @@ class KernelWalker:
         self._extent_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of each loaded table
         self._links: dict[int, int] = {}  # by CPU
-        self._taken: Counter[tuple[int, int, int]] = Counter()
+        self._taken: Counter[CountKey] = Counter()
         self._new_stacks, self._turned = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
@@ -371,10 +374,10 @@ class KernelWalker:
         for key, value in counts.items(COUNTS, take=True):
             self._taken[_COUNT_KEY.unpack(key)] += int.from_bytes(value, "little")
 
-    def take_counts(self) -> Counter[tuple[int, int, int]]:
+    def take_counts(self) -> Counter[CountKey]:
         """Return what is new of the samples of each stack, (hash, pid, tid) of NewStack; all of it once it is detached."""
         if self._links:
-            if monotonic() - self._turned > GRACE:
+            if monotonic() - self._turned > TURN:
                 self._turn()
         else:
             for counts in self._counts:

@@ -6,7 +6,7 @@ import select
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.collected import Collected, Stacks
 from sframegen.profile.events.event_records import REGISTERS_64
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
@@ -18,7 +18,7 @@ from sframegen.stack.walking.step import REGISTERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi.columns import Bytes
+    from cfi.columns import Bytes, Column
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.profile.events.event_records import SampleRecord
@@ -76,7 +76,7 @@ class CopiedSample(NamedTuple):
     nanoseconds: int
     cpu: int
     pid: int
-    tid: int
+    task: int
     start: Start
     stack_start: int
     stack: Bytes
@@ -90,7 +90,7 @@ class WalkQueue:
         self,
         walker: CopyWalker,
         request: Callable[[int], None],
-        done: Callable[[CopiedSample, End, tuple[int, ...]], None],
+        done: Callable[[CopiedSample, End, Column], None],
     ) -> None:
         self.walker = walker
         self.bytes = 0  # of stacks that wait
@@ -136,7 +136,7 @@ class Counting:
 
     def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, wanted: Wanted) -> None:
         self.collected = collected
-        collected.moments = [] if wanted.moments else None
+        collected.stacks = Stacks(moments=wanted.moments)
         self._builder = builder
         self._wanted = wanted
         self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
@@ -148,8 +148,9 @@ class Counting:
         if spans is None:
             self._lose(End.NO_PROCESS.words)
             return
-        name = self.collected.commands[pid] = processes.name_of(pid)
-        self.collected.threads[tid] = processes.thread_name_of(pid, tid) or name
+        tasks, name = self.collected.stacks.tasks, processes.name_of(pid)
+        task = tasks.number(pid, tid if self._wanted.threads else 0, processes.program(pid))
+        tasks.name(task, name, processes.thread_name_of(pid, tid) or name)
         if sample.registers_abi != REGISTERS_64:
             self._lose(NO_64_BITS if sample.registers_abi else NO_REGISTERS)
             return
@@ -160,7 +161,7 @@ class Counting:
         if self._wanted.kernel:
             start = start._replace(frames=_kernel_frames(sample.callchain))
         copied = CopiedSample(
-            sample.time, sample.cpu, sample.pid, sample.tid, start, start.values[layout.sp], sample.stack, spans
+            sample.time, sample.cpu, sample.pid, task, start, start.values[layout.sp], sample.stack, spans
         )  # fmt: skip
         self._queue.add(copied)
         self.take_tables(wait=self._queue.bytes > MAX_IN_ORDER)
@@ -206,11 +207,12 @@ class Counting:
         else:
             self._builder.request(number, file.elf)
 
-    def _done(self, sample: CopiedSample, end: End, frames: tuple[int, ...]) -> None:
-        stack = Stack.of(sample.pid, sample.tid if self._wanted.threads else 0, frames, end)
-        self.collected.counts[stack] += 1
-        if self.collected.moments is not None:
-            self.collected.moments.append(Moment(sample.nanoseconds, sample.cpu, stack))
+    def _done(self, sample: CopiedSample, end: End, frames: Column) -> None:
+        stacks = self.collected.stacks
+        row = stacks.row(sample.task, frames, end)
+        stacks.count(row)
+        if stacks.moments is not None:
+            stacks.moments.add(sample.nanoseconds, sample.cpu, row)
 
 
 def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from sframegen.profile.report.counted import count_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.profile.report.named import Named, NamedStack
+    from sframegen.profile.report.named import Named
+    from sframegen.profile.stacks.tasks import Task
 
-GROUPS: dict[str, Callable[[NamedStack], str]] = {
-    "comm": lambda stack: stack.thread or stack.process or str(stack.tid or stack.pid),
-    "pid": lambda stack: f"{stack.process} (pid {stack.pid})",
-    "tid": lambda stack: f"{stack.thread or stack.process} (tid {stack.tid or stack.pid})",
-    "object": lambda stack: (stack.frames[-1].object if stack.frames else "") or "[unknown]",
+OBJECT = "object"
+UNKNOWN = "[unknown]"
+OF_TASKS: dict[str, Callable[[Task], str]] = {
+    "comm": lambda task: task.thread or task.process or str(task.tid or task.pid),
+    "pid": lambda task: f"{task.process} (pid {task.pid})",
+    "tid": lambda task: f"{task.thread or task.process} (tid {task.tid or task.pid})",
 }
+GROUPS = (*OF_TASKS, OBJECT)
 
 
 def group_stacks(named: Named, by: str) -> Named:
-    """Give each stack its group. `by`: a key of GROUPS."""
-    for stack in named.stacks:
-        stack.group = GROUPS[by](stack)
-    named.by = by
+    """Give each row its group. `by`: one of GROUPS."""
+    numbers: dict[str, int] = {}
+    tree, places = named.tree, named.places
+    if by == OBJECT:
+        of_site = [numbers.setdefault(site.object or UNKNOWN, len(numbers)) for site in places.sites]
+        none = numbers.setdefault(UNKNOWN, len(numbers))
+        nodes = map(tree.node_of, range(tree.rows.count))
+        frames, sites = tree.nodes.first, places.numbered.second
+        groups = [of_site[sites[frames[node]]] if node else none for node in nodes]
+    else:
+        of_task = [numbers.setdefault(OF_TASKS[by](task), len(numbers)) for task in named.tasks]
+        groups = [of_task[task] for task in tree.rows.second[: tree.rows.count]]
+    named.by, named.groups, named.group_of = by, [*numbers], array("I", groups)
     return named
 
 
 def counts_of_groups(named: Named) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for stack in named.stacks:
-        counts[stack.group] += stack.count
-    return counts
+    totals = array("Q", bytes(8 * len(named.groups)))
+    count_groups(named.tree, named.group_of, totals)
+    return Counter({group: count for group, count in zip(named.groups, totals, strict=True) if count})

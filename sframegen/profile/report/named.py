@@ -1,14 +1,30 @@
-"""Stacks with names, as every format gets them."""
+"""Stacks with names, as every format gets them: one tree of places, whose rows count samples."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.profile.report.counted import count_samples, mark_nodes
+from sframegen.profile.stacks.call_tree import CallTree
+from sframegen.profile.stacks.growing import Room
+from sframegen.profile.stacks.numbered import Numbered
+from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.stack.walking.ends import COMPLETE, End
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.profile.stacks.moments import Moments
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 CALLERS_UNKNOWN = "[callers unknown]"
+MAX_DEPTH = 1 << 13  # frames of a stack
+NO_ADDRESS = (1 << 64) - 1
 
 
 class FrameKind(Enum):
@@ -39,8 +55,34 @@ class NamedFrame(NamedTuple):
 MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, FrameKind.MISSING)
 
 
-@dataclass(eq=False)
-class NamedStack:
+class FramePlaces:
+    """What the frames of a tree are: a place is a site, which is a frame without its address, and an address."""
+
+    def __init__(self, room: Room) -> None:
+        self.sites: list[NamedFrame] = []
+        self.numbered = Numbered(room)  # (address, number of the site)
+        self._numbers: dict[NamedFrame, int] = {}
+
+    def __len__(self) -> int:
+        return self.numbered.count
+
+    def __getitem__(self, number: int) -> NamedFrame:
+        address = self.numbered.first[number]
+        return self.sites[self.numbered.second[number]]._replace(address=None if address == NO_ADDRESS else address)
+
+    def __iter__(self) -> Iterator[NamedFrame]:
+        return map(self.__getitem__, range(len(self)))
+
+    def number(self, frame: NamedFrame) -> int:
+        """The number of a place, which may be new. Raises OSError, MemoryError."""
+        address, site = frame.address, frame._replace(address=None)
+        number = self._numbers.setdefault(site, len(self.sites))
+        if number == len(self.sites):
+            self.sites.append(site)
+        return self.numbered.of(NO_ADDRESS if address is None else address, number)
+
+
+class NamedStack(NamedTuple):
     """`frames`: the outermost first; MISSING is the first if the walk did not reach the outermost. `end`: why the walk ended."""
 
     pid: int
@@ -48,38 +90,96 @@ class NamedStack:
     process: str
     thread: str
     frames: tuple[NamedFrame, ...]
-    end: str
-    complete: bool
-    count: int
-    group: str = ""  # the outermost level of pictures and tables: grouping.py
+    end: End
+    samples: int
+    group: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return self.end in COMPLETE
 
     @property
     def labels(self) -> tuple[str, ...]:
         return (self.group, *(frame.label for frame in self.frames))
 
 
-class NamedMoment(NamedTuple):
-    nanoseconds: int  # CLOCK_MONOTONIC
-    cpu: int
-    stack: NamedStack
-
-
 @dataclass(eq=False)
 class Named:
-    """The fields of Collected that concern users, and the stacks; `by`: what the stacks are grouped by."""
+    """The fields of Collected that concern users, and the stacks.
+
+    `groups`, `group_of`: the outermost level of pictures and tables (grouping.py), for each row of the tree a number.
+    """
 
     event: str
     backend: str
     frequency: int
     started: float  # seconds since 1970
     seconds: float
-    stacks: list[NamedStack]
-    moments: list[NamedMoment] | None = None
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
+    tasks: SampledTasks = field(default_factory=SampledTasks)
+    moments: Moments | None = None  # with the rows of the tree
+    room: Room = field(default_factory=Room)
     by: str = ""
+    groups: list[str] = field(default_factory=list)
+    group_of: array[int] = field(default_factory=lambda: array("I"))
+
+    def __post_init__(self) -> None:
+        self.tree = CallTree(self.room)
+        self.places = FramePlaces(self.room)
+
+    def add(self, stack: NamedStack) -> int:
+        """Count a stack, with the number of its task in `tasks`, and return its row."""
+        node = 0
+        for frame in stack.frames:
+            node = self.tree.nodes.of(self.places.number(frame), node)
+        task = self.tasks.number(stack.pid, stack.tid)
+        self.tasks.name(task, stack.process, stack.thread)
+        row = self.tree.row(node, stack.end, task)
+        self.tree.count(row, stack.samples, 0)
+        return row
+
+    def rows(self) -> Iterator[int]:
+        """Those that have samples."""
+        samples = self.tree.samples
+        return (row for row in range(self.tree.rows.count) if samples[row])
+
+    def stack(self, row: int) -> NamedStack:
+        tree, nodes = self.tree, self.tree.nodes
+        task = self.tasks[tree.rows.second[row]]
+        frames, node = [], tree.node_of(row)
+        while node:
+            frames.append(self.places[nodes.first[node]])
+            node = nodes.second[node]
+        group = self.groups[self.group_of[row]] if self.groups else ""
+        end = End(tree.end_of(row))
+        return NamedStack(*task, tuple(reversed(frames)), end, tree.samples[row], group)
 
     @property
+    def stacks(self) -> list[NamedStack]:
+        """All of them: for few."""
+        return [self.stack(row) for row in self.rows()]
+
+    @cached_property
+    def ends(self) -> Counter[End]:
+        """Samples by the end of their walks, once all are counted."""
+        return self._counted[0]
+
+    @cached_property
     def samples(self) -> int:
-        return sum(stack.count for stack in self.stacks)
+        """The samples of the whole profile, once all are counted."""
+        return self.ends.total()
+
+    @property
+    def guessed(self) -> int:
+        """Samples with a frame that a frame pointer led to."""
+        return self._counted[1]
+
+    @cached_property
+    def _counted(self) -> tuple[Counter[End], int]:
+        by_end = array("Q", bytes(8 * (max(End) + 1)))
+        flags = bytearray(self.tree.nodes.count)
+        mark_nodes(self.tree.nodes, self.places.numbered, bytes(site.guessed for site in self.places.sites), flags)
+        guessed = count_samples(self.tree, flags, by_end)
+        return Counter({End(number): count for number, count in enumerate(by_end) if count}), guessed

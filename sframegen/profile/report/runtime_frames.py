@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.named import FrameKind, NamedFrame
+
+if TYPE_CHECKING:
+    from sframegen.profile.report.named import Named
 
 PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
 # `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign is how it was compiled.
@@ -52,22 +55,30 @@ def is_interpreter(frame: NamedFrame) -> bool:
     return frame.kind is FrameKind.USER and INTERPRETERS.fullmatch(frame.object) is not None
 
 
-def collapse(frames: tuple[NamedFrame, ...]) -> tuple[NamedFrame, ...]:
-    """Replace each run of the interpreter's own frames with one frame, which has the name of its object."""
-    kept: list[NamedFrame] = []
-    inside = False
-    for frame in frames:
-        own = is_interpreter(frame)
-        if not own:
-            kept.append(frame)
-        elif inside:
-            if kept[-1].object == MADE or (frame.guessed and not kept[-1].guessed):
-                kept[-1] = _folded(frame if frame.object != MADE else kept[-1], guessed=kept[-1].guessed or frame.guessed)
-        else:
-            kept.append(_folded(frame, guessed=frame.guessed))
-        inside = own
-    return tuple(kept)
+class Folding:
+    """Makes each run of an interpreter's own frames one frame, which has the name of its object, while a tree is filled."""
 
+    def __init__(self, named: Named) -> None:
+        self._nodes = named.tree.nodes
+        self._places = named.places
+        self._folded: set[int] = set()  # places
 
-def _folded(frame: NamedFrame, *, guessed: bool) -> NamedFrame:
-    return frame._replace(function=f"[{frame.object.strip('[]')}]", address=None, guessed=guessed)
+    def __call__(self, caller: int, place: int) -> int:
+        """Return the node of a place that the node calls."""
+        frame = self._places[place]
+        if not is_interpreter(frame):
+            return self._nodes.of(place, caller)
+        above = self._nodes.first[caller]
+        if not (caller and above in self._folded):
+            return self._nodes.of(self._fold(frame, guessed=frame.guessed), caller)
+        last = self._places[above]
+        if last.object == MADE or (frame.guessed and not last.guessed):
+            one = self._fold(frame if frame.object != MADE else last, guessed=last.guessed or frame.guessed)
+            return self._nodes.of(one, self._nodes.second[caller])
+        return caller
+
+    def _fold(self, frame: NamedFrame, *, guessed: bool) -> int:
+        name = f"[{frame.object.strip('[]')}]"
+        place = self._places.number(frame._replace(function=name, address=None, guessed=guessed))
+        self._folded.add(place)
+        return place

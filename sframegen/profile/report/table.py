@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from itertools import groupby
+from heapq import nlargest
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.elf.text import count_of, most_first
+from sframegen.profile.report.counted import count_labels
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
+from sframegen.profile.report.label_trees import LabelTrees, all_rows
 from sframegen.profile.report.named import FrameKind
+from sframegen.stack.walking.ends import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named, NamedFrame, NamedStack
+    from sframegen.profile.report.named import Named
 
 ROWS, STACKS, GROUPS = 20, 5, 10
+MAX_TIES = 1000  # stacks with as many samples as the last that is shown
 MIN_WIDTH = 40
 NUMBERS = 19  # columns of both percentages
 ARROW = " < "  # before each caller
@@ -33,24 +41,21 @@ class Cost(NamedTuple):
 
 def costs(named: Named) -> list[Cost]:
     """Return all functions, those with most samples of their own first."""
-    own: Counter[tuple[str, str]] = Counter()
-    total: Counter[tuple[str, str]] = Counter()
-    for stack in named.stacks:
-        keys = [_key(frame) for frame in stack.frames if frame.kind is not FrameKind.MISSING]
-        own.update(dict.fromkeys(keys[-1:], stack.count))
-        total.update(dict.fromkeys(keys, stack.count))
-    found = [Cost(*key, own[key], count) for key, count in total.items()]
+    functions: TableNumbers[tuple[str, str] | None] = TableNumbers(None)  # None: not a function
+    label_of = array(
+        "I",
+        [functions.of(None if site.kind is FrameKind.MISSING else (site.function, site.object)) for site in named.places.sites],
+    )
+    own, total, last = (zeros(code, len(functions.items)) for code in "QQI")
+    count_labels(named.tree, named.places.numbered, label_of, own, total, last)
+    found = [Cost(*key, *counts) for key, *counts in zip(functions.items, own, total, strict=True) if key and counts[1]]
     return sorted(found, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
-
-
-def _key(frame: NamedFrame) -> tuple[str, str]:
-    return frame.function, frame.object
 
 
 def table(named: Named, width: int = 100) -> Iterator[str]:
     """Return the lines. None is wider than `width` characters, or 40, except totals and notes: they end with reasons."""
     width = max(width, MIN_WIDTH)
-    if any(stack.frames for stack in named.stacks):
+    if len(named.places):
         yield from _functions(named, width)
         yield from _stacks(named, width)
         yield from _groups(named, width)
@@ -69,13 +74,22 @@ def _functions(named: Named, width: int) -> Iterator[str]:
 
 
 def _stacks(named: Named, width: int) -> Iterator[str]:
-    counts: Counter[tuple[str, ...]] = Counter()
-    for stack in named.stacks:
-        counts[stack.labels[:0:-1]] += stack.count
     yield ""
     yield cut_to_width(f"{'%':>8}  HOTTEST STACKS, the innermost function first", width)
-    for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:STACKS]:
+    for labels, count in hottest_stacks(named):
         yield f"{_percent(count, named):>8}  {cut_to_width(ARROW.join(_runs(labels)) or NO_FRAMES, width - 10)}"
+
+
+def hottest_stacks(named: Named) -> list[tuple[tuple[str, ...], int]]:
+    """Return the labels of the stacks with most samples, the innermost first, whatever their groups are."""
+    trees = LabelTrees(named, lambda site: site.label)
+    with all_rows(named) as rows:
+        tree = trees.merge(rows)
+    samples = tree.samples
+    least = nlargest(STACKS, samples[: tree.rows.count])[-1:]
+    hot = islice((row for row in range(tree.rows.count) if samples[row] >= least[0]), MAX_TIES)
+    found = [(tuple(reversed(trees.path(tree.node_of(row)))), samples[row]) for row in hot]
+    return sorted(found, key=lambda item: (-item[1], item[0]))[:STACKS]
 
 
 def _runs(labels: tuple[str, ...]) -> Iterator[str]:
@@ -104,11 +118,10 @@ def totals(named: Named) -> Iterator[str]:
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
     yield f"{count_of(samples, 'sample')} of {named.event}{rate} in {named.seconds:.1f} s; {named.backend}"
     if samples:
-        complete = sum(stack.count for stack in named.stacks if stack.complete)
-        guessed = sum(stack.count for stack in named.stacks if is_guessed(stack))
-        yield f"complete: {complete:,} ({_percent(complete, named)} %)"
-        if guessed:
-            yield f"with guessed frames: {guessed:,} ({_percent(guessed, named)} %)"
+        whole = whole_stacks(named)
+        yield f"complete: {whole:,} ({_percent(whole, named)} %)"
+        if named.guessed:
+            yield f"with guessed frames: {named.guessed:,} ({_percent(named.guessed, named)} %)"
     elif not named.lost:
         yield "there was nothing to sample: processes that wait use no CPU time"
     for reason, count in most_first(incomplete(named)):
@@ -118,17 +131,14 @@ def totals(named: Named) -> Iterator[str]:
     yield from named.notes
 
 
-def is_guessed(stack: NamedStack) -> bool:
-    return any(frame.guessed for frame in stack.frames)
+def whole_stacks(named: Named) -> int:
+    """Return the samples whose walk reached the outermost frame."""
+    return sum(count for end, count in named.ends.items() if end in COMPLETE)
 
 
 def incomplete(named: Named) -> Counter[str]:
     """Return samples whose walk did not reach the outermost frame, by reason."""
-    counts: Counter[str] = Counter()
-    for stack in named.stacks:
-        if not stack.complete:
-            counts[stack.end] += stack.count
-    return counts
+    return Counter({end.words: count for end, count in named.ends.items() if end not in COMPLETE})
 
 
 def _percent(count: int, named: Named) -> str:

@@ -106,8 +106,9 @@ class CopyWalker:
         """After NO_TABLE: the number of the file whose table is not ready."""
         return self._steps.missing
 
-    def frames(self) -> tuple[int, ...]:
-        return tuple(self._frames[: self._steps.depth])
+    def frames(self) -> memoryview:
+        """Those of the last walk, until the next one."""
+        return memoryview(self._frames)[: self._steps.depth]
 
 
 class _Code:

@@ -88,12 +88,12 @@ def test_recordings_of_both_machines_are_walked(abi: Abi, write: Callable[..., b
     event = attributes(registers_mask(abi))
     name = conventions_of(abi).host
     found = read(tmp_path / "perf.data", write(event, chain(abi), [architecture(name), event_name("cycles:u", event)]))
-    [(stack, count)] = found.counts.items()
-    assert (count, stack.pid, stack.end) == (1, PID, End.NO_RETURN)
+    [stack] = found.stacks
+    assert (stack.samples, stack.pid, stack.end) == (1, PID, End.NO_RETURN)
     assert [(frame.address, frame.guessed) for frame in map(unpacked_frame, stack.frames)] == [(0x3100, False), (0x31FF, True)]
     assert found.files[1].path == "/no/such/file"
     assert found.notes == ["/no/such/file: No such file or directory"]
-    assert found.commands == {PID: "chain"}
+    assert [task.process for task in found.stacks.tasks] == ["chain"]
 
 
 @pytest.mark.parametrize("threads", [True, False])
@@ -101,12 +101,12 @@ def test_each_sample_has_its_moment(threads: bool, tmp_path: Path) -> None:
     event = attributes(registers_mask(AMD64))
     records = [*chain(AMD64), chain(AMD64)[2].replace(struct.pack("<IIQ", PID, PID, 5), struct.pack("<IIQ", PID, PID + 1, 6))]
     found = read(tmp_path / "perf.data", perf_data(event, records, []), Wanted(threads=threads, moments=True))
-    moments = name_stacks(found).moments
-    assert moments is not None
-    assert [moment.nanoseconds for moment in moments] == [5, 6]
-    assert {moment.stack.tid for moment in moments} == ({PID, PID + 1} if threads else {0})
-    found.keep_threads(frozenset([PID]))
-    assert len(name_stacks(found).moments or ()) == found.samples == (1 if threads else 0)
+    moments = list(found.stacks.moments or ())
+    assert [nanoseconds for nanoseconds, _, _ in moments] == [5, 6]
+    assert {found.stacks.stack(row).tid for _, _, row in moments} == ({PID, PID + 1} if threads else {0})
+    found.stacks.keep_threads(frozenset([PID]))
+    assert found.stacks.samples == (1 if threads else 0)
+    assert len(name_stacks(found).moments or ()) == found.stacks.samples
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
@@ -131,10 +131,10 @@ def test_samples_are_walked_as_the_process_itself(compile_c: Compiler, tmp_path:
         [],
     )
     found = read(tmp_path / "perf.data", data)
-    assert {stack.pid: (stack.end, len(stack.frames)) for stack in found.counts} == {
+    assert {stack.pid: (stack.end, len(stack.frames)) for stack in found.stacks} == {
         pid: (End.OUTERMOST, len(thread.frames)) for pid in (PID, PID + 1)
     }
-    [frames] = {stack.frames for stack in found.counts}
+    [frames] = {stack.frames for stack in found.stacks}
     biases = {}
     for row in rows:
         elf = open_elf(row.path)
@@ -152,7 +152,7 @@ def test_another_file_than_the_recorded_one_is_not_used(tmp_path: Path) -> None:
     found = read(tmp_path / "perf.data", perf_data(event, records, [build_ids({str(python): b"\1" * 20})]))
     assert found.notes == [f"{python}: another file than in the recording: its build-id differs"]
     assert found.files[1].elf is None
-    assert [stack.end for stack in found.counts] == [End.NO_RETURN]
+    assert [stack.end for stack in found.stacks] == [End.NO_RETURN]
     own = build_id_of(open_elf(python))
     if own:
         found = read(tmp_path / "perf.data", perf_data(event, records, [build_ids({str(python): own})]))
@@ -181,7 +181,7 @@ def test_what_cannot_be_walked_is_counted_with_the_reason(tmp_path: Path) -> Non
     found = read(tmp_path / "perf.data", perf_data(event, records, []), Wanted(moments=True))
     assert sorted(found.lost.values()) == [1, 1, 1, 1, 7]
     assert found.lost[NOT_WRITTEN] == 7
-    assert (found.samples, found.moments) == (0, [])
+    assert (found.stacks.samples, len(found.stacks.moments or ())) == (0, 0)
 
 
 def with_many_ids() -> bytes:
@@ -204,7 +204,7 @@ def test_compressed_records_are_read(tmp_path: Path) -> None:
     compressor = zstd.ZstdCompressor()
     parts = [compressor.compress(part, zstd.ZstdCompressor.FLUSH_BLOCK) for part in (data[:100], data[100:])]
     found = read(tmp_path / "perf.data", perf_data(event, [sized(COMPRESSED, part) for part in parts], []))
-    assert [len(stack.frames) for stack in found.counts] == [2]
+    assert [len(stack.frames) for stack in found.stacks] == [2]
     with pytest.raises(FormatError, match="compressed records are damaged"):
         read(tmp_path / "perf.data", perf_data(event, [record(COMPRESSED, b"no zstd at all")], []))
     nested = record(COMPRESSED, b"")
@@ -225,7 +225,7 @@ def test_a_stack_may_lead_through_any_number_of_files(tmp_path: Path) -> None:
     registers = registers_of(AMD64, {AMD64.sp: STACK, AMD64.fp: STACK}, BASE + 0x100)
     records.append(sample(PID, 5, registers, b"".join(word.to_bytes(8, "little") for word in words)))
     found = read(tmp_path / "perf.data", perf_data(attributes(registers_mask(AMD64)), records, []))
-    assert [(len(stack.frames), stack.end) for stack in found.counts] == [(frames, End.NO_RETURN)]
+    assert [(len(stack.frames), stack.end) for stack in found.stacks] == [(frames, End.NO_RETURN)]
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ def test_each_record_has_the_fields_of_its_own_event(write: Callable[..., bytes]
         found = read(tmp_path / "perf.data", data, event)
         other = "page-faults" if event is None else "cpu-clock"
         assert found.event == name
-        assert [moment.nanoseconds for moment in found.moments or ()] == times
-        assert {stack.frames for stack in found.counts} == {(1 << 48 | 0x100,)}
+        assert [nanoseconds for nanoseconds, _, _ in found.stacks.moments or ()] == times
+        assert {stack.frames for stack in found.stacks} == {(1 << 48 | 0x100,)}
         assert not found.lost
         assert f"{tmp_path / 'perf.data'}: {name} is read; other events: {other}" in found.notes
     with pytest.raises(FormatError, match="it has no samples of cycles; its events: cpu-clock, page-faults"):
@@ -112,7 +112,7 @@ def test_a_sample_of_no_event_is_lost_with_the_reason(tmp_path: Path) -> None:
     made_up = Writer(0, event_of(CLOCK))  # perf has no identifier for what it read from /proc
     records = [made_up.mapped(), clock.sample(1), unknown.sample(2)]
     found = read(tmp_path / "perf.data", perf_data_of({one.number: one.event for one in (clock, faults)}, records))
-    assert (found.samples, dict(found.lost)) == (1, {NO_EVENT: 1})
+    assert (found.stacks.samples, dict(found.lost)) == (1, {NO_EVENT: 1})
     assert [path.path for path in found.files.values()] == ["/no/such/file"]
 
 
@@ -161,4 +161,4 @@ def test_as_many_samples_as_perf_script_prints(options: list[str], compile_c: Co
     for name in sorted(set(printed)):
         found = read_perf_data(data, Wanted(), event=name.rstrip(":"))
         unwritten = {reason: count for reason, count in found.lost.items() if "ring buffer" not in reason}
-        assert found.samples + sum(unwritten.values()) == printed.count(name)
+        assert found.stacks.samples + sum(unwritten.values()) == printed.count(name)

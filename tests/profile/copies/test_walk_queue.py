@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST
 from sframegen.profile.copies.counting import CopiedSample, WalkQueue
@@ -10,6 +12,9 @@ from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, FILE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
 
 OTHER = 2
 OTHER_CODE = 0x1000
@@ -29,7 +34,7 @@ class Queue(WalkQueue):
         self.ended: list[tuple[int, End, int]] = []
         super().__init__(CopyWalker(AMD64, lambda _: None), self.requested.append, self.end)
 
-    def end(self, sample: CopiedSample, end: End, frames: tuple[int, ...]) -> None:
+    def end(self, sample: CopiedSample, end: End, frames: Column) -> None:
         self.ended.append((sample.nanoseconds, end, len(list(map(unpacked_frame, frames)))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,17 +12,18 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
-from sframegen.profile.collected import Collected, Moment, Stack
+from sframegen.profile.collected import Collected
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.runtime_frames import collapse, read_name
+from sframegen.profile.report.runtime_frames import Folding, read_name
+from sframegen.profile.stacks.moments import Moments
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
-from tests.support.named_stacks import frame
+from tests.support.named_stacks import frame, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +35,10 @@ SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (voi
 
 def collected(*frames: FileFrame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
     """`frames`: the innermost first."""
-    profile = Collected("cpu-clock", "bpf", 99, commands={pid: "pro\ngram"})
-    profile.counts[Stack.of(pid, 0, tuple(one.packed() for one in frames), end)] = count
+    profile = Collected("cpu-clock", "bpf", 99)
+    task = profile.stacks.tasks.number(pid, 0)
+    profile.stacks.tasks.name(task, "pro\ngram")
+    profile.stacks.count(profile.stacks.row(task, array("Q", [one.packed() for one in frames]), end), count)
     return profile
 
 
@@ -44,16 +48,16 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
     profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
-    profile.moments = [Moment(5, 0, next(iter(profile.counts)))]
+    profile.stacks.moments = Moments(profile.stacks.room)
+    profile.stacks.moments.add(5, 0, 0)
     named = name_stacks(profile)
     (stack,) = named.stacks
-    assert (stack.count, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "pro\\ngram")
+    assert (stack.samples, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "")
     assert [(one.label, one.object, one.path, one.kind) for one in stack.frames] == [
         ("main [guess]", path.name, str(path), FrameKind.USER),
         ("f", path.name, str(path), FrameKind.USER),
     ]
-    assert named.moments
-    assert named.moments[0].stack is stack
+    assert [(at, named.stack(row)) for at, _, row in named.moments or ()] == [(5, stack)]
 
 
 def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
@@ -70,8 +74,8 @@ def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers
 def test_a_walk_that_ended_early_has_unknown_callers() -> None:
     (stack,) = name_stacks(collected(FileFrame(NO_FILE, 5), end=End.NO_RULE)).stacks
     assert not stack.complete
-    assert stack.frames[0] is MISSING
-    assert stack.end.startswith("no rule describes this code")
+    assert stack.frames[0] == MISSING
+    assert stack.end is End.NO_RULE
 
 
 LISTING = """\
@@ -163,6 +167,11 @@ def test_an_interpreter_becomes_one_frame() -> None:
             "call@libpython3.12.so.1.0?", "work@app.py", "hash@libcrypto.so.3", "eval@libpython3.12.so.1.0",
         )
     ]  # fmt: skip
-    assert [one.label for one in collapse(tuple(frames))] == [
+    profile = named()
+    folding, node = Folding(profile), 0
+    for one in frames:
+        node = folding(node, profile.places.number(one))
+    labels = [site.label for site in profile.places.sites]
+    assert profile.tree.items(node, [labels[site] for site in profile.places.numbered.second]) == [
         "[python3.12]", "<module>", "[libpython3.12.so.1.0] [guess]", "work", "hash", "[libpython3.12.so.1.0]",
     ]  # fmt: skip

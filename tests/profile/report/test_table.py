@@ -27,7 +27,7 @@ GOLDEN = """\
 10 samples of cpu-clock, 99 Hz in 2.0 s; bpf
 complete: 9 (90.0 %)
 with guessed frames: 1 (10.0 %)
-incomplete: 1 (10.0 %): no rule describes this code
+incomplete: 1 (10.0 %): no rule describes this code, and no frame pointer leads on
 lost: 3 samples: the ring buffer was full
 a file is damaged"""
 

@@ -59,7 +59,7 @@ def test_functions_of_scripts() -> None:
         stacks.add(Sample(7, "/usr/bin/node", [Thread(7, "", frames, End.NOT_COVERED)], 1.0))
     named = stacks.named()
     (stack,) = named.stacks
-    assert (stack.count, stack.labels, named.frequency) == (3, ("7", "[callers unknown]", "[??] [guess]", "work"), 100)
+    assert (stack.samples, stack.labels, named.frequency) == (3, ("7", "[callers unknown]", "[??] [guess]", "work"), 100)
     assert stack.frames[-1] == ("work", "app.js", "/srv/app.js", 0x1007, FrameKind.RUNTIME, False)
 
 

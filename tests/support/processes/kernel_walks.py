@@ -14,7 +14,7 @@ from sframegen.profile.tables.make_table import make_table
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 ADDRESSES = (1 << 64) - 1
@@ -81,7 +81,7 @@ class Sampled:
     def unfinished(self) -> list[Unfinished]:
         return [record for record in self.records if isinstance(record, Unfinished)]
 
-    def addresses(self, pid: int, frames: tuple[int, ...]) -> list[int]:
+    def addresses(self, pid: int, frames: Sequence[int]) -> list[int]:
         """Return the run-time addresses of packed frames."""
         bias = {span.file: span.bias for span in self.spans[pid]}
         return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpacked_frame, frames)]

@@ -11,7 +11,7 @@ from cfi.errors import SframegenError
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from sframegen.profile.report.named import Named
 
@@ -24,9 +24,10 @@ class Format(NamedTuple):
     end: str = ""  # of each part
     needs_moments: bool = False  # shows when samples were taken, if that is known
 
-    def parts(self, named: Named) -> Iterable[bytes]:
-        made: bytes | Iterable[str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
-        return [made] if isinstance(made, bytes) else ((part + self.end).encode(errors="replace") for part in made)
+    def parts(self, named: Named) -> Iterator[bytes]:
+        made: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
+        for part in made:
+            yield part if isinstance(part, bytes) else (part + self.end).encode(errors="replace")
 
 
 # The longest ending that fits counts.
@@ -64,8 +65,8 @@ def check_target(path: str) -> None:
 def write_profile(named: Named, path: str) -> None:
     """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
-    from linker.files.rename_into_place import write_new  # noqa: PLC0415
+    from linker.files.rename_into_place import writing_new  # noqa: PLC0415
 
     parts = format_of(path).parts(named)
-    with locate(path) as target:
-        write_new(target, b"".join(parts), MODE)
+    with locate(path) as target, writing_new(target, MODE) as file:
+        file.writelines(parts)

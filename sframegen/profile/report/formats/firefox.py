@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.label_trees import rows_by_group
 from sframegen.profile.report.named import FrameKind
 from sframegen.profile.report.table import totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named, NamedFrame, NamedStack
+    from sframegen.profile.report.named import Named, NamedFrame
 
 VERSION = 47  # of the format, as its changelog numbers them
 GECKO_VERSION = 27  # of the Gecko format that version 47 was made for
@@ -37,44 +39,58 @@ class _Func(NamedTuple):
     kind: FrameKind
 
 
-class _Time(NamedTuple):
-    """Samples of one stack at one time."""
+class _Samples(NamedTuple):
+    """One thread has these rows of the tree, with times in milliseconds and numbers of samples."""
 
-    milliseconds: float
-    stack: NamedStack
-    samples: int
+    rows: array[int]
+    times: array[float]
+    counts: array[int]
 
 
 def firefox(named: Named) -> Iterator[str]:
     """Return the parts of the file. Without moments, samples come one after the other in an order that means nothing."""
     interval = 1000 / named.frequency if named.frequency else DEFAULT_INTERVAL
     libraries: TableNumbers[str] = TableNumbers()
-    threads: dict[tuple[int, int, str], list[_Time]] = {}
-    for time in _times(named, interval):
-        stack = time.stack
-        threads.setdefault((stack.pid, stack.tid, "" if named.by in BY_THREAD else stack.group), []).append(time)
-    made = [_Thread(libraries, times).encoded(name) for (_, _, name), times in threads.items()]
-    document = {
-        "meta": _meta(named, interval),
-        "libs": [_library(path, named.build_ids.get(path, "")) for path in libraries.items],
-        "pages": [],
-        "counters": [],
-        "profilerOverhead": [],
-        "threads": made,
-    }
-    yield from json.JSONEncoder().iterencode(document)
+    yield "{" + f'"meta": {json.dumps(_meta(named, interval))}, "pages": [], "counters": [], "profilerOverhead": [], "threads": ['
+    separator = ""
+    for name, samples in _threads(named, interval):
+        yield separator + json.dumps(_Thread(named, libraries, samples).encoded(name))
+        separator = ", "
+    libs = [_library(path, named.build_ids.get(path, "")) for path in libraries.items]
+    yield f'], "libs": {json.dumps(libs)}}}'
 
 
-def _times(named: Named, interval: float) -> Iterator[_Time]:
+def _threads(named: Named, interval: float) -> Iterator[tuple[str, _Samples]]:
+    """Return the samples of each thread, or of each group in it, with the name of the group, or an empty one."""
+    tree = named.tree
+    numbers: TableNumbers[tuple[int, int, str]] = TableNumbers()
+    names = [""] * len(named.groups) if named.by in BY_THREAD else named.groups
+    tasks = [task[:2] for task in named.tasks]
+    of_row = array("I", [numbers.of((*tasks[tree.rows.second[row]], names[named.group_of[row]])) for row in range(tree.rows.count)])
+    threads = numbers.items
     if named.moments is None:
         before = 0
-        for stack in named.stacks:
-            yield _Time(before * interval, stack, stack.count)
-            before += stack.count
+        with rows_by_group(named, of_row, len(threads)) as found:
+            for (_, _, name), rows in zip(threads, found, strict=True):
+                samples = _Samples(array("I", rows), array("d"), array("Q"))
+                for row in rows:
+                    samples.times.append(round(before * interval, 6))
+                    samples.counts.append(tree.samples[row])
+                    before += tree.samples[row]
+                if rows:
+                    yield name, samples
         return
-    moments = sorted(named.moments, key=lambda moment: moment.nanoseconds)
-    for moment in moments:
-        yield _Time((moment.nanoseconds - moments[0].nanoseconds) / 1e6, moment.stack, 1)
+    by_thread = [_Samples(array("I"), array("d"), array("Q")) for _ in threads]
+    first = None
+    for nanoseconds, _, row in named.moments.in_order():
+        first = nanoseconds if first is None else first
+        samples = by_thread[of_row[row]]
+        samples.rows.append(row)
+        samples.times.append(round((nanoseconds - first) / 1e6, 6))
+        samples.counts.append(1)
+    for (_, _, name), samples in zip(threads, by_thread, strict=True):
+        if samples.rows:
+            yield name, samples
 
 
 def _meta(named: Named, interval: float) -> dict[str, Any]:
@@ -109,53 +125,51 @@ def _library(path: str, build_id: str) -> dict[str, Any]:
 
 
 class _Thread:
-    def __init__(self, libraries: TableNumbers[str], times: list[_Time]) -> None:
-        self._libraries, self._times = libraries, times
+    def __init__(self, named: Named, libraries: TableNumbers[str], samples: _Samples) -> None:
+        self._named, self._libraries, self._samples = named, libraries, samples
         self._strings: TableNumbers[str] = TableNumbers()
         self._resources: TableNumbers[str] = TableNumbers()
         self._funcs: TableNumbers[_Func] = TableNumbers()
         self._frames: TableNumbers[tuple[int, int, FrameKind]] = TableNumbers()  # function, address, kind
-        self._stacks: TableNumbers[tuple[int | None, int]] = TableNumbers()  # the caller's stack, frame
+        self._stacks: dict[int, int] = {0: -1}  # by node of the tree
+        self._prefixes: list[int | None] = []
+        self._frame_of: list[int] = []
 
     def encoded(self, name: str) -> dict[str, Any]:
         """`name`: of the group, or empty."""
-        first = self._times[0].stack
-        samples = [self._stack(time.stack.frames) for time in self._times]
-        tid = first.tid or first.pid
-        thread = {
-            "name": name or first.thread or first.process or str(tid),
-            "isMainThread": tid == first.pid,
+        tree, samples = self._named.tree, self._samples
+        pid, tid, process, thread = self._named.tasks[tree.rows.second[samples.rows[0]]]
+        stacks = [self._stack(tree.node_of(row)) for row in samples.rows]
+        encoded = {
+            "name": name or thread or process or str(tid or pid),
+            "isMainThread": tid in (0, pid),
             "processType": "default",
-            "processName": first.process or str(first.pid),
+            "processName": process or str(pid),
             "processStartupTime": 0,
             "processShutdownTime": None,
             "registerTime": 0,
             "unregisterTime": None,
             "pausedRanges": [],
-            "pid": str(first.pid),
-            "tid": tid,
-            "samples": _columns(
-                stack=samples,
-                time=[round(time.milliseconds, 6) for time in self._times],
-                weight=[time.samples for time in self._times],
-            )
+            "pid": str(pid),
+            "tid": tid or pid,
+            "samples": _columns(stack=stacks, time=samples.times.tolist(), weight=samples.counts.tolist())
             | {"weightType": "samples"},
             "markers": _columns(data=[], name=[], startTime=[], endTime=[], phase=[], category=[]),
         }
-        return thread | self._tables()
+        return encoded | self._tables()
 
     def _tables(self) -> dict[str, Any]:
-        stacks, frames, funcs = self._stacks.items, self._frames.items, self._funcs.items
+        frames, funcs = self._frames.items, self._funcs.items
         kinds = [CATEGORY[kind] for _, _, kind in frames]
         resources = [self._resources.of(func.path) if _is_library(func) else -1 for func in funcs]
         scripts = [func.path if func.kind is FrameKind.RUNTIME and func.path else None for func in funcs]
         none, zero = [None] * len(frames), [0] * len(frames)
         tables = {
             "stackTable": _columns(
-                prefix=[caller for caller, _ in stacks],
-                frame=[frame for _, frame in stacks],
-                category=[kinds[frame] for _, frame in stacks],
-                subcategory=[0] * len(stacks),
+                prefix=self._prefixes,
+                frame=self._frame_of,
+                category=[kinds[frame] for frame in self._frame_of],
+                subcategory=[0] * len(self._frame_of),
             ),
             "frameTable": _columns(
                 address=[address for _, address, _ in frames],
@@ -188,13 +202,24 @@ class _Thread:
         }
         return tables | {"stringArray": self._strings.items}
 
-    def _stack(self, frames: Iterable[NamedFrame]) -> int | None:
-        stack = None
-        for frame in frames:
-            func = self._funcs.of(_Func(frame.label, frame.path, frame.kind))
-            address = -1 if frame.address is None or frame.kind is not FrameKind.USER else frame.address
-            stack = self._stacks.of((stack, self._frames.of((func, address, frame.kind))))
-        return stack
+    def _stack(self, node: int) -> int | None:
+        """The number of a node's stack, which may be new, as may those of its callers."""
+        nodes, known = self._named.tree.nodes, self._stacks
+        new = []
+        while node not in known:
+            new.append(node)
+            node = nodes.second[node]
+        number = known[node]
+        for one in reversed(new):
+            self._prefixes.append(None if number < 0 else number)
+            self._frame_of.append(self._frame(self._named.places[nodes.first[one]]))
+            number = known[one] = len(self._prefixes) - 1
+        return None if number < 0 else number
+
+    def _frame(self, frame: NamedFrame) -> int:
+        func = self._funcs.of(_Func(frame.label, frame.path, frame.kind))
+        address = -1 if frame.address is None or frame.kind is not FrameKind.USER else frame.address
+        return self._frames.of((func, address, frame.kind))
 
 
 def _is_library(func: _Func) -> bool:

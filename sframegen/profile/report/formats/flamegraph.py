@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.elf.text import printable, shortened
+from sframegen.profile.report.counted import add_up, at_least
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
+from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.program.html_page import html_page, json_element
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi.columns import Column
     from sframegen.profile.report.named import Named
+    from sframegen.profile.stacks.call_tree import CallTree
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -25,14 +32,7 @@ class _Frame(NamedTuple):
     guessed: bool
 
 
-class _Node:
-    """`children`: by frame."""
-
-    __slots__ = ("children", "samples")
-
-    def __init__(self) -> None:
-        self.children: dict[_Frame, _Node] = {}
-        self.samples = 0
+SMALLEST = 20_000  # the least share that is drawn is one in this number
 
 
 def flamegraph(named: Named) -> Iterator[str]:
@@ -44,17 +44,19 @@ def _data(named: Named) -> dict[str, Any]:
     frames: TableNumbers[_Frame] = TableNumbers()
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
-    depths, numbers, samples = [], [], []
-    for depth, frame, node in _preorder(_tree(named)):
+    depths, numbers, samples = array("I"), array("I"), array("Q")
+    least = max(1, named.samples // SMALLEST)
+    for depth, frame, count in _preorder(named, least):
         depths.append(depth)
         numbers.append(frames.of(frame))
-        samples.append(node.samples)
+        samples.append(count)
+    notes = [*totals(named), *([f"not drawn: what has less than {least:,} samples"] if least > 1 else [])]
     return {
         "title": shortened(printable(f"{named.event}: {named.samples:,} samples")),
-        "notes": [shortened(printable(line)) for line in totals(named) if line],
-        "depths": depths,
-        "frames": numbers,
-        "samples": samples,
+        "notes": [shortened(printable(line)) for line in notes if line],
+        "depths": list(depths),
+        "frames": list(numbers),
+        "samples": list(samples),
         "labels": [shortened(printable(frame.label)) for frame in frames.items],
         "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames.items],
         "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames.items],
@@ -64,24 +66,32 @@ def _data(named: Named) -> dict[str, Any]:
     }
 
 
-def _tree(named: Named) -> _Node:
-    root = _Node()
-    for stack in named.stacks:
-        root.samples += stack.count
-        node = root
-        group = _Frame(stack.group, "", "", guessed=False)
-        for frame in (group, *(_Frame(one.label, one.object, one.path, one.guessed) for one in stack.frames)):
-            node = node.children.setdefault(frame, _Node())
-            node.samples += stack.count
-    return root
+def _preorder(named: Named, least: int) -> Iterator[tuple[int, _Frame, int]]:
+    """Return (depth, frame, samples) of all that has enough samples, groups first.
 
-
-def _preorder(root: _Node) -> Iterator[tuple[int, _Frame, _Node]]:
-    """Return (depth, frame, node) of each node; children in alphabetical order: equal functions are neighbours."""
-    if not root.samples:
+    Children are in alphabetical order: equal functions are neighbours.
+    """
+    if not named.samples:
         return
-    waiting = [(0, _Frame("all", "", "", guessed=False), root)]
+    yield 0, _Frame("all", "", "", guessed=False), named.samples
+    trees = LabelTrees(named, lambda site: _Frame(site.label, site.object, site.path, site.guessed))
+    with rows_by_group(named) as groups:
+        for group, rows in sorted(zip(named.groups, groups, strict=True), key=lambda item: item[0]):
+            tree = trees.merge(rows)
+            below = zeros("Q", tree.nodes.count)
+            add_up(tree, below)
+            if below[ROOT] >= least:
+                yield 1, _Frame(group, "", "", guessed=False), below[ROOT]
+                yield from _children(tree, trees.labels, below, least)
+
+
+def _children(tree: CallTree, labels: list[_Frame], below: Column, least: int) -> Iterator[tuple[int, _Frame, int]]:
+    large = zeros("I", len(below))
+    children: dict[int, list[tuple[_Frame, int]]] = {}
+    for node in large[1 : at_least(below, least, large)]:
+        children.setdefault(tree.nodes.second[node], []).append((labels[tree.nodes.first[node]], node))
+    waiting = [(2, *item) for item in sorted(children.get(ROOT, ()), reverse=True)]
     while waiting:
         depth, frame, node = waiting.pop()
-        yield depth, frame, node
-        waiting.extend((depth + 1, *item) for item in sorted(node.children.items(), key=lambda item: item[0], reverse=True))
+        yield depth, frame, below[node]
+        waiting.extend((depth + 1, *item) for item in sorted(children.get(node, ()), reverse=True))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
+
+from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
 
 def folded(named: Named) -> Iterator[str]:
     """Return the lines; equal stacks are one."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for stack in named.stacks:
-        counts[stack.labels] += stack.count
-    for labels, count in counts.items():
-        yield f"{';'.join(label.replace(';', ':') for label in labels)} {count}"
+    trees = LabelTrees(named, lambda site: _text(site.label))
+    with rows_by_group(named) as groups:
+        for group, rows in zip(named.groups, groups, strict=True):
+            tree = trees.merge(rows)
+            for row in range(tree.rows.count):
+                yield f"{';'.join([_text(group), *trees.path(tree.node_of(row))])} {tree.samples[row]}"
+
+
+def _text(label: str) -> str:
+    return label.replace(";", ":")

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
+from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.formats.path_bytes import PathBytes
+from sframegen.profile.report.named import MAX_DEPTH, NO_ADDRESS
 from sframegen.profile.report.table import totals
+from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from sframegen.profile.report.named import Named, NamedFrame, NamedStack
+    from sframegen.profile.report.named import Named, NamedFrame
 
 NANOSECONDS = 1_000_000_000
 # Protocol buffers, as far as the schema needs them: messages of integers, texts and messages.
 VARINT, BYTES = 0, 2
 UNSIGNED = 0xFFFFFFFFFFFFFFFF
+GZIP, LEVEL = 31, 3
 CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
-
-
-class _Location(NamedTuple):
-    address: int
-    path: str
-    label: str
 
 
 class _Function(NamedTuple):
@@ -31,49 +31,72 @@ class _Function(NamedTuple):
     path: str
 
 
-def pprof(named: Named) -> bytes:
-    """Return the file. Values are samples, and nanoseconds of CPU time if a clock was sampled."""
-    return gzip.compress(_Profile(named).encoded(), mtime=0)
+def pprof(named: Named) -> Iterator[bytes]:
+    """Return the parts of the file. Values are samples, and nanoseconds of CPU time if a clock was sampled."""
+    compressor = zlib.compressobj(LEVEL, wbits=GZIP)  # without a time: equal profiles are equal files
+    for part in _Profile(named).parts():
+        yield compressor.compress(part)
+    yield compressor.flush()
 
 
 class _Profile:
+    """A place is a location with its number and one."""
+
     def __init__(self, named: Named) -> None:
         self._named = named
         self._strings: TableNumbers[str] = TableNumbers("")
         self._mappings: TableNumbers[str] = TableNumbers(start=1)
-        self._locations: TableNumbers[_Location] = TableNumbers(start=1)
         self._functions: TableNumbers[_Function] = TableNumbers(start=1)
         is_clock = named.event in CLOCKS and named.frequency > 0
         self._period = NANOSECONDS // named.frequency if is_clock else 0
 
-    def encoded(self) -> bytes:
+    def parts(self) -> Iterator[bytes]:
         named = self._named
-        samples = b"".join(message(2, self._sample(stack)) for stack in named.stacks)
+        yield from self._samples()
+        sites = [self._site(site) for site in named.places.sites]
+        numbered = named.places.numbered
+        for number, (address, site) in enumerate(zip(numbered.first[: numbered.count], numbered.second, strict=False), 1):
+            mapping, line = sites[site]
+            yield message(4, integer(1, number) + mapping + integer(3, 0 if address == NO_ADDRESS else address) + line)
+        yield b"".join(message(5, self._function(*item)) for item in enumerate(self._functions.items, 1))
+        yield b"".join(message(3, self._mapping(*item)) for item in enumerate(self._mappings.items, 1))
+        yield self._about()
+        yield b"".join(text_field(6, string) for string in self._strings.items)
+
+    def _about(self) -> bytes:
+        named = self._named
         types, period = message(1, self._type("samples", "count")), b""
         if self._period:
             cpu = self._type("cpu", "nanoseconds")
             types, period = types + message(1, cpu), message(11, cpu) + integer(12, self._period)
-        locations = b"".join(message(4, self._location(*item)) for item in enumerate(self._locations.items, 1))
-        functions = b"".join(message(5, self._function(*item)) for item in enumerate(self._functions.items, 1))
-        mappings = b"".join(message(3, self._mapping(*item)) for item in enumerate(self._mappings.items, 1))
         comments = packed_numbers(13, [self._strings.of(line) for line in totals(named) if line])
         times = integer(9, int(named.started * NANOSECONDS)) + integer(10, int(named.seconds * NANOSECONDS))
-        default = integer(14, self._strings.of("samples"))
-        strings = b"".join(text_field(6, string) for string in self._strings.items)
-        return types + samples + mappings + locations + functions + strings + times + period + comments + default
+        return types + times + period + comments + integer(14, self._strings.of("samples"))
 
     def _type(self, kind: str, unit: str) -> bytes:
         return integer(1, self._strings.of(kind)) + integer(2, self._strings.of(unit))
 
-    def _sample(self, stack: NamedStack) -> bytes:
-        values = [stack.count] + ([stack.count * self._period] if self._period else [])
-        labels = {"comm": stack.thread, "process": stack.process, "end": "" if stack.complete else stack.end}
-        numbers = {"pid": stack.pid, "tid": stack.tid}
+    def _samples(self) -> Iterator[bytes]:
+        tree = self._named.tree
+        paths = PathBytes(tree, array("I", range(1, len(self._named.places) + 1)), MAX_DEPTH)
+        known = lru_cache(maxsize=1 << 16)(self._values_and_labels)
+        length = lru_cache(maxsize=1 << 16)(varint)
+        first, whole = varint(1 << 3 | BYTES), varint(2 << 3 | BYTES)
+        for row in self._named.rows():
+            locations = paths.varints(tree.node_of(row))
+            rest = known(tree.samples[row], tree.rows.second[row], self._named.group_of[row], tree.end_of(row))
+            body = first + length(len(locations)) + locations + rest
+            yield whole + length(len(body)) + body
+
+    def _values_and_labels(self, count: int, task: int, group: int, end: int) -> bytes:
+        pid, tid, process, thread = self._named.tasks[task]
+        values = [count] + ([count * self._period] if self._period else [])
+        labels = {"comm": thread or process, "process": process, "end": "" if end in COMPLETE else End(end).words}
+        numbers = {"pid": pid, "tid": tid}
         if self._named.by not in (*labels, *numbers):
-            labels[self._named.by] = stack.group
+            labels[self._named.by] = self._named.groups[group]
         return b"".join(
             (
-                packed_numbers(1, map(self._location_number, reversed(stack.frames))),
                 packed_numbers(2, values),
                 *(message(3, self._key(key) + integer(2, self._strings.of(value))) for key, value in labels.items() if value),
                 *(message(3, self._key(key) + integer(3, value)) for key, value in numbers.items() if value),
@@ -83,14 +106,11 @@ class _Profile:
     def _key(self, key: str) -> bytes:
         return integer(1, self._strings.of(key))
 
-    def _location_number(self, frame: NamedFrame) -> int:
-        location = _Location(frame.address or 0, frame.path, frame.label)
-        return self._locations.of(location)
-
-    def _location(self, number: int, location: _Location) -> bytes:
-        mapping = self._mappings.of(location.path) if location.path else 0
-        line = integer(1, self._functions.of(_Function(location.label, location.path)))
-        return integer(1, number) + integer(2, mapping) + integer(3, location.address) + message(4, line)
+    def _site(self, site: NamedFrame) -> tuple[bytes, bytes]:
+        """The fields of all locations of a site: its mapping, and its line."""
+        mapping = self._mappings.of(site.path) if site.path else 0
+        line = integer(1, self._functions.of(_Function(site.label, site.path)))
+        return integer(2, mapping), message(4, line)
 
     def _function(self, number: int, function: _Function) -> bytes:
         name = self._strings.of(function.label)

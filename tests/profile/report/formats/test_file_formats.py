@@ -14,8 +14,8 @@ from cfi.errors import SframegenError
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.pprof import integer, varint
 from sframegen.profile.report.grouping import group_stacks
-from sframegen.profile.report.named import FrameKind, Named, NamedFrame, NamedMoment
-from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
+from sframegen.profile.report.named import FrameKind, Named, NamedFrame
+from tests.support.named_stacks import EXAMPLE, named, stack, stack_of, with_moments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ def test_speedscope(tmp_path: Path) -> None:
 def test_speedscope_in_the_order_of_time(tmp_path: Path) -> None:
     profile = named(*EXAMPLE)
     order = [1, 0, 0, 0, 1]
-    profile.moments = [NamedMoment(1000 - at, 0, EXAMPLE[number]) for at, number in enumerate(order)]
+    with_moments(profile, *((1000 - at, EXAMPLE[number]) for at, number in enumerate(order)))
     (only,) = json.loads(written(profile, ".speedscope.json", tmp_path))["profiles"]
     assert only["weights"] == [1, 3, 1]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sframegen.profile.report.formats.firefox import firefox
-from sframegen.profile.report.named import Named, NamedMoment
-from tests.support.named_stacks import EXAMPLE, named, stack
+from tests.support.named_stacks import EXAMPLE, named, stack, with_moments
+
+if TYPE_CHECKING:
+    from sframegen.profile.report.named import Named
 
 
 def read(profile: Named) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def test_threads_and_stacks() -> None:
 
 def test_times() -> None:
     profile = named(*EXAMPLE)
-    profile.moments = [NamedMoment(10**9 + at * 10**6, 0, EXAMPLE[number]) for at, number in ((5, 0), (0, 1), (2, 0))]
+    with_moments(profile, *((10**9 + at * 10**6, EXAMPLE[number]) for at, number in ((5, 0), (0, 1), (2, 0))))
     (thread,) = read(profile)["threads"]
     assert thread["samples"]["time"] == [0, 2, 5]
     assert thread["samples"]["weight"] == [1, 1, 1]

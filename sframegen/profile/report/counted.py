@@ -1,0 +1,157 @@
+"""What formats count in a tree of places: costs of functions, trees of labels, groups. Compiled.
+
+`label_of`: for each site of the places a number; sites of equal labels have the same one. Groups are by rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+    from sframegen.profile.stacks.call_tree import CallTree
+    from sframegen.profile.stacks.numbered import Numbered
+
+COMPILED: bool = cython.compiled
+
+
+@cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
+def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray) -> None:
+    """Set the byte of each node that has a site with a flag, or that lies below one."""
+    node: cython.Py_ssize_t
+    for node in range(1, nodes.count):
+        flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
+
+
+@cython.locals(flags="const unsigned char[::1]", by_end="unsigned long long[::1]")
+def count_samples(tree: CallTree, flags: Bytes, by_end: Column) -> int:
+    """Add the samples of each end; return those of nodes with a flag."""
+    row: cython.Py_ssize_t
+    flagged: cython.ulonglong = 0
+    for row in range(tree.rows.count):
+        by_end[tree.end_of(row)] += tree.samples[row]
+        if flags[tree.node_of(row)]:
+            flagged += tree.samples[row]
+    return flagged
+
+
+@cython.locals(
+    label_of="const unsigned int[::1]",
+    own="unsigned long long[::1]",
+    total="unsigned long long[::1]",
+    last="unsigned int[::1]",
+)
+def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column, total: Column, last: Column) -> None:
+    """Add the samples of each label: where it is innermost, and in all stacks that have it. `last`: zeros, for each label."""
+    row: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    label: cython.uint
+    samples: cython.ulonglong
+    for row in range(tree.rows.count):
+        samples = tree.samples[row]
+        node = tree.node_of(row)
+        if samples and node:
+            own[label_of[places.second[tree.nodes.first[node]]]] += samples
+            while node:
+                label = label_of[places.second[tree.nodes.first[node]]]
+                if last[label] != row + 1:
+                    last[label] = row + 1
+                    total[label] += samples
+                node = tree.nodes.second[node]
+
+
+@cython.locals(group_of="const unsigned int[::1]", totals="unsigned long long[::1]")
+def count_groups(tree: CallTree, group_of: Column, totals: Column) -> None:
+    """Add the samples of each group."""
+    row: cython.Py_ssize_t
+    for row in range(tree.rows.count):
+        totals[group_of[row]] += tree.samples[row]
+
+
+@cython.locals(group_of="const unsigned int[::1]", ends="unsigned int[::1]", order="unsigned int[::1]")
+def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column) -> None:
+    """Fill `order` with the rows that have samples, group after group; `ends`, zeros: where each group ends in it."""
+    row: cython.Py_ssize_t
+    group: cython.Py_ssize_t
+    at: cython.uint = 0
+    count: cython.uint
+    for row in range(tree.rows.count):
+        if tree.samples[row]:
+            ends[group_of[row]] += 1
+    for group in range(len(ends)):
+        count = ends[group]
+        ends[group] = at
+        at += count
+    for row in range(tree.rows.count):
+        if tree.samples[row]:
+            order[ends[group_of[row]]] = row
+            ends[group_of[row]] += 1
+
+
+@cython.locals(
+    label_of="const unsigned int[::1]",
+    rows="const unsigned int[::1]",
+    mapped="unsigned long long[::1]",
+    path="unsigned int[::1]",
+)
+def merge_labels(
+    tree: CallTree,
+    places: Numbered,
+    label_of: Column,
+    rows: Column,
+    turn: cython.ulonglong,
+    mapped: Column,
+    path: Column,
+    into: CallTree,
+) -> None:
+    """Count rows in a tree whose frames are labels.
+
+    `mapped`: a word for each node, whose upper half is no earlier `turn`, from 1 on. `path`: room for the nodes of a stack.
+    """
+    at: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    depth: cython.Py_ssize_t
+    merged: cython.ulonglong
+    for at in range(len(rows)):
+        node = tree.node_of(rows[at])
+        depth = 0
+        while node and mapped[node] >> 32 != turn:
+            path[depth] = node
+            depth += 1
+            node = tree.nodes.second[node]
+        merged = mapped[node] & tree.root if node else 0
+        while depth:
+            depth -= 1
+            node = path[depth]
+            merged = into.nodes.of(label_of[places.second[tree.nodes.first[node]]], merged)
+            mapped[node] = turn << 32 | merged
+        into.count(into.row(merged, 0, 0), tree.samples[rows[at]], tree.weights[rows[at]])
+
+
+@cython.locals(totals="unsigned long long[::1]")
+def add_up(tree: CallTree, totals: Column) -> None:
+    """Fill the samples of each node and all below it. `totals`: zeros."""
+    row: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    for row in range(tree.rows.count):
+        totals[tree.node_of(row)] += tree.samples[row]
+    for node in range(tree.nodes.count - 1, 0, -1):
+        totals[tree.nodes.second[node]] += totals[node]
+
+
+@cython.locals(totals="const unsigned long long[::1]", found="unsigned int[::1]")
+def at_least(totals: Column, least: cython.ulonglong, found: Column) -> int:
+    """Fill `found` with the nodes with at least that number of samples, as far as it goes; return their number."""
+    count: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t
+    for node in range(len(totals)):
+        if totals[node] >= least:
+            if count < len(found):
+                found[count] = node
+            count += 1
+    return count

@@ -1,0 +1,67 @@
+"""Trees whose frames are labels, as flame graphs and folded stacks show them: of some rows of a profile, or of all."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cfi.columns import zeros
+from sframegen.profile.report.counted import merge_labels, order_rows
+from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.named import MAX_DEPTH
+from sframegen.profile.stacks.call_tree import CallTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cfi.columns import Column
+    from sframegen.profile.report.named import Named, NamedFrame
+
+T = TypeVar("T")
+
+
+class LabelTrees(Generic[T]):
+    """`key`: what is the same for frames that are shown as one. `labels`: the keys, by number."""
+
+    def __init__(self, named: Named, key: Callable[[NamedFrame], T]) -> None:
+        numbers: TableNumbers[T] = TableNumbers()
+        self._named = named
+        self.label_of = array("I", [numbers.of(key(site)) for site in named.places.sites])
+        self.labels = numbers.items
+        self.tree = CallTree(named.room)
+        self._mapped = named.room.column("Q")
+        named.room.grow(self._mapped, named.tree.nodes.count)
+        self._path = zeros("I", MAX_DEPTH)
+        self._turn = 0
+
+    def merge(self, rows: Column) -> CallTree:
+        """Return the tree of these rows, which is the same object for the next ones."""
+        self._turn += 1
+        self.tree.clear()
+        places, mapped = self._named.places.numbered, self._mapped.view
+        merge_labels(self._named.tree, places, self.label_of, rows, self._turn, mapped, self._path, self.tree)
+        return self.tree
+
+    def path(self, node: int) -> list[T]:
+        """Return the labels from the outermost one down to that node of the tree."""
+        return self.tree.items(node, self.labels)
+
+
+@contextmanager
+def rows_by_group(named: Named, group_of: Column | None = None, groups: int = 0) -> Iterator[list[Column]]:
+    """Within the block: the rows of each group that have samples. `group_of`: of each row, below `groups`; else named's."""
+    group_of = named.group_of if group_of is None else group_of
+    order, ends = named.room.column("I"), zeros("I", groups or len(named.groups))
+    named.room.grow(order, max(1, named.tree.rows.count))
+    order_rows(named.tree, group_of, ends, order.view)
+    with order.view.toreadonly() as view:
+        yield [view[begin:end] for begin, end in zip([0, *ends], ends)]  # noqa: B905 - the last end begins nothing
+    named.room.drop(order)
+
+
+@contextmanager
+def all_rows(named: Named) -> Iterator[Column]:
+    """Within the block: the rows that have samples."""
+    with rows_by_group(named, zeros("I", named.tree.rows.count), 1) as (rows,):
+        yield rows

@@ -1,0 +1,1 @@
+from sframegen.profile.stacks.call_tree cimport CallTree

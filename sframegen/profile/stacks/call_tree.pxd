@@ -1,0 +1,24 @@
+cimport cython
+
+from sframegen.profile.stacks.numbered cimport Numbered
+
+@cython.final
+cdef class CallTree:
+    cdef object room
+    cdef readonly Numbered nodes
+    cdef readonly Numbered rows
+    cdef tuple columns
+    cdef public unsigned long long[::1] samples
+    cdef public unsigned long long[::1] weights
+    cdef unsigned long long root
+
+    cpdef Py_ssize_t row(self, unsigned long long node, unsigned long long end, unsigned long long task) except -9
+    cpdef count(self, Py_ssize_t row, unsigned long long samples, unsigned long long weight)
+    cpdef Py_ssize_t node_of(self, Py_ssize_t row) except -9
+    cpdef int end_of(self, Py_ssize_t row) except -9
+
+@cython.final
+cdef class PackedFrames:
+    cdef readonly Numbered numbers
+    cdef public unsigned char[::1] private
+    cdef public unsigned char[::1] used

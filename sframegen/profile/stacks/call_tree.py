@@ -1,0 +1,121 @@
+"""Stacks as one tree: a node is a frame and the node of its caller; a row counts the samples that ended at a node. Compiled."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, TypeVar
+
+from sframegen.profile.stacks.numbered import Numbered
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
+    from sframegen.profile.stacks.growing import Room
+
+COMPILED: bool = cython.compiled
+ROOT = 0  # the node without a frame
+EMPTY64 = memoryview(array("Q"))
+T = TypeVar("T")
+END_SHIFT = 32  # in the key of a row, above its node
+
+
+class CallTree:
+    """`nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task), with `samples` and `weights`.
+
+    What a frame or a task is, the user of the tree knows.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.nodes = Numbered(room)
+        self.rows = Numbered(room)
+        self.columns = room.column("Q"), room.column("Q")
+        self.samples, self.weights = self.columns[0].view, self.columns[1].view
+        self.root = 0xFFFFFFFF
+        self.nodes.of(self.root, 0)
+
+    def row(self, node: cython.ulonglong, end: cython.ulonglong, task: cython.ulonglong) -> cython.Py_ssize_t:
+        """The row of what ended there, which may be new, without samples. Raises OSError, MemoryError if there is no room."""
+        number: cython.Py_ssize_t = self.rows.of(node | end << 32, task)
+        if number >= len(self.samples):
+            self.extend()
+        return number
+
+    def count(self, row: cython.Py_ssize_t, samples: cython.ulonglong, weight: cython.ulonglong) -> None:
+        """Add samples, and what they weigh."""
+        self.samples[row] += samples
+        self.weights[row] += weight
+
+    def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        key: cython.ulonglong = self.rows.first[row]
+        return key & self.root
+
+    def end_of(self, row: cython.Py_ssize_t) -> cython.int:
+        key: cython.ulonglong = self.rows.first[row]
+        return key >> 32
+
+    def items(self, node: cython.Py_ssize_t, of_frame: list[T]) -> list[T]:
+        """What a list has for the frames of a stack, the outermost first."""
+        found: list[T] = []
+        while node:
+            found.append(of_frame[self.nodes.first[node]])
+            node = self.nodes.second[node]
+        found.reverse()
+        return found
+
+    def extend(self) -> None:
+        """Make room for the counts of more rows."""
+        self.samples = self.weights = EMPTY64
+        try:
+            for column in self.columns:
+                self.room.grow(column, len(self.rows.first))
+        finally:
+            self.samples, self.weights = self.columns[0].view, self.columns[1].view
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        row: cython.Py_ssize_t
+        for row in range(self.rows.count):
+            self.samples[row] = self.weights[row] = 0
+        self.rows.clear()
+        self.nodes.clear()
+        self.nodes.of(self.root, 0)
+
+
+class PackedFrames:
+    """The numbers of packed frames (packed_frames.py), with the process of those that mean something in one only.
+
+    `private`: a byte for each file, 1 if its frames are such ones. `used`: the same, 1 once it is in a stack.
+    """
+
+    def __init__(self, room: Room, files: int) -> None:
+        self.numbers = Numbered(room)
+        self.private = bytearray(files)
+        self.used = bytearray(files)
+        self.private[0] = 1
+
+    @cython.locals(packed="const unsigned long long[::1]")
+    def add(self, tree: CallTree, packed: Column, pid: cython.ulonglong) -> cython.Py_ssize_t:
+        """The node of a stack, the innermost frame first. Raises OSError, MemoryError."""
+        node: cython.Py_ssize_t = 0
+        at: cython.Py_ssize_t = len(packed)
+        file: cython.Py_ssize_t
+        frame: cython.ulonglong
+        while at:
+            at -= 1
+            frame = packed[at]
+            file = (frame >> 48) & 0x7FFF
+            self.used[file] = 1
+            node = tree.nodes.of(self.numbers.of(frame, pid if self.private[file] else 0), node)
+        return node
+
+    def clear(self) -> None:
+        """Forget all frames; files stay private."""
+        file: cython.Py_ssize_t
+        self.numbers.clear()
+        for file in range(len(self.used)):
+            self.used[file] = 0

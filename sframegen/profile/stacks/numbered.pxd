@@ -1,0 +1,17 @@
+cimport cython
+
+@cython.final
+cdef class Numbered:
+    cdef readonly object room
+    cdef tuple columns
+    cdef readonly Py_ssize_t count
+    cdef public unsigned long long[::1] first
+    cdef public unsigned int[::1] second
+    cdef unsigned int[::1] index
+    cdef Py_ssize_t slots, capacity
+    cdef unsigned long long factor, mask
+
+    cpdef Py_ssize_t of(self, unsigned long long first, unsigned long long second) except -9
+    cpdef Py_ssize_t find(self, unsigned long long first, unsigned long long second) except -9
+    cdef Py_ssize_t slot(self, unsigned long long first, unsigned long long second) except -9
+    cdef int fill(self) except -9

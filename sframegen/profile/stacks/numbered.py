@@ -1,0 +1,101 @@
+"""Pairs of numbers -> their numbers in the order of first use: frames, nodes and rows of a tree of calls. Compiled."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from sframegen.profile.stacks.growing import Room
+
+COMPILED: bool = cython.compiled
+EMPTY64, EMPTY32 = memoryview(array("Q")), memoryview(array("I"))
+
+
+class Numbered:
+    """`first` and `second` by number, from 0 on; there are `count`."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.columns = room.column("Q"), room.column("I"), room.column("I")
+        self.count = 0
+        self.factor = 0x9E3779B97F4A7C15
+        self.mask = 0xFFFFFFFFFFFFFFFF
+        self.slots = len(self.columns[2])  # of the index: a power of two
+        self.look()
+
+    def of(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+        """The number of a pair, which may be new. Raises OSError, MemoryError if there is no room for it."""
+        slot: cython.Py_ssize_t = self.slot(first, second)
+        number: cython.Py_ssize_t = self.index[slot]
+        if number:
+            return number - 1
+        if self.count == self.capacity:
+            self.extend()
+            slot = self.slot(first, second)
+        number = self.count
+        self.first[number] = first
+        self.second[number] = second
+        self.count = number + 1
+        self.index[slot] = number + 1
+        return number
+
+    def find(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+        """The number of a pair; -1 if it has none."""
+        number: cython.Py_ssize_t = self.index[self.slot(first, second)]
+        return number - 1
+
+    def slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+        """Where the index has the number of a pair, or has room for it."""
+        last: cython.ulonglong = len(self.index) - 1
+        mixed: cython.ulonglong = ((first ^ (second << 32)) * self.factor) & self.mask
+        place: cython.ulonglong = (mixed ^ (mixed >> 29)) & last
+        number: cython.Py_ssize_t = self.index[place]
+        while number and (self.first[number - 1] != first or self.second[number - 1] != second):
+            place = (place + 1) & last
+            number = self.index[place]
+        return place
+
+    def extend(self) -> None:
+        """Make room for more."""
+        first, second, index = self.columns
+        self.leave()
+        try:
+            for column in (first, second):
+                if self.count == len(column):
+                    self.room.grow(column, self.count + 1)
+            if self.count == 2 * self.slots // 3:
+                self.room.grow(index, 2 * self.slots)
+                self.slots *= 2
+        finally:
+            self.look()
+        self.fill()
+
+    def leave(self) -> None:
+        """Hold no column, for them to grow."""
+        self.first, self.second, self.index = EMPTY64, EMPTY32, EMPTY32
+
+    def look(self) -> None:
+        """Hold the columns as they are now."""
+        first, second, index = self.columns
+        self.first, self.second, self.index = first.view, second.view, index.view[: self.slots]
+        self.capacity = min(len(first), len(second), 2 * self.slots // 3)
+
+    def fill(self) -> None:
+        """Fill the index from the pairs."""
+        place: cython.Py_ssize_t
+        for place in range(len(self.index)):
+            self.index[place] = 0
+        number: cython.Py_ssize_t
+        for number in range(self.count):
+            self.index[self.slot(self.first[number], self.second[number])] = number + 1
+
+    def clear(self) -> None:
+        """Drop the pairs."""
+        self.count = 0
+        self.fill()

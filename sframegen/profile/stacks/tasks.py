@@ -1,0 +1,80 @@
+"""Processes and threads, as stacks have them: a number is one program in one process, or one thread of it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.elf.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Task(NamedTuple):
+    """`tid`: 0 if threads are not told apart. Names may be empty."""
+
+    pid: int
+    tid: int
+    process: str
+    thread: str
+
+
+class SampledTasks:
+    """Their numbers, in the order in which they came; a process number that is used again is another task."""
+
+    def __init__(self) -> None:
+        self._pids, self._tids = array("I"), array("I")
+        self._processes, self._threads = array("I"), array("I")  # numbers of names
+        self._names: dict[str, int] = {"": 0}
+        self._texts = [""]
+        self._now: dict[int, dict[int, tuple[int, int]]] = {}  # by pid and tid: the program, the number
+
+    def __len__(self) -> int:
+        return len(self._pids)
+
+    def __getitem__(self, number: int) -> Task:
+        text = self._texts
+        return Task(
+            self._pids[number], self._tids[number], text[self._processes[number]], text[self._threads[number]]
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[Task]:
+        return map(self.__getitem__, range(len(self)))
+
+    def printable(self) -> SampledTasks:
+        """Let all names be such that terminals and formats can show them."""
+        self._texts = [printable(text) for text in self._texts]
+        return self
+
+    def number(self, pid: int, tid: int, program: int = 0) -> int:
+        """`program`: a number that is another one after each exec, 0 if unknown."""
+        threads = self._now.setdefault(pid, {})
+        known, number = threads.get(tid, (-1, 0))
+        if known == program or (program == 0 and known > 0):
+            return number
+        if known != 0:  # else it is known now
+            number = len(self._pids)
+            self._pids.append(pid)
+            self._tids.append(tid)
+            self._processes.append(0)
+            self._threads.append(0)
+        threads[tid] = program, number
+        return number
+
+    def name(self, number: int, process: str, thread: str = "") -> None:
+        """Empty names leave those that are known."""
+        if process:
+            self._processes[number] = self._name(process)
+        if thread:
+            self._threads[number] = self._name(thread)
+
+    def forget(self, pid: int) -> None:
+        """The process has ended: whatever has that number from now on is another task."""
+        self._now.pop(pid, None)
+
+    def _name(self, text: str) -> int:
+        number = self._names.setdefault(text, len(self._texts))
+        if number == len(self._texts):
+            self._texts.append(text)
+        return number

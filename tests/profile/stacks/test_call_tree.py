@@ -1,0 +1,144 @@
+"""Trees of calls: numbers of pairs, rows and their counts, in memory and in files."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections import Counter, deque
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sframegen.profile.collected import Stacks
+from sframegen.profile.packed_frames import FileFrame
+from sframegen.profile.stacks.growing import Room
+from sframegen.profile.stacks.merge_sort import merge_sort
+from sframegen.profile.stacks.moments import GONE, Moments
+from sframegen.profile.stacks.numbered import Numbered
+from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.stack.walking.ends import End
+
+STACKS = 5_000
+LITTLE = 1 << 16  # bytes
+
+
+def frames_of(number: int) -> array[int]:
+    """A stack of its own, whose outermost frames are those of others, too."""
+    callers = [FileFrame(3, depth * 16 + number % 2).packed() for depth in range(20)]
+    return array("Q", [FileFrame(1 + number % 2, number).packed(), *reversed(callers)])
+
+
+def filled(room: Room) -> Stacks:
+    stacks = Stacks(room=room)
+    for number in range(STACKS):
+        task = stacks.tasks.number(number % 7, 0)
+        stacks.count(stacks.row(task, frames_of(number), End.OUTERMOST), 1 + number % 3, number)
+    return stacks
+
+
+@pytest.mark.parametrize("budget", [LITTLE, 1 << 30])
+def test_stacks_come_back_as_they_were(budget: int, tmp_path: Path) -> None:
+    room = Room(budget, str(tmp_path))
+    stacks = filled(room)
+    room.rest()
+    expected = Counter({(number % 7, tuple(frames_of(number))): 1 + number % 3 for number in range(STACKS)})
+    assert Counter({(stack.pid, stack.frames): stack.samples for stack in stacks}) == expected
+    assert stacks.samples == expected.total()
+    assert list(stacks.tree.weights[:STACKS]) == list(range(STACKS))
+    assert stacks.used_files() == {1, 2, 3}
+    assert room.in_file == (budget == LITTLE)
+    assert list(tmp_path.iterdir()) == [], "files have no names"
+
+
+def test_callers_are_shared() -> None:
+    stacks = filled(Room())
+    assert stacks.tree.nodes.count < 20 * STACKS / 4
+
+
+def test_beyond_the_budget_memory_is_given_back(tmp_path: Path) -> None:
+    room = Room(LITTLE, str(tmp_path))
+    column = room.column("Q")
+    room.grow(column, 1 << 20)
+    for number in range(0, len(column), 64):
+        column.view[number] = number
+    room.rest()
+    areas = [area for area in Path("/proc/self/smaps").read_text().split("VmFlags") if str(tmp_path) in area]
+    assert [re.findall(r"^Rss: +(\d+) kB", area, re.MULTILINE) for area in areas] == [["0"]]
+    assert column.view[64] == 64
+
+
+def test_a_full_disk_is_an_error_and_what_was_there_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    room = Room(LITTLE, str(tmp_path))
+    numbered = Numbered(room)
+
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    known = [numbered.of(number, 1) for number in range(100)]
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        deque((numbered.of(number, 2) for number in range(1 << 17)), 0)
+    assert [numbered.find(number, 1) for number in range(100)] == known
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))))
+def test_numbers_are_those_of_the_first_use(pairs: list[tuple[int, int]]) -> None:
+    numbered = Numbered(Room())
+    order = list(dict.fromkeys(pairs))
+    assert [numbered.of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
+    assert list(zip(numbered.first[: numbered.count], numbered.second[: numbered.count], strict=True)) == order
+    assert numbered.find(5, 2**32 - 1) == (order.index((5, 2**32 - 1)) if (5, 2**32 - 1) in order else -1)
+
+
+def test_frames_of_one_process_are_no_frames_of_another() -> None:
+    """Code that is in no file, or in a table of one process."""
+    stacks = Stacks()
+    stacks.frames.private[9] = 1
+    packed = array("Q", [FileFrame(0, 0x1000).packed(), FileFrame(9, 0x1000).packed(), FileFrame(1, 0x1000).packed()])
+    for pid in (1, 2):
+        stacks.count(stacks.row(stacks.tasks.number(pid, 0), packed, End.OUTERMOST))
+    numbers = stacks.frames.numbers
+    assert sorted(numbers.second[: numbers.count]) == [0, 1, 1, 2, 2]
+
+
+def test_threads_that_are_not_wanted_are_dropped() -> None:
+    stacks = Stacks(moments=True)
+    assert stacks.moments is not None
+    for tid in (1, 2, 3):
+        row = stacks.row(stacks.tasks.number(1, tid), array("Q", [tid]), End.OUTERMOST)
+        stacks.count(row, tid)
+    stacks.keep_threads(frozenset({2}))
+    assert [(stack.tid, stack.samples) for stack in stacks] == [(2, 2)]
+    assert stacks.samples == 2
+
+
+def test_a_process_number_that_is_used_again_is_another_task() -> None:
+    tasks = SampledTasks()
+    unknown = tasks.number(7, 0)
+    tasks.name(unknown, "sh")
+    assert tasks.number(7, 0, 1) == unknown, "its program is known now"
+    after_exec = tasks.number(7, 0, 2)
+    tasks.name(after_exec, "cc1")
+    tasks.name(after_exec, "")
+    tasks.forget(7)
+    assert tasks.number(7, 0) not in (unknown, after_exec)
+    assert [task.process for task in tasks] == ["sh", "cc1", ""]
+
+
+@given(st.lists(st.integers(0, 20)))
+def test_the_order_of_numbers_is_stable(keys: list[int]) -> None:
+    columns = array("I", bytes(4 * len(keys))), array("I", bytes(4 * len(keys)))
+    found = columns[merge_sort(array("Q", keys), *columns)]
+    assert list(found) == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def test_moments_in_the_order_of_time() -> None:
+    moments = Moments(Room())
+    for nanoseconds in (5, 3, 9, 3):
+        moments.add(nanoseconds, nanoseconds + 1, len(moments))
+    assert list(moments.in_order()) == [(3, 4, 1), (3, 4, 3), (5, 6, 0), (9, 10, 2)]
+    moments.renumber(array("I", [7, GONE, 8, 9]))
+    assert list(moments) == [(5, 6, 7), (9, 10, 8), (3, 4, 9)]
