@@ -154,7 +154,7 @@ def command(
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
-    PIDs are live processes; COMMAND is started and sampled. Children that they start meanwhile are sampled, too. The kernel walks
+    PIDs are live processes; COMMAND is started and sampled. Their descendants are sampled, too. The kernel walks
     the stacks with the rules of SFrame sections; files without a section are converted in memory. Where the kernel does not allow
     that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
