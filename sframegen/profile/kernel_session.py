@@ -9,8 +9,7 @@ import time
 from array import array
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
@@ -24,6 +23,8 @@ from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.this_machine import all_pids, allow_many_files, go_first
+from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -31,8 +32,6 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cfi.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.profile.bpf.kernel_walker import CountKey
@@ -50,7 +49,6 @@ WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
-PRIORITY = -10
 LONG, SHARE = 0.05, 10  # seconds that it takes to publish a process, from which on that is done one tenth of the time
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
@@ -62,14 +60,6 @@ KEPT_ROWS = 4  # times that the maps of counts were read
 NO_FRAMES = array("Q")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
-
-
-class Waiting(NamedTuple):
-    """`spans`: of its process at that time; `number`: of the file whose table it waits for."""
-
-    record: Unfinished
-    spans: ProcessSpans
-    number: int
 
 
 class KernelSession:
@@ -85,8 +75,7 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting: deque[Waiting] = deque()  # for a table
-        self._waiting_bytes = 0
+        self._waiting = WaitingStacks()
         self._building: set[int] = set()  # files whose tables are being made
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
@@ -141,11 +130,11 @@ class KernelSession:
                 if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             self._sampled |= self.plan.targets
-            if not self.plan.after_exec:
-                with_descendants(self._sampled, self._want)
+            with_descendants(self._sampled, self._walker.want)
+            self._due |= self._sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
-                for pid in _all_pids():
+                for pid in all_pids():
                     if pid not in self._sampled and self.follower.scan(pid):
                         self._sampled.add(pid)
         self._request_tables()
@@ -158,11 +147,6 @@ class KernelSession:
         self._began = time.monotonic()
         self._walker.attach()
         self._samples_on = True
-
-    def _want(self, pid: int) -> None:
-        """Sample a process that exists already, too."""
-        self._walker.want(pid)
-        self.follower.scan(pid)
 
     def turn(self, seconds: float = WAIT_MS / 1000) -> None:
         """Wait for news at most that long, and use them."""
@@ -199,7 +183,7 @@ class KernelSession:
         self._request_tables()
         self._follow_made_code()
         self._walk_again(self._take_tables())
-        if self._waiting_bytes > MAX_WAITING // 2:
+        if self._waiting.bytes > MAX_WAITING // 2:
             self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
@@ -277,7 +261,7 @@ class KernelSession:
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
-        used.update(span.file for one in self._waiting for span in one.spans)
+        used |= self._waiting.files()
         for number in self._files.release(used):
             self._copies.forget(number)
             self._walker.drop_table(number)
@@ -292,8 +276,7 @@ class KernelSession:
     # -- tables
 
     def _elf_of(self, number: int) -> ElfFile | None:
-        file = self._files.by_number.get(number)
-        return file.elf if file else None
+        return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request_tables(self) -> None:
         private = self.collected.stacks.frames.private
@@ -320,9 +303,9 @@ class KernelSession:
             self._copies.add_table(number, table, final=number not in unproven)
         self._walker.add_tables(tables, unproven=unproven)
 
-    def _request_proof(self, file: TracedFile) -> None:
+    def _request_proof(self, file: TracedFile | None) -> None:
         """Have rules proven for code without any, where a sample was."""
-        if file.elf is not None and file.ready and not file.final and file.number not in self._proving:
+        if file and file.elf is not None and file.ready and not file.final and file.number not in self._proving:
             self._proving.add(file.number)
             self._building.add(file.number)
             self._builder.request_proof(file.number, file.elf)
@@ -331,9 +314,8 @@ class KernelSession:
         """Let what waits for rules be walked with guesses: there is too much of it, or it is too late. Return those files."""
         numbers = {number for number in self._proving if not self._files.by_number[number].final}
         for number in numbers:
-            file = self._files.by_number[number]
-            file.final = True
-            self._copies.add_table(number, file.table)
+            self._files.by_number[number].final = True
+            self._copies.add_table(number, self._files.by_number[number].table)
             self._walker.end_proof(number)
         return numbers
 
@@ -388,8 +370,7 @@ class KernelSession:
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if pid not in self.collected.perf_maps and any(not span.file for span in spans):
                     self.collected.perf_maps[pid] = PerfMap(pid)
-            took = time.monotonic() - began
-            if took > LONG:
+            if (took := time.monotonic() - began) > LONG:
                 self._publish_at[pid] = began + SHARE * took
 
     def _forget(self, pid: int) -> None:
@@ -418,11 +399,7 @@ class KernelSession:
 
     def _walk_again(self, numbers: set[int]) -> None:
         """Walk what waited for these files."""
-        again = [one for one in self._waiting if one.number in numbers]
-        if again:
-            self._waiting = deque(one for one in self._waiting if one.number not in numbers)
-            self._waiting_bytes = sum(len(one.record.stack) for one in self._waiting)
-        for one in again:
+        for one in self._waiting.take(numbers):
             self._walk(one.record, one.spans)
 
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
@@ -435,9 +412,8 @@ class KernelSession:
         end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
-            if missing:
-                self._request_proof(missing)
-            self._wait(Waiting(record, spans, self._copies.missing))
+            self._request_proof(missing)
+            self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, self._copies.missing))
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
@@ -448,13 +424,6 @@ class KernelSession:
         stacks.count(row)
         if stacks.moments is not None:
             stacks.moments.add(record.nanoseconds, record.cpu, row)
-
-    def _wait(self, one: Waiting) -> None:
-        self._waiting.append(one)
-        self._waiting_bytes += len(one.record.stack)
-        while self._waiting_bytes > MAX_WAITING:
-            self._waiting_bytes -= len(self._waiting.popleft().record.stack)
-            self.collected.lost[TOO_MANY_WAIT] += 1
 
     # -- the result
 
@@ -479,23 +448,3 @@ class KernelSession:
         collected.notes += notes_on_files(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
-
-
-def go_first() -> int:
-    """Take the processor first where that is allowed: a busy machine fills the ring buffer. Return the priority before."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    if before == 0:  # nobody has chosen another one
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    return before
-
-
-def allow_many_files() -> tuple[int, int]:
-    """Raise the limit of open files as far as is allowed: each mapped file takes two. Return the limits before."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    return before
-
-
-def _all_pids() -> Iterable[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
