@@ -34,7 +34,7 @@ from sframegen.profile.following.cgroups import folder_of
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.sampling_plan import ProfilePlan, is_process
 from sframegen.profile.stored.intervals import seconds_of
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
@@ -230,7 +230,7 @@ def command(
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
-    PIDs are live processes; COMMAND is started and sampled. Children that they start meanwhile are sampled, too. The kernel walks
+    PIDs are live processes; COMMAND is started and sampled. Their descendants are sampled, too. The kernel walks
     the stacks with the rules of SFrame sections; files without a section are converted in memory. Where the kernel does not allow
     that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
@@ -257,7 +257,7 @@ def command(
         if perf_data is not None:
             workers, cache = os.cpu_count() or 1, TableCache()
             recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=workers, cache=cache, stores=stores)
-            recorded.stacks.keep_threads(frozenset(tid))
+            recorded.keep_threads(frozenset(tid))
             shown(recorded)
         else:
             event = _found_event(sampling, arguments)
@@ -338,11 +338,13 @@ def _sampled(
         command = None
         if arguments:
             pids = _pids(arguments)
-            if pids is None:
+            if pids is not None:
+                _check_threads(plan.tids)
+            else:
                 command = PausedCommand(arguments)
                 opened.callback(command.kill)
                 pids = frozenset([command.pid])
-            plan = plan._replace(targets=pids)
+            plan = plan._replace(targets=pids, after_exec=command is not None)
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)
         if why_copies:
@@ -363,6 +365,13 @@ def _resume(command: PausedCommand, name: str) -> None:
         command.resume()
     except OSError as error:
         raise click.UsageError(f"{name}: neither a process id nor a program: {error.strerror}") from None
+
+
+def _check_threads(tids: frozenset[int]) -> None:
+    """Say which threads do not exist, before anybody waits for their samples: they may still begin."""
+    for number in sorted(tids):
+        if not is_process(number):  # /proc has threads, too
+            note(f"--tid {number}: there is no such thread")
 
 
 def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:

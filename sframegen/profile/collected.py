@@ -99,6 +99,13 @@ class Collected:
     cgroups: dict[int, str] = field(default_factory=dict)  # names of the control groups of processes, by pid
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
+    def keep_threads(self, tids: frozenset[int]) -> None:
+        """Drop the samples of all other threads; of none if there are no `tids`. A note names those without samples."""
+        self.stacks.keep_threads(tids)
+        if tids:
+            seen = {stack.tid for stack in self.stacks}
+            self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
+
 
 MAX_NAMED = 3  # files in one note
 

@@ -32,7 +32,7 @@ from sframegen.profile.events.event_records import RecordReader, SampleRecord
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
-from sframegen.profile.sampling_plan import is_process
+from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.privileges import root_in_words
@@ -104,8 +104,9 @@ class CopiedSession:
     def begin(self) -> None:
         self.collected.started = time.time()
         self._began = time.monotonic()
-        for descriptor in (*self._rings.filenos, *self._descriptors):
-            fcntl.ioctl(descriptor, ENABLE, 0)
+        if not self.plan.after_exec:
+            for descriptor in (*self._rings.filenos, *self._descriptors):
+                fcntl.ioctl(descriptor, ENABLE, 0)
 
     def turn(self, seconds: float = 0.1) -> None:
         self._poll.poll(seconds)
@@ -122,7 +123,7 @@ class CopiedSession:
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
         collected.seconds = time.monotonic() - self._began
-        collected.stacks.keep_threads(self.plan.tids)
+        collected.keep_threads(self.plan.tids)
         return collected
 
     def _receive(self) -> None:
@@ -150,7 +151,7 @@ class CopiedSession:
         event = self.plan.event
         flags = EventFlag.DISABLED | EventFlag.INHERIT | FOLLOWING
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
-        flags |= EventFlag.FREQUENCY * event.by_frequency
+        flags |= EventFlag.FREQUENCY * event.by_frequency | EventFlag.ENABLE_ON_EXEC * self.plan.after_exec
         sampled = SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.REGS_USER | SampleType.STACK_USER
         return EventAttributes(
             event.type,
@@ -185,14 +186,20 @@ class CopiedSession:
         size = copy_size(self.plan.frequency, pages * PAGE)
         self._attributes = replace(self._attributes, user_stack=size, wakeup=pages * PAGE // 4)
         for pid in targets:
-            seen: set[int] = set()
-            while new := set(proc.threads_of(pid)) - seen:
-                seen |= new
-                for tid in sorted(new):
-                    self._open(tid, pages)
-            if not seen:
+            if not self._attach_process(pid, pages):
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
-            scan(pid, self.processes, self._resolver, time.monotonic_ns())
+        if not self.plan.after_exec:
+            with_descendants(set(targets), lambda pid: self._attach_process(pid, pages))
+
+    def _attach_process(self, pid: int, pages: int) -> bool:
+        """Return False if it has ended."""
+        seen: set[int] = set()
+        while new := set(proc.threads_of(pid)) - seen:
+            seen |= new
+            for tid in sorted(new):
+                self._open(tid, pages)
+        scan(pid, self.processes, self._resolver, time.monotonic_ns())
+        return bool(seen)
 
     def _open(self, tid: int, pages: int) -> None:
         for cpu in self._cpus:

@@ -9,7 +9,6 @@ import time
 from array import array
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -23,11 +22,13 @@ from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
 from sframegen.profile.packed_frames import is_off_cpu
-from sframegen.profile.sampling_plan import is_process
+from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.this_machine import all_pids, allow_many_files, go_first
 from sframegen.profile.units import MICROSECOND, Unit
+from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -35,15 +36,15 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cfi.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.profile.bpf.kernel_walker import CountKey
+    from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.profile.walk.steps import SpanColumns
 
 BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
@@ -52,10 +53,11 @@ WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
-PRIORITY = -10
+LONG, SHARE = 0.05, 10  # seconds that it takes to publish a process, from which on that is done one tenth of the time
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
+NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 NOT_RECEIVED = "the stack was not received"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"
 KEPT_ROWS = 4  # times that the maps of counts were read
@@ -80,9 +82,11 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting: deque[tuple[Unfinished, ProcessSpans]] = deque()  # for a table; with the mappings of that time
-        self._waiting_bytes = 0
+        self._waiting = WaitingStacks()
         self._building: set[int] = set()  # files whose tables are being made
+        self._proving: set[int] = set()  # of those, files whose code is being read for rules
+        self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
+        self._columns: tuple[ProcessSpans, SpanColumns] = ((), span_columns(()))  # of the process that was walked last
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
         self._accounted: Counter[int] = Counter()  # of the kernel program's statistics, what has been told
@@ -113,6 +117,7 @@ class KernelSession:
                     name=plan.event.name,
                     points=plan.event.points,
                     only=plan.only or EVERYBODY,
+                    after_exec=plan.after_exec,
                 ),
                 plan.max_memory,
             )
@@ -141,9 +146,11 @@ class KernelSession:
                 if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             self._sampled |= self.plan.targets
+            with_descendants(self._sampled, self._walker.want)
+            self._due |= self._sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
-                for pid in _all_pids():
+                for pid in all_pids():
                     if pid not in self._sampled and self.follower.scan(pid):
                         self._sampled.add(pid)
         self._request_tables()
@@ -173,6 +180,7 @@ class KernelSession:
         while (self._new or self._waiting) and time.monotonic() < deadline:
             self._poll.poll(WAIT_MS / 1000)
             self._receive()
+        self._walk_again(self._stop_waiting_for_proofs())
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
         self._take_counts(last=True)
         self._assemble()
@@ -210,10 +218,9 @@ class KernelSession:
         self._check_now_and_then()
         self._request_tables()
         self._follow_made_code()
-        if self._take_tables():
-            again, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
-            for record, spans in again:
-                self._walk(record, spans)
+        self._walk_again(self._take_tables())
+        if self._waiting.bytes > MAX_WAITING // 2:
+            self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
         self._take_counts()
@@ -310,7 +317,7 @@ class KernelSession:
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
-        used.update(span.file for _, spans in self._waiting for span in spans)
+        used |= self._waiting.files()
         for number in self._files.release(used):
             self._copies.forget(number)
             self._walker.drop_table(number)
@@ -327,8 +334,7 @@ class KernelSession:
     # -- tables
 
     def _elf_of(self, number: int) -> ElfFile | None:
-        file = self._files.by_number.get(number)
-        return file.elf if file else None
+        return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request_tables(self) -> None:
         private = self.collected.stacks.frames.private
@@ -339,20 +345,37 @@ class KernelSession:
                 self._builder.request(file.number, file.elf)
         self._add_tables(dict.fromkeys(self._files.take_without_table()))
 
-    def _take_tables(self) -> bool:
-        """Return True if there were any."""
+    def _take_tables(self) -> set[int]:
+        """Use those that are ready, and return their numbers."""
         ready = self._builder.ready()
         for built in ready:
             self._building.discard(built.number)
-            file = self._files.by_number[built.number]
-            file.table, file.ready, file.why = built.table, True, built.why
-        self._add_tables({built.number: built.table for built in ready})
-        return bool(ready)
+            self._proving.discard(built.number)
+            self._files.by_number[built.number].take(built)
+        self._add_tables({built.number: self._files.by_number[built.number].table for built in ready})
+        return {built.number for built in ready}
 
     def _add_tables(self, tables: dict[int, DecodedTable | None]) -> None:
+        unproven = {number for number in tables if not self._files.by_number[number].final}
         for number, table in tables.items():
-            self._copies.add_table(number, table)
-        self._walker.add_tables(tables)
+            self._copies.add_table(number, table, final=number not in unproven)
+        self._walker.add_tables(tables, unproven=unproven)
+
+    def _request_proof(self, file: TracedFile | None) -> None:
+        """Have rules proven for code without any, where a sample was."""
+        if file and file.elf is not None and file.ready and not file.final and file.number not in self._proving:
+            self._proving.add(file.number)
+            self._building.add(file.number)
+            self._builder.request_proof(file.number, file.elf)
+
+    def _stop_waiting_for_proofs(self) -> set[int]:
+        """Let what waits for rules be walked with guesses: there is too much of it, or it is too late. Return those files."""
+        numbers = {number for number in self._proving if not self._files.by_number[number].final}
+        for number in numbers:
+            self._files.by_number[number].final = True
+            self._copies.add_table(number, self._files.by_number[number].table)
+            self._walker.end_proof(number)
+        return numbers
 
     # -- code that processes make
 
@@ -390,6 +413,10 @@ class KernelSession:
             return
         due, self._due = self._due, set()
         for pid in due:
+            began = time.monotonic()
+            if began < self._publish_at.get(pid, 0):  # meanwhile its stacks are walked here
+                self._due.add(pid)
+                continue
             epoch = self._walker.epoch(pid)
             # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self.follower.scan(pid, drained) else None
@@ -402,6 +429,8 @@ class KernelSession:
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if pid not in self.collected.perf_maps and any(not span.file for span in spans):
                     self.collected.perf_maps[pid] = PerfMap(pid)
+            if (took := time.monotonic() - began) > LONG:
+                self._publish_at[pid] = began + SHARE * took
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
@@ -410,6 +439,7 @@ class KernelSession:
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._due.discard(pid)
+        self._publish_at.pop(pid, None)
         self._made.forget(pid)
 
     # -- stacks that are walked here
@@ -421,20 +451,28 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self.collected.lost[NOT_FOLLOWED] += 1
+                self.collected.lost[NOT_KEPT if self.follower.spans(record.pid) else NOT_FOLLOWED] += 1
             else:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
+
+    def _walk_again(self, numbers: set[int]) -> None:
+        """Walk what waited for these files."""
+        for one in self._waiting.take(numbers):
+            self._walk(one.record, one.spans)
 
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         known = self._made.at(record.pid, spans, record.nanoseconds)
         if known is None:
             self._new.append(record)
             return
-        end = self._copies.walk(span_columns(known), record.where, record.stack_start, record.stack)
+        if self._columns[0] is not known:
+            self._columns = (known, span_columns(known))
+        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
-            self._wait(record, spans)
+            self._request_proof(missing)
+            self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, self._copies.missing))
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
@@ -449,19 +487,12 @@ class KernelSession:
         if stacks.moments is not None:
             stacks.moments.add(record.nanoseconds, record.cpu, row)
 
-    def _wait(self, record: Unfinished, spans: ProcessSpans) -> None:
-        self._waiting.append((record, spans))
-        self._waiting_bytes += len(record.stack)
-        while self._waiting_bytes > MAX_WAITING:
-            self._waiting_bytes -= len(self._waiting.popleft()[0].stack)
-            self.collected.lost[TOO_MANY_WAIT] += 1
-
     # -- the result
 
     def _assemble(self) -> None:
         """Complete what was collected: samples of idle CPUs, what was lost since the last time, notes."""
         collected, stacks = self.collected, self.collected.stacks
-        stacks.keep_threads(self.plan.tids)
+        collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
         new, self._accounted = totals - self._accounted, totals
         if self.plan.idle and new[Statistic.IDLE]:
@@ -486,23 +517,3 @@ class KernelSession:
         collected.notes += notes_on_files(collected)
         if self._cache.note:
             collected.notes.append(self._cache.note)
-
-
-def go_first() -> int:
-    """Take the processor first where that is allowed: a busy machine fills the ring buffer. Return the priority before."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    if before == 0:  # nobody has chosen another one
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    return before
-
-
-def allow_many_files() -> tuple[int, int]:
-    """Raise the limit of open files as far as is allowed: each mapped file takes two. Return the limits before."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    return before
-
-
-def _all_pids() -> Iterable[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]

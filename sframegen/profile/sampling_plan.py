@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.detached.stores import Stores
     from sframegen.profile.bpf.kernel_walker import Only
     from sframegen.profile.events.names import Event
 
 
 class ProfilePlan(NamedTuple):
-    """What is sampled. `targets`: pids, with their children; None: every process. `tids`: only these threads; none: all."""
+    """What is sampled. `targets`: pids, with their descendants; None: every process. `tids`: only these threads; none: all."""
 
     targets: frozenset[int] | None
     event: Event
@@ -24,6 +27,7 @@ class ProfilePlan(NamedTuple):
     kernel: bool = False  # kernel frames, too
     moments: bool = False  # keep the time of each sample
     idle: bool = False  # count idle CPUs
+    after_exec: bool = False  # the targets are to execute the program that is sampled
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     stores: Stores | None = None  # of detached sections
@@ -60,6 +64,28 @@ class ProfilePlan(NamedTuple):
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""
         return self.targets is None or any(map(is_process, self.targets))
+
+
+def with_descendants(known: set[int], want: Callable[[int], object]) -> None:
+    """Call `want` for all descendants of the processes that exist already, and add them to `known`.
+
+    Children that a wanted process makes are somebody else's to follow. So the table of processes is read again until it has no
+    others.
+    """
+    while found := {pid for pid, parent in _parents().items() if parent in known} - known:
+        for pid in sorted(found):
+            want(pid)
+        known |= found
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each process."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError, IndexError, ValueError):  # it has ended
+                found[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return found
 
 
 def is_process(pid: int) -> bool:

@@ -8,19 +8,21 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sframegen.cli.profiling.loop import Live, sample
+from sframegen.profile.backends import BACKENDS
 from sframegen.profile.events.names import event_named
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.sampling_plan import ProfilePlan, with_descendants
 from sframegen.stack.sampling import Interrupts
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [needs_bpf, pytest.mark.once]
 
@@ -42,6 +44,7 @@ int main(int count, char **arguments) {
 }
 """
 CHAIN_FRAMES = ["_start", "main", "outer", "middle", "inner"]
+PROC = Path("/proc")
 LONG_ENOUGH = "300000"
 
 
@@ -103,6 +106,31 @@ def test_every_stack_of_a_command_is_whole(chain: Path) -> None:
     assert not profile["lost"]
 
 
+ASSEMBLY = r"""
+#include <stdlib.h>
+__asm__(".text\n.globl spin\n.type spin, @function\nspin: push %rbx\n push %rbp\n mov %rdi, %rbx\n xor %ebp, %ebp\n call turn\n"
+        "pop %rbp\n pop %rbx\n ret\n.size spin, .-spin\n"
+        ".type turn, @function\nturn: add $3, %rcx\n dec %rbx\n jnz turn\n ret\n.size turn, .-turn\n");
+void spin(long);
+__attribute__((noinline)) void outer(long n) { spin(n); __asm__ volatile(""); }
+int main(int count, char **arguments) { outer(atol(arguments[1])); return count == 0; }
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path) -> None:
+    (tmp_path / "spin.c").write_text(ASSEMBLY)
+    subprocess.run(["gcc", "-O2", tmp_path / "spin.c", "-o", tmp_path / "spin"], check=True)
+    profile = as_json("--", tmp_path / "spin", 2_000_000_000)
+    stacks = [functions(profile, stack) for stack in profile["stacks"]]
+    inside = [(names, stack) for names, stack in zip(stacks, profile["stacks"], strict=True) if names[-1] in ("spin", "turn")]
+    assert sum(stack["samples"] for _, stack in inside) > 50
+    assert {tuple(names[-4:]) for names, _ in inside if names[-1] == "turn"} == {("main", "outer", "spin", "turn")}
+    assert all(stack["complete"] for _, stack in inside)
+    assert not any(profile["frames"][number]["guessed"] for _, stack in inside for number in stack["frames"])
+    assert any(f"{tmp_path}/spin" in note and "proven from the instructions" in note for note in profile["notes"])
+
+
 def test_children_are_sampled_and_the_status_is_passed_on(chain: Path) -> None:
     profile = as_json("--by", "pid", "--", chain, LONG_ENOUGH, "fork", 7, status=7)
     assert len({stack["pid"] for stack in profile["stacks"]}) == 2
@@ -119,6 +147,126 @@ def test_a_process_that_runs_already(running: int) -> None:
 def test_only_one_thread(running: int) -> None:
     assert as_json("--duration", 0.3, "--tid", running, running)["samples"] > 0
     assert as_json("--duration", 0.3, "--tid", running + 1, running)["samples"] == 0
+    done = sframegen("--duration", 0.3, "--tid", 4_194_304, running)  # above the largest number that the kernel gives
+    assert "--tid 4194304: there is no such thread" in done.stderr
+    assert "thread 4194304: no samples" in done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_children_that_exist_already_are_sampled(chain: Path, backend: str) -> None:
+    with subprocess.Popen(["sh", "-c", f"({chain} & {chain}; wait) & wait"], start_new_session=True) as shell:
+        try:
+            while len(descendants(shell.pid)) < 3:
+                time.sleep(0.05)
+            profile = as_json("--duration", 0.5, "--backend", backend, shell.pid)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert len({stack["pid"] for stack in profile["stacks"]}) == 2
+    assert all(names == CHAIN_FRAMES for names in in_program(profile))
+
+
+def descendants(pid: int) -> set[int]:
+    known = {pid}
+    with_descendants(known, lambda _: None)
+    return known - {pid}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_runs_before_the_command_is_not_the_commands(chain: Path, backend: str) -> None:
+    profile = as_json("-F", 9999, "--backend", backend, "--", chain, LONG_ENOUGH)
+    assert in_program(profile)
+    assert not any(re.match("(lib)?python", frame["object"]) for frame in profile["frames"])
+    assert "execve" not in {frame["function"] for frame in profile["frames"]}
+
+
+THREADS = """
+#include <pthread.h>
+#include <stdlib.h>
+static void *nothing(void *unused) { return unused; }
+int main(int count, char **arguments) {
+    pthread_t thread;
+    for (long n = atol(arguments[1]); n > 0; n--)
+        if (pthread_create(&thread, 0, nothing, 0) == 0) pthread_join(thread, 0);
+    return count == 0;
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_new_thread_has_no_caller(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "threads.c").write_text(THREADS)
+    subprocess.run(["gcc", "-O2", "-pthread", tmp_path / "threads.c", "-o", tmp_path / "threads"], check=True)
+    profile = as_json("-F", 9999, "--backend", backend, "--", tmp_path / "threads", 20_000)
+    new = [stack for stack in profile["stacks"] if "clone" in functions(profile, stack)[-1]]
+    assert sum(stack["samples"] for stack in new) > 10
+    first = [stack for stack in new if functions(profile, stack)[0] != "[callers unknown]" and len(stack["frames"]) == 1]
+    assert first
+    assert all(stack["complete"] for stack in first)
+    assert not any("clone" in functions(profile, stack)[1:2] for stack in new if not stack["complete"])
+
+
+MAPPINGS = """
+#include <sys/mman.h>
+volatile unsigned long sum;
+int main(void) {
+    char *area = mmap(0, 20000 * 8192l, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (long n = 0; n < 20000; n++) mprotect(area + n * 8192, 4096, PROT_READ | PROT_EXEC);
+    for (;;) {
+        void *more = mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (int i = 0; i < 3000000; i++) sum += i;
+        munmap(more, 4096);
+    }
+}
+"""
+
+
+def test_a_process_with_very_many_mappings_that_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "maps.c").write_text(MAPPINGS)
+    subprocess.run(["gcc", "-O2", tmp_path / "maps.c", "-o", tmp_path / "maps"], check=True)
+    with subprocess.Popen([tmp_path / "maps"]) as process:
+        while len((PROC / str(process.pid) / "maps").read_bytes().splitlines()) < 40_000:
+            time.sleep(0.1)
+        profile = json.loads(sframegen("--json", "-F", 99, "--duration", 3, process.pid).stdout)
+        process.kill()
+    assert profile["complete"] > 10
+    assert sum(profile["lost"].values()) <= profile["samples"] / 10
+
+
+PUT_THERE = """
+#include <signal.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <unistd.h>
+volatile unsigned long sum;
+static ucontext_t outside, inside;
+static char stack[65536];
+__attribute__((noinline)) void spin(long n) { for (long i = 0; i < n; i++) sum += i; }
+static void handler(int number) { spin(300000000 + number); }
+static void other(void) { spin(300000000); }
+int main(void) {
+    signal(SIGUSR1, handler);
+    kill(getpid(), SIGUSR1);
+    getcontext(&inside);
+    inside.uc_stack.ss_sp = stack, inside.uc_stack.ss_size = sizeof(stack), inside.uc_link = &outside;
+    makecontext(&inside, other, 0);
+    swapcontext(&outside, &inside);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) -> None:
+    """The kernel and makecontext put its address where a return address is: the byte before it is another function's."""
+    (tmp_path / "put.c").write_text(PUT_THERE)
+    flags = ["-O2", "-static", "-fno-optimize-sibling-calls"]
+    subprocess.run(["gcc", *flags, tmp_path / "put.c", "-o", tmp_path / "put"], check=True)
+    profile = as_json("--backend", backend, "--", tmp_path / "put")
+    stacks = {tuple(functions(profile, stack)) for stack in profile["stacks"]}
+    handled = [names for names in stacks if "handler" in names and names[-1] == "spin"]
+    assert handled
+    assert {names[names.index("handler") - 1] for names in handled} == {"__restore_rt"}
+    assert {names[-3] for names in stacks if names[-2:] == ("other", "spin")} == {"__start_context"}
 
 
 def test_the_whole_machine(running: int) -> None:

@@ -13,7 +13,7 @@ PACKAGES = ("cfi", "linker", "sframegen")
 PROTOCOLS = {
     "sframegen/cli": {"command"},  # of each command, which cli/commands.py calls
     "sframegen/code/isa": {"effects", "jump_table", "matters", "pads", "point"},  # of each instruction set
-    "sframegen/stack/abi": {"ends_call"},  # of each machine
+    "sframegen/stack/abi": {"ends_call", "starts_thread"},  # of each machine
 }
 # The call of a kernel, and the model of the kernel's side of it: both have the name of the call.
 CALLS = {"codectl", "sframe_register", "sframe_unregister"}

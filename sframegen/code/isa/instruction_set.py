@@ -90,3 +90,5 @@ class Isa(NamedTuple):
     #: the effects of the last instruction, if it adds to SP a register that instructions before it set
     slot: Callable[[Iterable[Instruction], int], int | None] | None = None
     #: the address of the pointer that a PLT entry's jump at an address goes through, if the jump itself does not say
+    refers: re.Pattern[bytes] | None = None
+    #: instructions that call, or take the address of, what is at their end + their last 4 bytes

@@ -310,4 +310,6 @@ ISA = Isa(
         whole=_whole,
     ),
     prefix=OPERAND_SIZE,
+    # lea r, [rip + n]; call n
+    refers=re.compile(rb"(?=((?:[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]|\xe8)....))", re.DOTALL),
 )

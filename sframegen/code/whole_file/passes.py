@@ -273,10 +273,13 @@ class _Passes:
         """Learn where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame."""
         learned = self.learned
         self.entries = learned.known | learned.pointed_at
-        left = learned.learn(self._shown(), self.ranges)
-        self.entries = learned.known | learned.pointed_at | left
-        if self.context.assumptions is not None:
-            self.entries = set(filter(self.context.assumptions.enters, self.entries))
+        for _ in range(MAX_PASSES):  # functions that are left to may take the addresses of others
+            left = learned.learn(self._shown(), self.ranges)
+            before, self.entries = self.entries, learned.known | learned.pointed_at | left
+            if self.context.assumptions is not None:
+                self.entries = set(filter(self.context.assumptions.enters, self.entries))
+            if not self.proving or self.entries <= before:
+                return
 
     def _result(self) -> Survey:
         self.cut.clear()  # for the passes only; of a browser they are large
@@ -294,7 +297,8 @@ class _Passes:
             wrong = set(within(shown, self.part_places, false_parts))
             every = [number for number in entered if number not in wrong]
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
-            proof = Proof(self.ranges, owner, as_entered)
+            pushes_ra = self.context.isa.copying.ra is None
+            proof = Proof(self.ranges, owner, as_entered, pushes_ra=pushes_ra)
             entered = proof.proven(shown, every, self.learned.called, self.context.holds)
         chosen = bytearray(shown.count)
         for number in entered:

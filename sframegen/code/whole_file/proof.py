@@ -4,7 +4,9 @@ A function is proven if, from the frame of an entry, each of its returns and of 
 the target of each such jump has it too. If only the end of another function shows where it begins, it must return. If it only
 jumps, it must reach a function that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so
 does code with a stack of its own, such as Haskell's. SP must have the same alignment at all calls, and that of the ABI if nothing
-leads to the function: code after a call that does not return, or where an exception lands, has another frame.
+leads to the function: code after a call that does not return, or where an exception lands, has another frame. On
+machines whose calls push the return address, a function that never returns, such as the one that calls main, is proven if something
+leads to it and SP has the ABI's alignment at all its calls: a label inside another function has another one.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ COMPILED: bool = cython.compiled
 
 
 class Proof:
-    """Which functions are proven (proof.py). `owner`: the function of each range, or -1; `as_entered`: 1 for states of an entry."""
+    """Which functions are proven (proof.py). `owner`: the function of each range, or -1; `as_entered`: 1 for states of an entry.
 
-    def __init__(self, ranges: Places, owner: Column, as_entered: Bytes) -> None:
+    `pushes_ra`: calls leave the return address on the stack.
+    """
+
+    def __init__(self, ranges: Places, owner: Column, as_entered: Bytes, *, pushes_ra: bool) -> None:
         self.ranges = ranges
         self.owner = owner
         self.as_entered = as_entered
+        self.pushes_ra = pushes_ra
 
     def owner_of(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         number: cython.Py_ssize_t = self.ranges.number(address)
@@ -46,6 +52,8 @@ class Proof:
         if marks & 72 != 8 or not shown.keeps_exits(number):  # CONTRADICTS, KEEPS_FRAME
             return 0
         if shown.is_entered(number):
+            if marks & 7 == 0 and shown.end_exit[number] == shown.end_exit[number + 1]:  # COMES_BACK, RETURNS, JUMPS
+                return self.pushes_ra and calls == 1
             return calls & (calls - 1) == 0 and (
                 marks & 6 != 0 or shown.end_exit[number] != shown.end_exit[number + 1]
             )  # RETURNS, JUMPS
@@ -60,6 +68,8 @@ class Proof:
         other: cython.Py_ssize_t
         place: cython.Py_ssize_t
         state: cython.Py_ssize_t
+        marks: cython.ulonglong
+        never_leaves: cython.bint
         arrives: cython.bint
         good = bytearray(shown.count)
         into: dict[int, list[int]] = {}
@@ -68,7 +78,9 @@ class Proof:
         candidates = [number for number in chosen if self.holds(shown, number)]
         for number in candidates:
             good[number] = 1
-            if shown.marks[number] & 2 or (shown.marks[number] & 4 and shown.is_one_of(number, called)):  # RETURNS, JUMPS
+            marks = shown.marks[number]
+            never_leaves = marks & 7 == 0 and shown.end_exit[number] == shown.end_exit[number + 1]
+            if never_leaves or marks & 2 or (marks & 4 and shown.is_one_of(number, called)):  # RETURNS, JUMPS
                 ends.append(number)
         for number in candidates:
             for place in range(shown.end_exit[number], shown.end_exit[number + 1]):

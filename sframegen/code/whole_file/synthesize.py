@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
+from sframegen.code.context.references import referred_to
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of_state, rules
 from sframegen.code.isa.effects import Flow
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from sframegen.code.context.plt import Plt
+    from sframegen.code.isa.effects import Point
     from sframegen.code.isa.frame_state import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -62,9 +64,11 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     coverage, encoded = converted.coverage, converted.encoded
     words = RuleWords(encoded.abi, encoded.layout)
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
+    silent = coverage.silent(elf)
     begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
+    begins |= referred_to(elf, encoded.abi, silent) | _first_called(elf, encoded.abi, silent)
     search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress)
-    silent = _from_begins(coverage.silent(elf), search.begins, sorted(edges))
+    silent = _from_begins(silent, search.begins, sorted(edges))
     added: list[SynthesizedFunction] = []
     ranges: list[list[Range]] = []
     for find in FINDERS:
@@ -124,21 +128,30 @@ def _entry(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]
 
     It ends with its first call or jump, which does not return; a trap or another call may follow a call.
     """
-    start = search.elf.header.e_entry
-    limit = next((high for low, high in silent if low <= start < high), None)
-    isa = machine_of(search.abi).isa
-    if limit is None or isa is None:
-        return
-    code = bytes(search.elf.at(start, min(MAX_ENTRY, limit - start)))
-    if not isa.program_entry.match(code):
-        return
-    points = list(decode(code, start, isa).flow_points())
+    points = _entry_points(search.elf, search.abi, silent)
     if not points or points[0].flow not in (Flow.CALL, Flow.JUMP):
         return
-    end = points[0].end
+    start, end = search.elf.header.e_entry, points[0].end
     if points[0].flow is Flow.CALL and len(points) > 1 and points[1].address == end and points[1].flow in (Flow.CALL, Flow.STOP):
         end = points[1].end
     yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
+
+
+def _entry_points(elf: ElfFile, abi: Abi, silent: list[Range]) -> list[Point]:
+    """Return where control leaves the code at the entry address, if it is that of a C library."""
+    start = elf.header.e_entry
+    limit = next((high for low, high in silent if low <= start < high), None)
+    isa = machine_of(abi).isa
+    if limit is None or isa is None:
+        return []
+    code = bytes(elf.at(start, min(MAX_ENTRY, limit - start)))
+    return list(decode(code, start, isa).flow_points()) if isa.program_entry.match(code) else []
+
+
+def _first_called(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
+    """Return the address that the code at the entry address calls, if its instruction has it."""
+    points = _entry_points(elf, abi, silent)
+    return {point.target for point in points[:1] if point.flow is Flow.CALL and point.target is not None}
 
 
 def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:

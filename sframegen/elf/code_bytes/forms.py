@@ -30,9 +30,21 @@ class Call(NamedTuple):
     relative: bool = False
 
 
+class GoCode(NamedTuple):
+    """What Go's runtime looks like. `exit`: the whole of runtime.goexit, where each goroutine's stack ends; `switch`: instructions
+    that take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions.
+    """
+
+    exit: bytes
+    switch: bytes
+    padding: bytes
+    alignment: int  #: of functions
+
+
 class CodeBytes(NamedTuple):
     """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known."""
 
     fill: Fill
     calls: tuple[Call, ...]
     eh_return: bytes = b""
+    go: GoCode | None = None

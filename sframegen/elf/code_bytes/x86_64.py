@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.elf.code_bytes.forms import Call, CodeBytes, Fill
+from sframegen.elf.code_bytes.forms import Call, CodeBytes, Fill, GoCode
 
 CODE_BYTES = CodeBytes(
     Fill(
@@ -30,4 +30,11 @@ CODE_BYTES = CodeBytes(
         Call(0xFFFF00_00000000, 0xFF9400_00000000),
     ),
     rb"\x48\x89\xcc(?:\xc3|\x59\xff\xe1)",  # mov %rcx,%rsp; ret, or pop %rcx; jmp *%rcx
+    GoCode(
+        exit=rb"(?<=\xcc)\x90\xe8....\x90(?=\xcc)",  # nop; call; nop, alone
+        # mov 56(%r),%rsp, perhaps through %rbx
+        switch=rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38|\x48\x8b\x5a\x38\x48\x89\xdc",
+        padding=b"\xcc\xcc",
+        alignment=16,
+    ),
 )

@@ -26,7 +26,7 @@ from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -49,15 +49,16 @@ USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
 _PROCESS = struct.Struct("=IIII")
-_FILE = struct.Struct("=QQQIIIIII")
+_FILE = struct.Struct("=QQQIIIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
 _BLOCK = struct.Struct("=QQQIIII")
 _SETTINGS = struct.Struct("=QQQQIIII16s8B")
 _U32 = struct.Struct("=I")
-_STATE_AT = 40  # in struct file
+_STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
+WANTED, WANTED_AFTER_EXEC = 1, 2
 
 CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
@@ -130,6 +131,7 @@ class Sampling(NamedTuple):
     threads: bool = False  # counts of threads, not of processes
     moments: bool = False  # a record for each sample
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
+    after_exec: bool = False  # samples of the targets themselves only after they have executed another program
     hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
     on_cpu: bool = True  # False: the event is not sampled
     off_cpu: bool = False  # the time that threads do not run
@@ -226,7 +228,7 @@ class KernelWalker:
         self._ready = READY
         self._user_epoch = USER_EPOCHS
         for pid in targets or ():
-            self.want(pid)
+            self.want(pid, after_exec=sampling.after_exec)
 
     def _settings(self, *, every_process: bool) -> bytes:
         sampling, only = self.sampling, self.sampling.only
@@ -351,8 +353,9 @@ class KernelWalker:
 
     # --- Processes ------------------------------------------------------------------------------------------------------------
 
-    def want(self, pid: int) -> None:
-        self._wanted.put(_U32.pack(pid), b"\1")
+    def want(self, pid: int, *, after_exec: bool = False) -> None:
+        """Take samples of the process and of children that it will have; `after_exec`: from when it executes another program."""
+        self._wanted.put(_U32.pack(pid), bytes([WANTED_AFTER_EXEC if after_exec else WANTED]))
 
     def epoch(self, pid: int) -> int:
         """Begin an epoch of the process's mappings: what was published before ends. Read the mappings, and publish them with it.
@@ -399,17 +402,23 @@ class KernelWalker:
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
-    def add_tables(self, tables: Mapping[int, DecodedTable | None], guards: Mapping[int, Guard] = NO_GUARDS) -> None:
-        """Give the kernel program the tables of files, by number; None: there is none to come. `dropped`: those without room.
+    def add_tables(
+        self,
+        tables: Mapping[int, DecodedTable | None],
+        guards: Mapping[int, Guard] = NO_GUARDS,
+        unproven: Container[int] = (),
+    ) -> None:
+        """Give the kernel program the tables of files, by number; None: there is none. `dropped`: those without room.
 
         All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that
-        is sampled has this word there, and samples in code without a rule are walked from copies of the stack.
+        is sampled has this word there. In such files, and `unproven` ones, samples in code without a rule are walked from copies.
         """
         added: dict[int, int] = {}  # descriptors
         try:
             for number, table in tables.items():
                 if table is None:
-                    self._set_state(number, WITHOUT)
+                    self._set_number(number, _UNPROVEN_AT, number in unproven)
+                    self._set_number(number, _STATE_AT, WITHOUT)
                     continue
                 self.drop_table(number)
                 if not self._make_room(len(table.data)):
@@ -418,7 +427,8 @@ class KernelWalker:
                 added[number] = _filled(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
                 guard = guards.get(number, UNGUARDED)
-                self._set_file(number, _FILE.pack(table.base, *guard, *places, PENDING, monotonic_ns() >> 30))
+                state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
+                self._set_file(number, _FILE.pack(table.base, *guard, *places, *state))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -429,11 +439,15 @@ class KernelWalker:
                 os.close(fd)
         for number in kept:
             self._ready += 1
-            self._set_state(number, self._ready)
+            self._set_number(number, _STATE_AT, self._ready)
+
+    def end_proof(self, number: int) -> None:
+        """No other rules will come: code of the file without one is walked in the kernel, too."""
+        self._set_number(number, _UNPROVEN_AT, 0)
 
     def drop_table(self, number: int) -> None:
         """Samples in the file are walked from copies of the stack from now on."""
-        self._set_state(number, PENDING)
+        self._set_number(number, _STATE_AT, PENDING)
         if number in self._sizes:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
@@ -441,7 +455,7 @@ class KernelWalker:
     def look_first(self, number: int) -> None:
         """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
         self.drop_table(number)
-        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, 0))
+        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, *bytes(3)))
 
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
@@ -450,9 +464,9 @@ class KernelWalker:
     def _set_file(self, number: int, packed: bytes) -> None:
         self._files[number * _FILE.size : (number + 1) * _FILE.size] = packed
 
-    def _set_state(self, number: int, state: int) -> None:
-        at = number * _FILE.size + _STATE_AT
-        self._files[at : at + 4] = _U32.pack(state)
+    def _set_number(self, number: int, place: int, value: int) -> None:
+        at = number * _FILE.size + place
+        self._files[at : at + 4] = _U32.pack(value)
 
     def _make_room(self, size: int) -> bool:
         """Drop those tables that no sample has needed for the longest time."""

@@ -52,6 +52,23 @@ INLINE int returns_from_signal(u64 pc)
 	       code[8] == 5;
 }
 
+/* mov $clone or $clone3, %eax; syscall; test %rax,%rax, or Go's cmp $0,%rax: a new thread begins after the second. `fork` tests otherwise. */
+INLINE int starts_thread(u64 pc)
+{
+	u8 code[19];
+
+	if (read_user(code, sizeof(code), (void *)(pc - 16)))
+		return 0;
+	for (u32 at = 0; at <= 9; at++) {
+		u32 tests = code[at + 7] | code[at + 8] << 8 | code[at + 9] << 16;
+
+		if (code[at] == 0xb8 && (code[at + 1] | code[at + 2] << 8) == 0x38 + 0x17b * (code[at + 2] == 1) && code[at + 3] == 0 &&
+		    code[at + 4] == 0 && code[at + 5] == 0x0f && code[at + 6] == 5 && (tests == 0xc08548 || tests == 0xf88348))
+			return 1;
+	}
+	return 0;
+}
+
 /* add $8, %rsp; ret: what is left of a frame whose code ends so says where its caller is. CPython's trampolines for -X perf are such. */
 INLINE int drops_a_word_and_returns(u64 pc)
 {
@@ -124,6 +141,19 @@ INLINE int returns_from_signal(u64 pc)
 	if (read_user(code, sizeof(code), (void *)pc) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001)
 		return 1;
 	return read_user(code, sizeof(code), (void *)(pc - 4)) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001;
+}
+
+/* mov x8,#clone or #clone3; svc #0; cmp x0,#0: a new thread begins after the second. `fork` compares otherwise. */
+INLINE int starts_thread(u64 pc)
+{
+	u32 code[4];
+
+	if (read_user(code, sizeof(code), (void *)(pc - 12)))
+		return 0;
+	for (u32 at = 0; at <= 1; at++)
+		if ((code[at] == 0xd2801b88 || code[at] == 0xd2803668) && code[at + 1] == 0xd4000001 && code[at + 2] == 0xf100001f)
+			return 1;
+	return 0;
 }
 
 /* Such code keeps frame records there. */

@@ -138,7 +138,7 @@ INLINE int element(void *table, u32 at, u64 *to)
 
 INLINE u32 half(u64 value, u32 number) { return number & 1 ? value >> 32 : value; }
 
-enum { FOUND = -1, RULE_NONE = -2 }; /* else an END_ */
+enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* else an END_ */
 
 /* Finds the rule of the code at a link-time address in a table. Returns FOUND, RULE_NONE or END_DAMAGED_TABLE. */
 INLINE int search(struct file *file, void *table, u64 address, struct rule *rule)
@@ -181,7 +181,8 @@ INLINE int search(struct file *file, void *table, u64 address, struct rule *rule
 	return FOUND;
 }
 
-/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE or why there is no answer. `serial`: as in struct stopped. */
+/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
+   answer. `serial`: as in struct stopped. */
 GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64 *serial)
 {
 	struct file *file = map_lookup(&files, &number);
@@ -198,7 +199,7 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64
 	if (check && (read_user(serial, sizeof(*serial), (void *)check) || *serial != file->serial))
 		return END_NO_TABLE;
 	if (state == FILE_WITHOUT)
-		return RULE_NONE;
+		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
 	if (state < FILE_READY || !table)
 		return END_NO_TABLE;
 	if (file->used != second)
@@ -206,6 +207,8 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64
 	found = search(file, table, address, rule);
 	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
 		return END_NO_TABLE;
+	if (found == RULE_NONE && file->unproven)
+		return RULE_UNPROVEN;
 	return check && found == RULE_NONE ? END_NO_TABLE : found;
 }
 
@@ -291,7 +294,7 @@ GLOBAL int step(struct sample *sample)
 	struct rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
-	u32 flags, guess = 0, guess_failed = END_GUESS_FAILED;
+	u32 flags, starts, guess = 0, guess_failed = END_GUESS_FAILED;
 	int found;
 
 	if (!sample)
@@ -308,9 +311,20 @@ GLOBAL int step(struct sample *sample)
 		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
+	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
+	if (found == RULE_UNPROVEN && starts)
+		found = RULE_NONE;
+	if (found == RULE_UNPROVEN)
+		found = known(sample, SP) && returns_from_signal(pc) ? RULE_NONE : END_NO_TABLE;
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
+	/* Where the kernel or a library has put the return address, no call ends there. */
+	if (!sample->exact && span->file != NO_FILE && (found == RULE_NONE || (found == FOUND && (rule.flags & (RULE_OUTERMOST | RULE_SIGNAL)))) &&
+	    !ends_call(pc))
+		packed++;
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
+	if (starts)
+		return END_OUTERMOST;
 	if (found >= 0)
 		return found;
 	fp_known = known(sample, FP);
@@ -596,9 +610,13 @@ INLINE int is_in_chosen_cgroup(void)
 INLINE int is_chosen(u32 tgid)
 {
 	char comm[COMM_BYTES];
+	u8 *asked;
 
-	if (!settings.every_process && !map_lookup(&wanted, &tgid))
-		return 0;
+	if (!settings.every_process) {
+		asked = map_lookup(&wanted, &tgid);
+		if (!asked || *asked == WANTED_AFTER_EXEC)
+			return 0;
+	}
 	if (settings.one_user && (u32)current_user() != settings.user)
 		return 0;
 	if (settings.cgroups && !is_in_chosen_cgroup())
@@ -1132,7 +1150,12 @@ INLINE void renew(u32 tgid)
 
 SECTION("raw_tp/sched_process_exec") int on_exec(struct tracepoint_context *context)
 {
-	renew(current_pid_tgid() >> 32);
+	u32 tgid = current_pid_tgid() >> 32;
+	u8 *asked = map_lookup(&wanted, &tgid);
+
+	renew(tgid);
+	if (asked)
+		*asked = WANTED;
 	return 0;
 }
 

@@ -79,15 +79,19 @@ struct rule {
 	u8 cfa_register, ra_register, fp_register, flags;
 };
 
+/* Whose samples are taken: from now on, or from the exec of another program on */
+enum { WANTED = 1, WANTED_AFTER_EXEC = 2 };
+
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.
    `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
    Code that a process makes has `check`, the address of a word of that process; the table holds only while that is `serial`, and code
-   without a rule in it is for user space to look at. For files `check` is 0. */
+   without a rule in it is for user space to look at. For files `check` is 0. `unproven`: code without a rule may still get one, and is for
+   user space until then. */
 struct file {
 	u64 base, check, serial;
-	u32 pages, index_at, rows_at, rules_at, state, used;
+	u32 pages, index_at, rows_at, rules_at, state, used, unproven, padding;
 };
 
 struct span {

@@ -116,9 +116,12 @@ class WalkQueue:
             self._waiting[number] = [sample]
             self._request(number)
 
-    def add_table(self, number: int, table: DecodedTable | None) -> None:
-        """Use the table of a file, None if there is none, and walk what waited for it. Raises FormatError if it is cut off."""
-        self.walker.add_table(number, table)
+    def add_table(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
+        """Use the table of a file, None if there is none, and walk what waited for it. Raises FormatError if it is cut off.
+
+        If it is not `final`, the file is requested again for a walk that finds no rule there.
+        """
+        self.walker.add_table(number, table, final=final)
         for sample in self._waiting.pop(number, ()):
             self.bytes -= len(sample.stack)
             self.add(sample)
@@ -169,10 +172,10 @@ class Counting:
             select.select([self._builder.fileno()], [], [], 1.0)
         for built in self._builder.ready():
             file = self.collected.files[built.number]
-            file.table, file.ready = built.table, True
+            file.take(built)
             if built.why:
                 self.collected.notes.append(f"{file.path}: {built.why}")
-            self._queue.add_table(built.number, built.table)
+            self._queue.add_table(built.number, file.table, final=file.final)
         while self._known:
             number = self._known.pop()
             self._queue.add_table(number, self.collected.files[number].table)
@@ -197,8 +200,10 @@ class Counting:
 
     def _request(self, number: int) -> None:
         file = self.collected.files[number]
-        if file.elf is None or file.ready:
+        if file.elf is None or (file.ready and file.final):
             self._known.append(number)
+        elif file.ready:
+            self._builder.request_proof(number, file.elf)
         else:
             self._builder.request(number, file.elf)
 

@@ -40,6 +40,7 @@ class EventFlag(IntFlag):
     MMAP = 1 << 8
     COMM = 1 << 9
     FREQUENCY = 1 << 10  # `period` is a frequency in Hz
+    ENABLE_ON_EXEC = 1 << 12
     TASK = 1 << 13  # FORK and EXIT
     WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
     MMAP_DATA = 1 << 17

@@ -17,6 +17,7 @@ from sframegen.stack.snapshot.mappings import VDSO
 if TYPE_CHECKING:
     from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.profile.tables.table_builder import Built
 
 REWRITTEN = "it was rewritten while it was traced"
 NOT_ELF = "not an ELF file"
@@ -34,8 +35,17 @@ class TracedFile:
     build_id: bytes = b""
     table: DecodedTable | None = None
     ready: bool = False  # its table is made, or cannot be made
+    final: bool = True  # no proof can add rules to it
     is_copy: bool = False  # of a file on a file system that may stop answering
     made: bool = False  # no file, but code that a process makes: addresses are run-time ones
+
+    def take(self, built: Built) -> None:
+        """Use what its table has become. A proof that adds no rules has none."""
+        self.ready, self.final = True, built.final or self.elf is None
+        if built.table is not None or not built.final:
+            self.table, self.why = built.table, built.why
+        else:
+            self.why = built.why or self.why
 
 
 class CodeSpan(NamedTuple):
@@ -204,7 +214,7 @@ class TracedFiles:
 
     def _retire(self, file: TracedFile) -> None:
         _close(file)
-        file.elf, file.table, file.ready, file.why = None, None, True, REWRITTEN
+        file.elf, file.table, file.ready, file.final, file.why = None, None, True, True, REWRITTEN
         self._forget({file.number})
 
     def _forget(self, numbers: set[int]) -> None:

@@ -71,16 +71,17 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
     """Take over what /proc says of a process. `now`: all records up to then were applied. Return False if it has no mappings."""
     folder = Path(f"/proc/{pid}")
     try:
-        rows = parse_mappings((folder / "maps").read_bytes()).rows
+        text = (folder / "maps").read_bytes()
         name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
     except OSError:
         return False
     read = time.monotonic_ns()
-    if not rows:
+    if not text:
         return False
     spans: list[CodeSpan] = []
-    for row in rows:
-        if row.executable and row.path != VSYSCALL:
+    code = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")  # of 40,000 lines perhaps
+    for row in parse_mappings(code).rows:
+        if row.path != VSYSCALL:
             key = key_of_row(row.device, row.inode)
             record = MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *key)
             spans += resolver.spans_of(record, now)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
 MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
+MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # the same for a few processes with very many mappings: 8 bytes each
+LARGE_VERSIONS = 400  # of such a process
 VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
@@ -59,10 +61,11 @@ class ProcessState:
     def spans(self) -> ProcessSpans | None:
         return self.versions[-1].spans
 
-    def set_spans(self, since: int, spans: ProcessSpans | None) -> None:
+    def set_spans(self, since: int, spans: ProcessSpans | None, most: int = MAX_KEPT) -> None:
+        """`most`: spans in all versions."""
         self.versions.append(Version(since, spans))
         self.kept += _cost(self.versions[-1])
-        while len(self.versions) > 1 and (self.kept > MAX_KEPT or self.versions[1].since < since - HISTORY):
+        while len(self.versions) > 1 and (self.kept > most or self.versions[1].since < since - HISTORY):
             self.kept -= _cost(self.versions.popleft())
 
     def insert(self, time: int, spans: ProcessSpans) -> None:
@@ -141,16 +144,16 @@ class Processes:
         if state is None:
             state = self._states[pid] = ProcessState(name, Version(0, found))
         elif state.spans is None:  # so it was since the last change
-            state.set_spans(state.changed_at, found)
+            self._set_spans(state, state.changed_at, found)
         elif state.spans != found:
-            state.set_spans(max(time, read), found)  # records have what was before
+            self._set_spans(state, max(time, read), found)  # records have what was before
         state.name, state.scanned_at, state.ended_at = name, time, 0
         self.changed.add(pid)
 
     def forget_mappings(self, time: int) -> None:
         """Records were lost: no mappings are known from that time on."""
         for pid, state in self._states.items():
-            state.set_spans(time, None)
+            self._set_spans(state, time, None)
             state.changed_at = time
             state.program = next(PROGRAMS)  # an exec may be among what was lost
             self.changed.add(pid)
@@ -163,7 +166,7 @@ class Processes:
         for pid in self._having(numbers):
             state = self._states[pid]
             spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
-            state.set_spans(time, tuple(spans))
+            self._set_spans(state, time, tuple(spans))
             self.changed.add(pid)
 
     def has_news(self, numbers: set[int]) -> None:
@@ -180,11 +183,26 @@ class Processes:
         before = state.at(time) if state else None
         if state is None or not state.spans or not before:
             return
-        gone = {id(span) for span in before if span.start < end and start < span.end}  # an equal one may be there since
-        left = tuple(span for span in state.spans if id(span) not in gone)
-        if len(left) < len(state.spans):
-            state.set_spans(max(time, state.versions[-1].since), left)
+        found = _within(before, start, end)
+        if not found:
+            return
+        gone = {id(span) for span in found}  # an equal one may be there since
+        low, high = found[0].start, found[-1].end
+        here = _within(state.spans, low, high)
+        left = tuple(span for span in here if id(span) not in gone)
+        if len(left) < len(here):
+            first = bisect_right(state.spans, low, key=_end)
+            left = (*state.spans[:first], *left, *state.spans[first + len(here) :])
+            self._set_spans(state, max(time, state.versions[-1].since), left)
             self.changed.add(pid)
+
+    def _set_spans(self, state: ProcessState, since: int, spans: ProcessSpans | None) -> None:
+        """A process may keep more than others, as long as all of those together do not keep too much."""
+        most = MAX_KEPT
+        if state.kept + _cost(Version(since, spans)) > MAX_KEPT:
+            others = sum(one.kept for one in self._states.values() if one is not state and one.kept > MAX_KEPT)
+            most = max(MAX_KEPT, min(MAX_OF_ONE, MAX_OF_ALL - others, LARGE_VERSIONS * len(spans or ())))
+        state.set_spans(since, spans, most)
 
     def files_in_use(self) -> set[int]:
         """Return the numbers of all files that processes have mapped, or had a while ago."""
@@ -223,7 +241,7 @@ class Processes:
         state.changed_at = time
         if state.spans is not None:
             new = self._resolver.spans_of(record, time)
-            state.set_spans(time, inserted(state.spans, record.start, record.end, new))
+            self._set_spans(state, time, inserted(state.spans, record.start, record.end, new))
             self.changed.add(record.pid)
 
     def _named(self, record: CommRecord, time: int) -> None:
@@ -237,7 +255,7 @@ class Processes:
         elif record.by_exec:
             state.threads, state.program = {}, next(PROGRAMS)
             state.ended_at, state.changed_at = 0, time
-            state.set_spans(time, ())
+            self._set_spans(state, time, ())
             self.changed.add(record.pid)
         if record.tid == record.pid:
             state.name = record.name
@@ -273,6 +291,12 @@ def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan])
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
     right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
     return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
+
+
+def _within(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
+    """Return the spans with an address in [start, end)."""
+    first = bisect_right(spans, start, key=_end)
+    return spans[first : bisect_left(spans, end, lo=first, key=_start)]
 
 
 def _cost(version: Version) -> int:

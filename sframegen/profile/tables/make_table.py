@@ -1,4 +1,7 @@
-"""An ELF file -> its DecodedTable: from its own SFrame section, one in a store, or its call frame information."""
+"""An ELF file -> its DecodedTable: from its own SFrame section, one in a store, or its call frame information.
+
+Code without call frame information has no rules there. `make_proven_table` adds rules proven from instructions, and takes longer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
+from sframegen.profile.tables.go_ends import go_code_of, with_go_ends
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
+from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -38,7 +43,12 @@ class Origin(Enum):
     DETACHED = "a detached section"
     CONVERTED = "its call frame information"
     KEPT = "the cache"  # its source is unknown
+    PROVEN = "one of these, and its instructions"
+    KEPT_NO_PROOF = "the cache, and its instructions prove nothing more"
     NOTHING = "nothing"
+
+
+PROOF, NO_PROOF = " with proven rules", " without proven rules"  # what the cache knows an unchanged file by
 
 
 class MadeTable(NamedTuple):
@@ -62,13 +72,33 @@ def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | N
 
     `stores`: of detached sections, for files without a section that can be used.
     """
+    return _made(elf, cache, stores, proves=False)
+
+
+def make_proven_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
+    """The same, with rules for code without call frame information. No table if its instructions prove none."""
+    made = _made(elf, cache, stores, proves=True)
+    return made if made.origin is Origin.PROVEN else MadeTable(None, Origin.NOTHING, made.why)
+
+
+def recall_table(elf: ElfFile, cache: TableCache, stores: Stores) -> MadeTable | None:
+    """The table that was made of an unchanged file before; None if there is none."""
+    state = stores.state_for(elf)
+    kept = ((PROOF, Origin.PROVEN, PROVEN), (NO_PROOF, Origin.KEPT_NO_PROOF, ""), ("", Origin.KEPT, ""))
+    for suffix, origin, why in kept:
+        if (table := cache.recall(elf.status, state + suffix)) is not None:
+            return MadeTable(table, origin, why)
+    return None
+
+
+def _made(elf: ElfFile, cache: TableCache | None, stores: Stores | None, *, proves: bool) -> MadeTable:
     why = ""
     stores = stores or Stores()
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
             return MadeTable(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
-        keeper = _Keeper(elf, cache, stores)
+        keeper = _Keeper(elf, cache, stores, proves=proves)
         try:
             with naming(elf.name):
                 table = _from_section(elf, abi, keeper)
@@ -85,7 +115,7 @@ def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | N
     except FormatError as error:
         return MadeTable(None, Origin.NOTHING, _joined(why, str(error)))
     if table is None:
-        return MadeTable(None, Origin.NOTHING, _joined(why, *warnings))
+        return MadeTable(None, Origin.NOTHING, _joined(why, keeper.proof, *warnings))
     return keeper.remembered(MadeTable(table, Origin.CONVERTED, _joined(why, *warnings, _left_out(elf, table))))
 
 
@@ -100,36 +130,60 @@ def _left_out(elf: ElfFile, table: DecodedTable) -> str:
 
 
 class _Keeper:
-    """Keeps a file's tables in the cache, if there is one and the file has a build-id."""
+    """Finishes a file's tables, and keeps them in the cache, if there is one and the file has a build-id.
 
-    def __init__(self, elf: ElfFile, cache: TableCache | None, stores: Stores) -> None:
+    `proof`: what `with_proven_code` says of the last one.
+    """
+
+    def __init__(self, elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> None:
+        self.elf = elf
         self.cache = cache
-        self.status = elf.status
+        self.proves = proves
+        self.proof = ""
         self.name = ""  # of the last one
         self.build_id = build_id_of(elf) if cache else None
         self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
-        self.about += installing_code_of(elf, abi_of(elf)) if cache else b""
+        self.about += installing_code_of(elf, abi_of(elf)) + go_code_of(elf, abi_of(elf)) if cache else b""
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""
         if self.cache is None or not self.build_id:
             return ""
-        self.name = self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content))
+        whole: tuple[Bytes, ...] = (PROOF.encode(), self.elf.data) if self.proves else ()  # all of a file decides what is proven
+        self.name = self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content, *whole))
         return self.name
 
     def load(self, name: str) -> DecodedTable | None:
-        return self.cache.load(name) if self.cache and name else None
+        table = self.cache.load(name) if self.cache and name else None
+        self.proof = PROVEN if table is not None and self.proves else ""
+        return table
+
+    def finished(self, functions: FunctionTable, abi: Abi) -> DecodedTable | None:
+        """The functions as the code itself corrects and completes them; None if there are none."""
+        if len(functions):
+            functions = with_first_code(without_installations(functions, self.elf, abi), self.elf, abi)
+        if self.proves:
+            functions, self.proof = with_proven_code(functions, self.elf, abi)
+        functions = with_go_ends(functions, self.elf, abi)
+        return table_of(functions) if len(functions) else None
 
     def store(self, name: str, table: DecodedTable) -> None:
+        if self.proves and self.proof != PROVEN and name and self.cache:  # the name says that there are proven rules
+            self.name = name = self.cache.name_of(self.build_id or b"", (name.encode(), NO_PROOF.encode()))
         if self.cache and name:
             self.cache.store(name, table)
 
     def remembered(self, made: MadeTable) -> MadeTable:
         """Next time the file need not be read, if there is nothing to say about its table."""
-        if self.cache and self.name and not made.why:
-            self.cache.remember(self.status, self.name, self.state)
-        return made
+        state = self.state
+        if self.proves:
+            state += PROOF if self.proof == PROVEN else NO_PROOF
+        if self.cache and self.name and not made.why and self.proof in ("", PROVEN):
+            self.cache.remember(self.elf.status, self.name, state)
+        if not self.proof:
+            return made
+        return made._replace(origin=Origin.PROVEN if self.proof == PROVEN else made.origin, why=_joined(made.why, self.proof))
 
 
 def _from_section(elf: ElfFile, abi: Abi, keeper: _Keeper) -> DecodedTable | None:
@@ -155,14 +209,10 @@ def _from_bytes(elf: ElfFile, abi: Abi, keeper: _Keeper, found: FoundSection) ->
             raise FormatError(f"it is for {section.abi.name}", ".sframe", 4)
         if not len(section.table):
             return None
-        table = table_of(_corrected(section.table, elf, abi))
-        keeper.store(name, table)
+        table = keeper.finished(section.table, abi)
+        if table is not None:
+            keeper.store(name, table)
     return table
-
-
-def _corrected(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions, as the code itself corrects them."""
-    return with_first_code(without_installations(functions, elf, abi), elf, abi)
 
 
 def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | None, list[str]]:
@@ -174,10 +224,9 @@ def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | N
     name = keeper.name_of(Origin.CONVERTED, repr(about).encode(), *(section.data for section in sources.sections))
     table = keeper.load(name)
     if table is None:
-        functions = convert_sources(sources, elf.executable_ranges(), abi).table
-        if not len(functions):
+        table = keeper.finished(convert_sources(sources, elf.executable_ranges(), abi).table, abi)
+        if table is None:
             return None, sources.warnings
-        table = table_of(_corrected(functions, elf, abi))
         if not sources.warnings:
             keeper.store(name, table)
     return table, sources.warnings

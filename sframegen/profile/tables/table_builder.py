@@ -4,43 +4,66 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
-from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
+from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
 from sframegen.program.forked import Answer, end_with_parent
 from sframegen.program.pool import Pool
 from sframegen.program.workers import attempt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.elf.file import ElfFile
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
 
+    Make = Callable[[ElfFile, TableCache | None, Stores], MadeTable]
+
 SECONDS = 30.0  # for one file; the largest take less than one
+PROOF_SECONDS = 10.0  # for the rules of code without CFI; on a machine with nothing else to do, 1 MiB of code takes one second
 MAX_WHY = 1000  # characters
+NOT_PROVEN = "no rules were proven for its code without call frame information"
 
 
 class Built(NamedTuple):
-    """What became of the file of that number; the rest as in MadeTable."""
+    """What became of the file of that number; the rest as in MadeTable.
+
+    `final`: no proof can add rules. The table of a proof that adds none is None: the one before stays.
+    """
 
     number: int
     table: DecodedTable | None
     why: str
     origin: Origin
+    final: bool = False
 
 
 class TableBuilder:
-    """`request` files; `ready` says what came of them. `close` ends what is left, and trims the cache."""
+    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left, and trims the cache."""
 
-    def __init__(self, workers: int, cache: TableCache | None, seconds: float = SECONDS, *, stores: Stores | None = None) -> None:
-        """`workers`: the most processes; there are none while there is nothing to do. `seconds`: the most for one file.
+    def __init__(
+        self,
+        workers: int,
+        cache: TableCache | None,
+        seconds: float = SECONDS,
+        *,
+        stores: Stores | None = None,
+        proof_seconds: float = PROOF_SECONDS,
+    ) -> None:
+        """`workers`: the most processes of each kind; there are none without work. `seconds`: the most for one file.
 
         `stores`: of detached sections.
         """
         self._cache = cache
         self._stores = stores or Stores()
         self._pool = Pool(self._make, workers, _prepare, seconds)
+        self._proofs = Pool(self._prove, workers, _prepare, proof_seconds)
+        self._some_ready = select.epoll()
+        for pool in (self._pool, self._proofs):
+            self._some_ready.register(pool.fileno(), select.EPOLLIN)
 
     def __enter__(self) -> Self:
         return self
@@ -50,40 +73,54 @@ class TableBuilder:
 
     def fileno(self) -> int:
         """A descriptor that is readable when `ready` has something new."""
-        return self._pool.fileno()
+        return self._some_ready.fileno()
 
     @property
     def pending(self) -> int:
         """How many files have no outcome yet."""
-        return self._pool.pending
+        return self._pool.pending + self._proofs.pending
 
     def request(self, number: int, elf: ElfFile) -> None:
         """Make the table of a file; it stays open until it is done."""
-        kept = self._cache.recall(elf.status, self._stores.state_for(elf)) if self._cache else None
+        kept = recall_table(elf, self._cache, self._stores) if self._cache else None
         if kept is not None:
-            self._pool.finish((number, elf), MadeTable(kept, Origin.KEPT))
+            self._pool.finish((number, elf), kept)
         else:
             self._pool.put((number, elf))
 
+    def request_proof(self, number: int, elf: ElfFile) -> None:
+        """Make its table again, with rules that the instructions of its code prove."""
+        self._proofs.put((number, elf))
+
     def ready(self) -> list[Built]:
         """What has come since the last call; waits for nothing."""
-        return [_built(number, answer) for (number, _), answer in self._pool.ready()]
+        built = [_built(number, answer) for (number, _), answer in self._pool.ready()]
+        return built + [_proven(number, answer) for (number, _), answer in self._proofs.ready()]
 
     def close(self) -> None:
+        self._some_ready.close()
         self._pool.close()
+        self._proofs.close()
         if self._cache is not None:
             self._cache.trim()
 
     def _make(self, request: tuple[int, ElfFile]) -> Answer:
         """In a process."""
-        answer = attempt(self._made, request[1])
+        return self._answer(make_table, request[1])
+
+    def _prove(self, request: tuple[int, ElfFile]) -> Answer:
+        """In a process."""
+        return self._answer(make_proven_table, request[1])
+
+    def _answer(self, make: Make, elf: ElfFile) -> Answer:
+        answer = attempt(lambda one: self._made(make, one), elf)
         if isinstance(answer, Exception):
             return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer
 
-    def _made(self, elf: ElfFile) -> Answer:
+    def _made(self, make: Make, elf: ElfFile) -> Answer:
         """The table's data is in a file without a name."""
-        made = make_table(elf, self._cache, self._stores)
+        made = make(elf, self._cache, self._stores)
         made = made._replace(why=made.why[:MAX_WHY])
         if made.table is None:
             return Answer(made)
@@ -102,7 +139,13 @@ def _built(number: int, answer: Answer) -> Built:
             table = table._replace(data=memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:
             os.close(descriptor)
-    return Built(number, table, why, origin)
+    return Built(number, table, why, origin, origin in (Origin.PROVEN, Origin.KEPT_NO_PROOF))
+
+
+def _proven(number: int, answer: Answer) -> Built:
+    built = _built(number, answer)
+    why = f"{NOT_PROVEN}: {answer.value}" if isinstance(answer.value, Exception) else built.why
+    return built._replace(why=why, final=True)
 
 
 def _prepare(_pipe: int) -> None:

@@ -12,8 +12,8 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
-from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, SpanColumns, Steps, TableColumns
-from sframegen.stack.abi.machines import conventions_of, ends_call, walked_machine
+from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
+from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
@@ -77,13 +77,14 @@ class CopyWalker:
         self._code = _Code(abi, elf_of)
         self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
 
-    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True) -> None:
-        """Use this table for the file; None: there is none, and will be none. Raises FormatError if it is cut off.
+    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True, final: bool = True) -> None:
+        """Use this table for the file; None: there is none. Raises FormatError if it is cut off.
 
-        `guessed`: frame pointers may lead on from code without a rule.
+        `guessed`: frame pointers may lead on from code without a rule. If not `final`, walks end there with NO_TABLE.
         """
         columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else table_columns(table)
         columns.guessed = guessed
+        columns.final = final
         self._steps.add_table(number, columns)
 
     def forget(self, number: int) -> None:
@@ -140,4 +141,5 @@ class _Code:
 
         contexts = conventions_of(self.abi).contexts
         signal = any(code(address - at, len(one.code)) == one.code for one in contexts for at in one.instructions)
-        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL
+        starts = starts_thread(self.abi, code, address)
+        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL | starts * STARTS_THREAD

@@ -20,6 +20,7 @@ cdef class TableColumns:
     cdef public unsigned long long rows
     cdef public unsigned long long rules
     cdef public bint guessed
+    cdef public bint final
 
 @cython.final
 cdef class Steps:
@@ -29,12 +30,14 @@ cdef class Steps:
     cdef public unsigned long long[::1] frames
     cdef CallerRule rule, guess
     cdef bint guessed
+    cdef bint final
     cdef unsigned long long stack_start, stack_size, mask, address_mask
     cdef public Py_ssize_t depth
     cdef public Py_ssize_t missing
     cdef Py_ssize_t span
 
     cdef int frame(self, SpanColumns spans) except -9
+    cdef bint may_be_put(self, Py_ssize_t rule) except -9
     cdef int step(self, SpanColumns spans, CallerRule rule) except -9
     cdef bint find_span(self, SpanColumns spans, unsigned long long address) except -9
     cdef Py_ssize_t find_rule(self, unsigned long long file, unsigned long long address) except -9

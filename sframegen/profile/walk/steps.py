@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-RETURNS, RETURNS_FROM_SIGNAL = 1, 2
+RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD = 1, 2, 4
 
 
 class SpanColumns:
@@ -37,7 +37,10 @@ class SpanColumns:
 
 
 class TableColumns:
-    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on."""
+    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on.
+
+    `final`: false if a rule that is missing may still come.
+    """
 
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
@@ -51,13 +54,18 @@ class TableColumns:
         self.rows = rows
         self.rules = rules
         self.guessed = True
+        self.final = True
 
 
 class CodeKinds(Protocol):
     """The bytes of code, which a walk asks for where no rule applies."""
 
     def kind(self, file: int, address: int) -> int:
-        """RETURNS if a call may end at that link-time address; RETURNS_FROM_SIGNAL if it is in such code; or both, or 0."""
+        """Return the sum of what holds of a link-time address.
+
+        RETURNS: a call may end there; RETURNS_FROM_SIGNAL: it is in such code; STARTS_THREAD: a thread begins there, if its first
+        register is 0.
+        """
 
 
 class Steps:
@@ -75,6 +83,7 @@ class Steps:
         self.rule = CallerRule()
         self.tables: list[TableColumns | None] = []
         self.guessed = False
+        self.final = True  # of the table that was searched last
         self.depth = self.span = self.missing = 0
         self.stack_start = self.stack_size = 0
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
@@ -116,6 +125,7 @@ class Steps:
         file: cython.ulonglong = 0
         bias: cython.ulonglong = 0
         high: cython.ulonglong = self.guessed
+        code: cython.ulonglong
         rule: cython.Py_ssize_t = 0
         end: cython.int
         if not self.find_span(spans, address):
@@ -130,7 +140,15 @@ class Steps:
         self.frames[self.depth] = high << 63 | file << 48 | ((address - bias) & self.address_mask)
         self.depth += 1
         if file:
+            code = (cursor.pc - bias) & self.mask
+            if cursor.exact and cursor.values[0] == 0 and cursor.is_known(0) and self.code.kind(file, code) & 4:  # STARTS_THREAD
+                return 0  # OUTERMOST
             rule = self.find_rule(file, (address - bias) & self.mask)
+            if rule == 0 and not self.final and not self.code.kind(file, code) & 2:
+                self.missing = file
+                rule = -1
+            elif not cursor.exact and self.may_be_put(rule) and not self.code.kind(file, code) & 1:  # RETURNS
+                self.frames[self.depth - 1] += 1
         if rule < 0:
             return 4 if rule == -1 else 11 if rule == -2 else 5  # NO_TABLE, DAMAGED_TABLE, NO_RULE
         if rule:
@@ -138,13 +156,17 @@ class Steps:
             if end != 9:  # UNKNOWN_REGISTER
                 return end
             return -1 if self.step(spans, self.guess) < 0 else 9
-        if file and self.code.kind(file, (cursor.pc - bias) & self.mask) & 2:
+        if file and self.code.kind(file, code) & 2:
             return self.step(spans, cursor.machine.signal)
         if not cursor.is_known(cursor.machine.fp):
             return 5  # NO_RULE
         end = self.step(spans, self.guess)
         # How a false frame pointer fails says nothing.
         return end if end < 0 or end == 1 or end == 13 else 6  # NO_RETURN, COPY_TOO_SHORT; GUESS_FAILED
+
+    def may_be_put(self, rule: cython.Py_ssize_t) -> cython.bint:
+        """True of code that the kernel or a library may have put the return address of: then no call ends there."""
+        return rule == 0 or (rule > 0 and self.rule.flags & 0xC0 != 0)  # OUTERMOST, SIGNAL
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
         """Go to the caller with that rule; nothing changes if that fails."""
@@ -195,6 +217,7 @@ class Steps:
             self.missing = file
             return -1
         table = self.tables[file]  # type: ignore[assignment] # tested above
+        self.final = table.final
         offset = (address - table.base) & self.mask
         first = offset >> 8
         if first >= table.pages:

@@ -20,6 +20,8 @@ _CONTEXT = Context(
     (0, 4),
 )
 
+CLONES = tuple(number + bytes.fromhex("010000d41f0000f1") for number in (b"\x88\x1b\x80\xd2", b"\x68\x36\x80\xd2"))
+# mov x8,#clone or #clone3; svc #0; cmp x0,#0
 NOPS = (0xD503201F, 0xAA0003E0)  # nop; mov x0, x0
 
 
@@ -28,12 +30,18 @@ def ends_call(code: ReadCode, pc: int) -> bool:
     return word >> 26 == 0x25 or word & 0xFEFFF000 == 0xD63F0000 or word in NOPS  # BL; BLR, BLRAA, BLRAAZ and the like
 
 
+def starts_thread(code: ReadCode, pc: int) -> bool:
+    """`fork` compares the result in another way."""
+    return any(code(pc - before, len(one)) == one for one in CLONES for before in (8, 12))
+
+
 CONVENTIONS = Conventions(
     host="aarch64",
     general=RegisterSet(34, 32, {number: number for number in range(32)}),
     contexts=(_CONTEXT,),
     frame_record=frame_record(29, sp_is_cfa=False),
     ends_call=ends_call,
+    starts_thread=starts_thread,
     ra_mask=(1 << 48) - 1,  # an address has 48 bits, and what is above is the signature
     ra_mask_set=NT_ARM_PAC_MASK,
     sampled=RegisterSet(33, 32, {number: number for number in range(32)}),

@@ -58,6 +58,8 @@ class Conventions(NamedTuple):
     frame_record: FrameRecord | None = None  #: None if frame pointers lead nowhere
     ends_call: Callable[[ReadCode, int], bool] | None = None
     #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
+    starts_thread: Callable[[ReadCode, int], bool] | None = None
+    #: (code, pc): true if a new thread begins there, if the system call returned 0, after which its creator goes on
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
     ra_mask: int = ADDRESS_MASK  #: the bits of a return address that are not its signature, if the kernel does not say
     ra_mask_set: int | None = None  #: the register set that holds these masks

@@ -34,6 +34,12 @@ def ends_call(abi: Abi, code: ReadCode, pc: int) -> bool:
     return known is None or known(code, pc)
 
 
+def starts_thread(abi: Abi, code: ReadCode, pc: int) -> bool:
+    """True if a new thread, for which the system call before returned 0, begins at `pc`."""
+    known = MACHINES[abi.name].starts_thread
+    return known is not None and known(code, pc)
+
+
 def walked_machine(abi: Abi) -> WalkedMachine:
     """The same in numbers, as walks need them."""
     if abi.name not in _walked:

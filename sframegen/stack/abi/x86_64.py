@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, frame_record
@@ -25,6 +26,9 @@ _SAMPLED = {number: at for at, number in enumerate((0, 3, 2, 1, 4, 5, 6, 7))} | 
 
 LONGEST = 7  # bytes of a call without prefixes
 NOP = 0x90
+# mov $clone or $clone3, %eax; syscall; test %rax,%rax, or Go's cmp $0,%rax
+CLONES = re.compile(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00\x0f\x05\x48(?:\x85\xc0|\x83\xf8)", re.DOTALL)
+AFTER_CLONE, CLONE_BYTES = 7, 10
 
 
 def ends_call(code: ReadCode, pc: int) -> bool:
@@ -49,11 +53,17 @@ def _is_indirect_call(data: bytes) -> bool:
     return len(data) == size
 
 
+def starts_thread(code: ReadCode, pc: int) -> bool:
+    """`fork` tests the result in another way."""
+    return any(CLONES.match(code(pc - before, CLONE_BYTES)) for before in range(AFTER_CLONE, AFTER_CLONE + CLONE_BYTES))
+
+
 CONVENTIONS = Conventions(
     host="x86_64",
     general=RegisterSet(27, 16, _USER | {7: 19}),
     contexts=(_CONTEXT,),
     frame_record=frame_record(6, sp_is_cfa=True),
     ends_call=ends_call,
+    starts_thread=starts_thread,
     sampled=RegisterSet(24, 8, _SAMPLED),
 )

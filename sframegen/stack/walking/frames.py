@@ -38,7 +38,7 @@ class Frame(NamedTuple):
     @property
     def code(self) -> int:
         """An address within the current instruction of the frame."""
-        return self.pc if self.exact else self.pc - 1
+        return self.pc if self.exact or self.signal else self.pc - 1
 
 
 class WalkedStack(NamedTuple):

@@ -117,19 +117,25 @@ class StackWalker:
             if not isinstance(answer, CodeRule):
                 if answer is End.NOT_CODE and not exact:
                     return WalkedStack(frames, End.BAD_RETURN)
-                frames.append(Frame(pc, sp, None, None, exact, guessed=guessed))
+                frames.append(Frame(pc, sp, None, None, exact or self.is_put(pc), guessed=guessed))
                 return WalkedStack(frames, answer)
             found = answer
             end = self.step(found)
             if end == 9 and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
                 found = self.instead
                 end = -1
+            if not exact and (end == 0 or found.failing is not None):  # OUTERMOST
+                exact = self.is_put(pc)
             cfa = cursor.cfa if end < 0 or end == 1 else None  # NO_RETURN
             # What Frame(...) does, in a third of the time.
             frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, found.signal, guessed)))
             count += 1
             guessed = found.failing is not None
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
+
+    def is_put(self, pc: int) -> bool:
+        """True if a library or the kernel has put this return address: no call ends there. Asked where a rule does not say."""
+        return not self.view.returns_to(pc)
 
     def step(self, found: CodeRule) -> cython.int:
         """Go to the caller, or return the End."""

@@ -20,6 +20,7 @@ from sframegen.profile.copies.counting import Wanted, registers_mask
 from sframegen.profile.copies.perf_data import NOT_WRITTEN, read_perf_data
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.tables.proven_code import PROVEN
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
@@ -155,7 +156,8 @@ def test_another_file_than_the_recorded_one_is_not_used(tmp_path: Path) -> None:
     own = build_id_of(open_elf(python))
     if own:
         found = read(tmp_path / "perf.data", perf_data(event, records, [build_ids({str(python): own})]))
-        assert (found.notes, found.files[1].build_id) == ([], own)
+        assert found.notes in ([], [f"{python}: {PROVEN}"])  # the made-up sample may be in code without CFI
+        assert found.files[1].build_id == own
 
 
 def test_a_file_that_changed_after_the_recording_is_not_used(compile_c: Compiler, tmp_path: Path) -> None:

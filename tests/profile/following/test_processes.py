@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
+from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.processes import HISTORY, Processes, inserted
 
@@ -58,6 +59,34 @@ def followed(records: Iterable[object], targets: Iterable[int] | None = None) ->
 def files_at(spans: Iterable[CodeSpan] | None) -> dict[int, tuple[int, int]]:
     """By address, a small one."""
     return {at: (span.file, span.bias) for span in spans or () for at in range(span.start, span.end)}
+
+
+def test_a_process_with_very_many_mappings_has_its_past() -> None:
+    processes = Processes(Made(), [PARENT])
+    processes.set_scanned(PARENT, [CodeSpan(64 * at, 64 * at + 8, 0, 1) for at in range(20_000)], "many", 1)
+    times = range(10, 310)
+    for time in times:
+        processes.apply(mapped(PARENT, 64 * time + 16, 64 * time + 24, file=time), time)
+    for time in times:
+        spans = processes.spans(PARENT, time)
+        starts = {span.start for span in spans or ()}
+        assert 64 * time + 16 in starts
+        assert 64 * (time + 1) + 16 not in starts
+
+
+def test_many_such_processes_together_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT", 1_000)
+    monkeypatch.setattr(module, "MAX_OF_ONE", 20_000)
+    monkeypatch.setattr(module, "MAX_OF_ALL", 30_000)
+    processes = Processes(Made(), [PARENT, CHILD, OTHER])
+    for pid in (PARENT, CHILD, OTHER):
+        processes.set_scanned(pid, [CodeSpan(64 * at, 64 * at + 8, 0, 1) for at in range(500)], "many", 1)
+        for time in range(10, 110):
+            processes.apply(mapped(pid, 64 * time + 16, 64 * time + 24), time)
+    kept = [next(at for at in range(1, 110) if processes.spans(pid, at) is not None) for pid in (PARENT, CHILD, OTHER)]
+    assert 109 - kept[0] > 30  # 20,000 in versions of 500 and more
+    assert 109 - kept[1] < 109 - kept[0]
+    assert 109 - kept[2] <= 2
 
 
 ranges = st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 3))

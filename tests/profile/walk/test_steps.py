@@ -157,6 +157,19 @@ def test_frame_pointers_lead_on_from_code_without_a_rule_only_where_they_may(whe
     assert (end, depth(walker)) == ((End.OUTERMOST, 2) if guessed else (End.NO_RULE, 1))
 
 
+@pytest.mark.parametrize("where", WITHOUT_RULES)
+def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
+    walker = CopyWalker(AMD64, lambda _: None)
+    table = table_of_rules([None, OUTERMOST, None])
+    walker.add_table(FILE, table, final=False)
+    spans = span_columns([CodeSpan(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
+    start, stack = start_of({RSP: SP, RBP: SP + 0x10}, WITHOUT_RULES[where]), stack_of({SP + 0x18: place(1)})
+    assert (walker.walk(spans, start, SP, stack), walker.missing) == (End.NO_TABLE, FILE)
+    assert walker.walk(spans, start_of({RSP: SP}, place(1)), SP, stack) is End.OUTERMOST
+    walker.add_table(FILE, table)
+    assert walker.walk(spans, start, SP, stack) is End.OUTERMOST
+
+
 def test_a_table_without_pages_lets_frame_pointers_lead_on_only_where_they_may() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})

@@ -1,0 +1,155 @@
+"""Where stacks of Go programs end, found in the bytes of the runtime, with symbols or without.
+
+A goroutine's stack ends in runtime.goexit. The runtime itself runs on stacks of its own: runtime.systemstack, runtime.mcall and the
+like load SP from a goroutine's structure. The linker's call frame information does not say so: a rule there would read what is left
+of another function. The first thread's own stack ends in the code that the entry address jumps to.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.format.model import OUTERMOST, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.elf.code_bytes.forms import GoCode
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
+
+SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
+MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
+MAX_BYTES = 256  # of code after a switch
+MAX_FIRST = 1 << 12  # bytes of a function that begins a thread
+MAX_JUMPS = 4  # from the entry address on
+
+
+def with_go_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """The functions, with no caller where a stack of a Go program ends. Others are returned as they are."""
+    form = MACHINES[abi.machine].go
+    if form is None or abi.byte_order != "little" or not any(elf.section(name) for name in SECTIONS):
+        return functions
+    ends = list(_ends(elf, abi, form))
+    return _without_callers(functions, ends) if ends else functions
+
+
+def go_code_of(elf: ElfFile, abi: Abi) -> bytes:
+    """Return all that decides what is changed, except the functions."""
+    form = MACHINES[abi.machine].go
+    if form is None or not any(elf.section(name) for name in SECTIONS):
+        return b""
+    return repr(list(_ends(elf, abi, form))).encode()
+
+
+def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
+    """Yield ranges of code without a caller."""
+    exits: list[Range] = []
+    switches: list[tuple[int, bytes]] = []  # the address after each, and the code there
+    for start, end in elf.executable_ranges():
+        try:
+            code = bytes(elf.at(start, end - start))
+        except FormatError:  # the file is cut off there
+            continue
+        exits += [
+            (start + match.start(), start + match.end())
+            for match in re.finditer(form.exit, code, re.DOTALL)
+            if (start + match.start()) % form.alignment == 0
+        ]
+        found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
+        switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]
+    if len(exits) == 1:  # else something else looks like it
+        yield exits[0]
+    done = 0
+    for at, code in switches[:MAX_SWITCHES]:
+        if at > done:
+            done = _other_stack_until(code, at, abi)
+            yield at, done
+    yield from _first_code(elf, abi, form)
+
+
+def _other_stack_until(code: bytes, start: int, abi: Abi) -> int:
+    """Return the end of the code on the other stack: the next instruction that sets SP, or that control does not go on after."""
+    from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
+    from sframegen.code.isa.effects import Flow  # noqa: PLC0415
+    from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
+
+    piece = decode(code, start, isa_of(abi))
+    flows = {point.address: point.flow for point in piece.flow_points()}
+    for number in range(len(piece)):
+        address, size, mnemonic, operands = piece.instruction(number)
+        sets_sp = mnemonic == "mov" and operands.partition(",")[0] in ("rsp", "sp")
+        if sets_sp or flows.get(address) in (Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP):
+            return address + size
+    return piece.end
+
+
+def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
+    """Yield the functions that the code at the entry address jumps to, one after the other."""
+    from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - as above
+    from sframegen.code.isa.effects import Flow  # noqa: PLC0415
+    from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
+
+    ranges, address = elf.executable_ranges(), elf.header.e_entry
+    for _ in range(MAX_JUMPS):
+        limit = next((end for start, end in ranges if start <= address < end), None)
+        if limit is None:
+            return
+        try:
+            code = bytes(elf.at(address, min(MAX_FIRST, limit - address)))
+        except FormatError:
+            return
+        size = code.find(form.padding)
+        if size <= 0:
+            return
+        yield address, address + size
+        points = list(decode(code[:size], address, isa_of(abi)).flow_points())
+        if not points or points[0].flow is not Flow.JUMP or points[0].target is None:
+            return
+        address = points[0].target
+
+
+def _without_callers(functions: FunctionTable, ends: list[Range]) -> FunctionTable:
+    """The functions, cut where these ranges are; the ranges are functions without a caller."""
+    order = sorted(range(len(functions)), key=functions.start.__getitem__)
+    starts = [functions.start[function] for function in order]
+    cut: dict[int, list[Range]] = {}
+    for start, end in ends:
+        at = bisect_right(starts, start) - 1
+        while at < len(order) and (at < 0 or starts[at] < end):
+            if at >= 0 and starts[at] + functions.size[order[at]] > start:
+                cut.setdefault(order[at], []).append((start, end))
+            at += 1
+    out = functions.select(function for function in range(len(functions)) if function not in cut)
+    out.kinds, out.rules = list(out.kinds), list(out.rules)
+    for function, ranges in cut.items():
+        _append_rest(out, functions, function, ranges)
+    if Kind() not in out.kinds:
+        out.kinds.append(Kind())
+    if OUTERMOST not in out.rules:
+        out.rules.append(OUTERMOST)
+    rows = [(0, out.rules.index(OUTERMOST))]
+    for start, end in ends:
+        out.append(start, end - start, out.kinds.index(Kind()), rows)
+    return out
+
+
+def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[Range]) -> None:
+    """Append what is left of a function outside the ranges, with the rules that hold there."""
+    start, end = functions.start[function], functions.start[function] + functions.size[function]
+    if functions.kinds[functions.kind[function]].mask:
+        return
+    rows = list(functions.numbered_rows(function))
+    here = start
+    for low, high in [*sorted(ranges), (end, end)]:
+        if here < low:
+            inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
+            before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)
+            out.append(here, low - here, functions.kind[function], inside[before:])
+        here = max(here, min(high, end))

@@ -1,0 +1,64 @@
+"""Rules for code without call frame information, proven from its instructions, beside those that a file has."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
+from sframegen.elf.text import count_of
+
+if TYPE_CHECKING:
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
+
+MAX_SILENT = 4 << 20  # bytes of code without CFI: about a second for each MiB
+PROVEN = "rules for its code without call frame information were proven from the instructions"
+TOO_LARGE = "without call frame information: too many to prove rules from the instructions while sampling"
+
+
+class ProvenCode(NamedTuple):
+    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none."""
+
+    functions: FunctionTable
+    why: str = ""
+
+
+def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> ProvenCode:
+    """Add functions where the file's CFI and `functions` are silent. Raises FormatError if executable segments overlap."""
+    converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
+    silent = sum(end - start for start, end in converted.coverage.silent(elf))
+    if not silent:
+        return ProvenCode(functions)
+    if silent > MAX_SILENT:
+        return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
+    from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - capstone is slow to import, and few files need it
+
+    found = synthesize(elf, converted)
+    ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
+    return _joined(functions, found.table, ranges)
+
+
+def _joined(functions: FunctionTable, found: FunctionTable, ranges: list[tuple[int, int]]) -> ProvenCode:
+    """Add those of the functions found that begin in `ranges`, and where the others have nothing."""
+    known = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
+    starts = [start for start, _ in known]
+    range_starts = [start for start, _ in ranges]
+    out = functions.select(range(len(functions)))
+    kinds = {kind: number for number, kind in enumerate(out.kinds)}
+    rules = {rule: number for number, rule in enumerate(out.rules)}
+    before = len(out)
+    for function, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
+        here = bisect_right(range_starts, start) - 1
+        if here < 0 or start >= ranges[here][1]:
+            continue
+        place = bisect_left(starts, start + size)
+        if place and known[place - 1][1] > start:
+            continue
+        rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in found.rows(function)]
+        kind = found.kinds[found.kind[function]]
+        out.append(start, size, kinds.setdefault(kind, len(kinds)), rows)
+    out.kinds, out.rules = list(kinds), list(rules)
+    return ProvenCode(out, PROVEN if len(out) > before else "")

@@ -1,0 +1,132 @@
+"""Rules for code without call frame information: proven from its instructions, in a table that is made after the first one."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.detached.stores import Stores
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.symbols import functions_of
+from sframegen.profile.tables import make_table as module
+from sframegen.profile.tables import proven_code
+from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table, recall_table
+from sframegen.profile.tables.proven_code import PROVEN
+from sframegen.profile.tables.table_builder import TableBuilder
+from sframegen.profile.tables.table_cache import TableCache
+from tests.support.decoded_tables import find_rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.profile.tables.table_builder import Built
+    from tests.support.peers import Compiler
+
+SOURCE = r"""
+__asm__(".text\n.globl silent\n.type silent, @function\nsilent: push %rbx\n call *%rdi\n pop %rbx\n ret\n.size silent, .-silent\n");
+void silent(void (*)(void)); static void nothing(void) {} int main(void) { silent(nothing); return 0; }
+"""
+
+
+@pytest.fixture
+def program(compile_c: Compiler) -> ElfFile:
+    file = compile_c(SOURCE, "-O1", "-Wl,--build-id=sha1")
+    old = time.time() - 100
+    os.utime(file, (old, old))
+    return open_elf(file)
+
+
+def place_of(elf: ElfFile, name: str) -> int:
+    return next(symbol.address for symbol in functions_of(elf) if symbol.name == name)
+
+
+def test_rules_are_added_to_those_of_the_cfi(program: ElfFile) -> None:
+    first, proven = make_table(program), make_proven_table(program)
+    assert first.table is not None
+    assert proven.table is not None
+    assert (proven.origin, proven.why) == (Origin.PROVEN, PROVEN)
+    silent, main = place_of(program, "silent"), place_of(program, "main")
+    assert find_rule(first.table, silent) is None
+    assert find_rule(proven.table, silent) is not None
+    assert find_rule(proven.table, silent + 1) != find_rule(proven.table, silent)  # after the push
+    assert find_rule(first.table, main) == find_rule(proven.table, main) is not None
+
+
+def test_without_such_code_there_is_no_table(compile_c: Compiler) -> None:
+    elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC"))
+    assert make_proven_table(elf) == (None, Origin.NOTHING, "")
+
+
+def test_a_file_without_any_cfi(compile_c: Compiler) -> None:
+    source = "int f(int n) { return n + 1; } int main(int n) { return f(n); }"
+    elf = open_elf(compile_c(source, "-O1", "-fno-inline", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static"))
+    assert make_table(elf).table is None
+    made = make_proven_table(elf)
+    assert made.origin is Origin.PROVEN
+    assert made.table is not None
+    assert find_rule(made.table, place_of(elf, "f")) is not None
+
+
+def test_too_much_code_is_left_alone(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proven_code, "MAX_SILENT", 4)
+    made = make_proven_table(program)
+    assert made.table is None
+    assert "bytes of code without call frame information: too many" in made.why
+
+
+def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.profile.tables.table_cache.SETTLED", -(10**18))
+    cache, stores = TableCache(tmp_path / "cache"), Stores()
+    plain = make_table(program, cache)
+    recalled = recall_table(program, cache, stores)
+    assert recalled is not None
+    assert (recalled.origin, recalled.table) == (Origin.KEPT, plain.table)
+    made = make_proven_table(program, cache)
+    recalled = recall_table(program, cache, stores)
+    assert recalled is not None
+    assert recalled == made
+    # A copy with another inode is proven by its content.
+    monkeypatch.setattr(module, "with_proven_code", None)
+    assert make_proven_table(ElfFile(program.data, "copy"), cache) == made
+    assert make_table(program, cache).table == plain.table
+
+
+def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.profile.tables.table_cache.SETTLED", -(10**18))
+    elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
+    cache = TableCache(tmp_path / "cache")
+    assert make_proven_table(elf, cache).table is None
+    recalled = recall_table(elf, cache, Stores())
+    assert recalled is not None
+    assert (recalled.origin, recalled.table) == (Origin.KEPT_NO_PROOF, make_table(elf).table)
+
+
+def all_of(builder: TableBuilder) -> list[Built]:
+    found = []
+    while builder.pending:
+        found += builder.ready()
+        time.sleep(0.01)
+    return found
+
+
+def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
+    with TableBuilder(1, None) as builder:
+        builder.request(3, program)
+        (first,) = all_of(builder)
+        builder.request_proof(3, program)
+        (proven,) = all_of(builder)
+    assert (first.number, first.final, first.origin) == (3, False, Origin.CONVERTED)
+    assert (proven.number, proven.final, proven.origin) == (3, True, Origin.PROVEN)
+    assert proven.table == make_proven_table(program).table
+
+
+def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
+    with TableBuilder(1, None, proof_seconds=0.1) as builder:
+        builder.request_proof(3, program)
+        (built,) = all_of(builder)
+    assert (built.table, built.final) == (None, True)
+    assert built.why.startswith("no rules were proven for its code without call frame information: ")
