@@ -44,8 +44,9 @@ def power_off() -> None:
 def load() -> dict[str, Any]:
     """Load the kernel program alone. Raises LoadError."""
     from sframegen.profile.bpf.kernel_needs import has_tracepoint  # noqa: PLC0415 - after mount_all
-    from sframegen.profile.bpf.kernel_walker import AREA_TRACEPOINT, KernelWalker, Sampling  # noqa: PLC0415
+    from sframegen.profile.bpf.kernel_walker import AREA_TRACEPOINT, KernelWalker  # noqa: PLC0415
     from sframegen.profile.bpf.libbpf import library  # noqa: PLC0415
+    from sframegen.profile.bpf.sampling import Sampling  # noqa: PLC0415
 
     walker = KernelWalker(None, Sampling())
     try:

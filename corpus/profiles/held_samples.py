@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling
+from sframegen.profile.bpf.kernel_walker import KernelWalker
+from sframegen.profile.bpf.sampling import Sampling
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.packed_frames import NO_FILE, unpacked_frame
 from sframegen.profile.tables.make_table import make_table

@@ -23,7 +23,7 @@ from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.bpf.kernel_walker import Only
+from sframegen.profile.bpf.sampling import Only
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError

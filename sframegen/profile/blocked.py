@@ -10,8 +10,9 @@ from sframegen.profile.following.follower import read_memory
 
 if TYPE_CHECKING:
     from cfi.columns import Column
+    from sframegen.profile.bpf.counted import CountKey
     from sframegen.profile.bpf.kernel_records import Unfinished
-    from sframegen.profile.bpf.kernel_walker import CountKey, KernelWalker
+    from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.stack.walking.ends import End
 
 MOST = 1 << 18  # stacks; the kernel program sends those that are used again

@@ -7,21 +7,22 @@ import resource
 import select
 import time
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
-from sframegen.profile.blocked import Blocked, with_stack
+from sframegen.profile.blocked import with_stack
+from sframegen.profile.bpf.counted import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import EVERYBODY, LOST, Counted, Guard, KernelWalker, Sampling, Statistic
+from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
+from sframegen.profile.bpf.sampling import EVERYBODY, Sampling
 from sframegen.profile.collected import Collected, Stacks, notes_on_files
+from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
-from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -36,9 +37,7 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.bpf.kernel_walker import CountKey
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
@@ -58,9 +57,6 @@ NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
-NOT_RECEIVED = "the stack was not received"
-NO_ROOM = "there was no room for more stacks, in memory or on the disk"
-KEPT_ROWS = 4  # times that the maps of counts were read
 NO_FRAMES = array("Q")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 IDLE = "[idle]"
@@ -74,11 +70,6 @@ class KernelSession:
         hertz = plan.event.hertz(plan.frequency) * plan.on_cpu
         self.collected = Collected(plan.shown_event, BACKEND, hertz, plan.unit, stacks=Stacks(moments=plan.moments))
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
-        self._blocked = Blocked()
-        self._early: list[tuple[CountKey, Counted]] = []  # of times off the CPU whose stacks are still being walked
-        self._cgroups = CgroupNames() if plan.cgroups else None
-        # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
-        self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
@@ -98,6 +89,7 @@ class KernelSession:
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
+            self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
@@ -182,13 +174,17 @@ class KernelSession:
             self._receive()
         self._walk_again(self._stop_waiting_for_proofs())
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
-        self._take_counts(last=True)
+        self._counted.count(self._walker.take_counts(), last=True)
         self._assemble()
         return collected
 
     def cut(self) -> Collected:
         """Return what was sampled since the last cut, and go on with nothing. The result is to be used before the next turn."""
         self._receive()
+        for _ in range(2):  # each of both maps of counts
+            self._walker.turn()
+            self._read_records()
+        self._counted.count(self._walker.take_counts())
         self._assemble()
         done, now = self.collected, time.monotonic()
         done.seconds = now - self._began
@@ -199,11 +195,7 @@ class KernelSession:
         fresh.notes += self.plan.event.notes(self.plan.frequency)
         fresh.perf_maps = done.perf_maps
         fresh.stacks.frames.private[:] = done.stacks.frames.private
-        for rows in self._rows:  # what the kernel program counts now
-            for key, row in rows.items():
-                stack = done.stacks.stack(row)
-                task = self._task(stack.pid, stack.tid)
-                rows[key] = fresh.stacks.row(task, array("Q", stack.frames), stack.end)
+        self._counted.begin(fresh)
         return done
 
     @property
@@ -223,7 +215,7 @@ class KernelSession:
             self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
-        self._take_counts()
+        self._counted.count(self._walker.take_counts())
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
@@ -232,64 +224,13 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    row = self._row(record, record.frames, record.end)
-                    if is_off_cpu(record.frames):
-                        self._blocked.add(record)
-                    elif row is not None:
-                        self._rows[-1][record.hash, record.pid, record.tid] = row
+                    self._counted.add(record)
                 case Unfinished():
                     self._wait_for(record)
                 case SampledMoment():
-                    row = self._row_of((record.hash, record.pid, record.tid))
-                    if row is not None and self.collected.stacks.moments is not None:
-                        self.collected.stacks.moments.add(record.nanoseconds, record.cpu, row)
+                    self._counted.add_moment(record)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
-
-    def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
-        """The row of a stack in the tree; None if there is no room for it."""
-        if self._cgroups and record.pid not in self.collected.cgroups:
-            self.collected.cgroups[record.pid] = self._cgroups.name(record.cgroup)
-        try:
-            return self.collected.stacks.row(self._task(record.pid, record.tid, record.comm), frames, end)
-        except (MemoryError, OSError):
-            self.collected.lost[NO_ROOM] += 1
-            return None
-
-    def _task(self, pid: int, tid: int, comm: str = "") -> int:
-        """`comm`: the name of the thread."""
-        processes, tasks = self.follower.processes, self.collected.stacks.tasks
-        known = self.plan.tells_threads
-        task = tasks.number(pid, tid if known else 0, processes.program(pid))
-        tasks.name(task, processes.name_of(pid) or comm, (comm or self.follower.thread_name(pid, tid)) if known else "")
-        return task
-
-    def _row_of(self, key: CountKey) -> int | None:
-        """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
-        blocked = self._blocked.get(key)
-        if blocked:
-            return self._row(blocked, blocked.frames, blocked.end)
-        return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
-
-    def _take_counts(self, *, last: bool = False) -> None:
-        """Count what the kernel program has counted. `last`: there are no more stacks to come, for which counts of times wait."""
-        counts = self._walker.take_counts()
-        early, self._early = self._early, []
-        for key, counted in [*early, *counts.items()]:
-            row = self._row_of(key)
-            if row is None and self.plan.off_cpu and not last:
-                self._early.append((key, counted))
-            elif row is None:
-                self.collected.lost[NOT_RECEIVED] += counted.samples
-            else:
-                self._count(row, counted)
-        if counts:
-            self._rows.append({})
-
-    def _count(self, row: int, counted: Counted) -> None:
-        timed = self.collected.unit is Unit.MICROSECONDS
-        number = counted.nanoseconds // MICROSECOND if timed else counted.samples
-        self.collected.stacks.count(row, number, counted.nanoseconds)
 
     def _check_now_and_then(self) -> None:
         """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
@@ -476,16 +417,7 @@ class KernelSession:
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
-        if record.hash:
-            self._blocked.add_walked(record, self._copies.frames(), end, record.tid if self.plan.tells_threads else 0)
-            return
-        row = self._row(record, self._copies.frames(), end)
-        if row is None:
-            return
-        stacks = self.collected.stacks
-        self._count(row, Counted(1, self._walker.sampling.sample_time))
-        if stacks.moments is not None:
-            stacks.moments.add(record.nanoseconds, record.cpu, row)
+        self._counted.add_walked(record, self._copies.frames(), end, self._walker.sampling.sample_time)
 
     # -- the result
 

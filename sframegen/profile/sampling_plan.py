@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.detached.stores import Stores
-    from sframegen.profile.bpf.kernel_walker import Only
+    from sframegen.profile.bpf.sampling import Only
     from sframegen.profile.events.names import Event
 
 

@@ -7,20 +7,21 @@ import mmap
 import os
 import struct
 from collections import Counter
-from enum import IntEnum
 from itertools import pairwise
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.bpf.counted import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, create_table, possible_cpus
-from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
-from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, open_event
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, possible_cpus
+from sframegen.profile.bpf.loading import filled_table, mapped, read_object
+from sframegen.profile.bpf.sampling import ASLEEP_PROGRAM, EVENT_PROGRAM, EVERYBODY, SWITCH_PROGRAMS, Sampling, ring_bytes
+from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
-from sframegen.profile.events.points import CONDITIONS_SIZE, Point, PointKind
+from sframegen.profile.events.points import CONDITIONS_SIZE, PointKind
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 from sframegen.stack.abi.machines import HOSTS, conventions_of
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
-MIB = 1 << 20
-LEAST_RING, LARGEST_RING = MIB, 64 * MIB
-BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in processes that are new: so long we may have to wait for a processor
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 BLOCKS = 1 << 16  # threads off the CPU
@@ -41,9 +39,8 @@ MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 SAMPLES_A_CPU = 2
 COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
-TABLE_MEMORY = 1024 * MIB
+TABLE_MEMORY = 1 << 30
 TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
-EVENTS_A_SECOND = 250  # on each CPU, where they are not sampled by time
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -60,96 +57,10 @@ _USED = 8
 PENDING, WITHOUT, READY = 0, 1, 2
 WANTED, WANTED_AFTER_EXEC = 1, 2
 
-CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
-EVENT_PROGRAM = "on_event"
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
-SWITCH_PROGRAMS = ("on_waking", "on_switch")
-ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM, *(kind.value for kind in PointKind))
-SECOND = 1_000_000_000
-CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
-
-
-class Statistic(IntEnum):
-    """What the kernel program counts besides the ends of walks, which have the numbers before these. walker.h says what each is."""
-
-    SAMPLES = 16
-    KERNEL_MODE = 17
-    FRAMES = 18
-    GUESSED = 19
-    FILTERED = 20
-    IDLE = 21
-    RING_FULL = 22
-    COUNTS_FULL = 23
-    BUSY = 24
-    OTHER_ABI = 25
-    PROCESSES_FULL = 26
-    MOMENTS_LOST = 27
-    SHORT = 28
-    SHORT_TIME = 29
-    BLOCKS_FULL = 30
-    EVENTS = 31
-    REMEMBERED = 32
-
-
-LOST = {
-    Statistic.RING_FULL: "the ring buffer was full",
-    Statistic.COUNTS_FULL: "the map of counts was full",
-    Statistic.BUSY: "another sample was being taken on the CPU",
-    Statistic.OTHER_ABI: "a 32-bit program",
-    Statistic.BLOCKS_FULL: "too many threads were off the CPU at the same time",
-}
-
-
-class Counted(NamedTuple):
-    """`nanoseconds`: the time that the samples stand for; 0 if they stand for none."""
-
-    samples: int
-    nanoseconds: int
-
-
-class Only(NamedTuple):
-    """Which tasks are sampled, of all that could be."""
-
-    user: int | None = None
-    comm: str | None = None  # the name of the thread
-    cgroups: tuple[str, ...] = ()  # their folders; and those below them
-
-
-EVERYBODY, NOTHING = Only(), Counted(0, 0)
-
-
-class Sampling(NamedTuple):
-    """What is sampled: a perf event (type, config), `frequency` times a second, or, if that is 0, once in `period` events."""
-
-    event: tuple[int, int] = (TYPE_SOFTWARE, 0)  # 0: cpu-clock
-    frequency: int = 99
-    period: int = 0
-    kernel_frames: bool = False
-    threads: bool = False  # counts of threads, not of processes
-    moments: bool = False  # a record for each sample
-    buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
-    after_exec: bool = False  # samples of the targets themselves only after they have executed another program
-    hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
-    on_cpu: bool = True  # False: the event is not sampled
-    off_cpu: bool = False  # the time that threads do not run
-    min_block: int = 0  # nanoseconds: shorter times do not count
-    name: str = "perf"  # of the event, as the user knows it
-    points: tuple[Point, ...] = ()  # instead of the event: once in `period` events of all of them
-    only: Only = EVERYBODY
-
-    @property
-    def sample_time(self) -> int:
-        """Return the nanoseconds that a sample of a clock stands for; 0 for other events."""
-        return SECOND // self.frequency if self.event in CLOCKS and self.frequency else 0
-
-    @property
-    def programs(self) -> set[str]:
-        """Return the kernel programs that take samples."""
-        programs = {point.kind.value for point in self.points} if self.points else {EVENT_PROGRAM} if self.on_cpu else set()
-        return programs | ({*SWITCH_PROGRAMS, ASLEEP_PROGRAM} if self.off_cpu else set())
 
 
 class Guard(NamedTuple):
@@ -162,16 +73,6 @@ class Guard(NamedTuple):
 UNGUARDED = Guard(0, 0)
 NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
 NOWHERE = Guard(1, 0)  # no process has memory there
-
-
-def read_object() -> bytes:
-    machine = os.uname().machine
-    try:
-        return (HERE / object_name(machine)).read_bytes()
-    except FileNotFoundError:
-        raise LoadError(
-            f"this installation has no kernel program for {machine}: install {COMPILER}, then sframegen again from its sources"
-        ) from None
 
 
 class KernelWalker:
@@ -275,9 +176,9 @@ class KernelWalker:
         self._statistics = program.map("statistics", 4, 8 * self.cpus)
         self._counts = [program.map(name, _COUNT_KEY.size, _COUNT.size) for name in ("counts", "more_counts")]
         self._blocks = program.map("blocks", 4, _BLOCK.size)
-        self._spans = _mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
-        self._files = _mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
-        self._shared = _mapped(program.bss_fd(), mmap.PAGESIZE)
+        self._spans = mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
+        self._files = mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
+        self._shared = mapped(program.bss_fd(), mmap.PAGESIZE)
         self._ring = RecordRing(program.map("ring", 0, 0).fd)
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
@@ -424,7 +325,7 @@ class KernelWalker:
                 if not self._make_room(len(table.data)):
                     self.dropped.add(number)
                     continue
-                added[number] = _filled(table)
+                added[number] = filled_table(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
                 guard = guards.get(number, UNGUARDED)
                 state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
@@ -488,11 +389,12 @@ class KernelWalker:
         if self.sampling.off_cpu:
             records += [stack.waiting() for stack in stacks if is_off_cpu(stack.frames)]
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
-            self._turn()
+            self.turn()
         return records
 
-    def _turn(self) -> None:
-        """The program counts in the other map, which no run has written for some time."""
+    def turn(self) -> None:
+        """Let the program count in the other map, which no run has written for some time: a moment is waited for that."""
+        sleep(max(0.0, GRACE - (monotonic() - self._turned)))
         active = _U32.unpack_from(self._shared)[0]
         self._drain(self._counts[1 - active])
         self._shared[:4] = _U32.pack(1 - active)
@@ -512,7 +414,7 @@ class KernelWalker:
         """Return what is new of the samples of each stack; all of it once it is detached."""
         if self._links or self._everywhere:
             if monotonic() - self._turned > TURN:
-                self._turn()
+                self.turn()
         else:
             for counts in self._counts:
                 self._drain(counts)
@@ -545,27 +447,3 @@ class KernelWalker:
         form = f"={self.cpus}Q"
         found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
         return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
-
-
-def ring_bytes(sampling: Sampling, cpus: int, memory_limit: int) -> int:
-    """The size of the ring buffer, a power of two, at most an eighth of the memory for tables."""
-    wanted = (sampling.frequency or EVENTS_A_SECOND) * cpus * BYTES_OF_A_COPY * SECONDS_IN_RING
-    allowed = sampling.buffer_size or min(wanted, LARGEST_RING, max(memory_limit // 8, LEAST_RING))
-    return max(LEAST_RING, 1 << (allowed.bit_length() - 1))
-
-
-def _filled(table: DecodedTable) -> int:
-    """Return the descriptor of a map with a table."""
-    size = len(table.data)
-    try:
-        fd = create_table(max(1, size // 8))
-    except OSError as error:
-        raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
-    if size:
-        with _mapped(fd, size) as area:
-            area[:size] = table.data
-    return fd
-
-
-def _mapped(fd: int, size: int) -> mmap.mmap:
-    return mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)

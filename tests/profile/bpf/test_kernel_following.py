@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import extents
+from sframegen.profile.bpf.counted import Statistic
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_walker import Statistic
 from sframegen.profile.bpf.libbpf import library
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.stack.walking.ends import End
@@ -178,7 +178,8 @@ def is_loaded(number: int) -> bool:
 @needs_bpf
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (
-        "from sframegen.profile.bpf.kernel_walker import KernelWalker, Sampling\n"
+        "from sframegen.profile.bpf.kernel_walker import KernelWalker\n"
+        "from sframegen.profile.bpf.sampling import Sampling\n"
         "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
         "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
         "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"

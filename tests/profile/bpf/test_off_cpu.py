@@ -14,8 +14,10 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.blocked import with_stack
+from sframegen.profile.bpf import kernel_walker
+from sframegen.profile.bpf.counted import Statistic
 from sframegen.profile.bpf.kernel_records import SampledMoment
-from sframegen.profile.bpf.kernel_walker import Sampling, Statistic
+from sframegen.profile.bpf.sampling import Sampling
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.ends import End
@@ -25,8 +27,8 @@ from tests.support.processes.kernel_walks import Sampled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.profile.bpf.counted import Counted, CountKey
     from sframegen.profile.bpf.kernel_records import NewStack
-    from sframegen.profile.bpf.kernel_walker import Counted, CountKey
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.once]
@@ -222,7 +224,8 @@ def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compile
     assert passed >= 100 * 10_000_000 + 300_000_000
 
 
-def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler) -> None:
+def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_walker, "TURN", kernel_walker.GRACE)
     with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
         sampled.publish(program.pid)
         sampled.walker.attach()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.profile.bpf.kernel_walker import Only, Sampling, Statistic
+from sframegen.profile.bpf.counted import Statistic
+from sframegen.profile.bpf.sampling import Only, Sampling
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.listing import list_events
 from sframegen.profile.events.points import MAX_CONDITIONS

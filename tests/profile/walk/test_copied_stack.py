@@ -358,7 +358,8 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
     """A handler in a callback of qsort, in a function that realigns its stack, in a thread: each frame, in each thread."""
     program = compiled(compile_c, tmp_path, HANDLER, "-O2", "-pthread", section=False)
     with Program(program) as held, Process(held.pid) as process:
-        walker = CopyWalker(AMD64, lambda _: None)
+        files: dict[int, ElfFile] = {}  # which say where calls end
+        walker = CopyWalker(AMD64, files.get)
         with process.stopped() as snapshot:
             threads = {thread.tid: thread for thread in Tracer(convert=True).trace(snapshot)}
             spans = []
@@ -366,6 +367,7 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 image = read_loaded_image(snapshot, row)
                 if image and image.file:
                     spans.append(CodeSpan(row.start, row.end, image.bias, number))
+                    files[number] = image.file
                     walker.add_table(number, make_table(image.file).table)
             for tid in snapshot.threads():
                 registers = snapshot.registers(tid)
