@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 GUESSED = 1 << 63  # a frame pointer led to this frame, without a rule
 FILE_SHIFT = 48
@@ -73,8 +73,3 @@ def is_off_cpu(frames: Sequence[int]) -> bool:
 def off_cpu_label(reason: int) -> str:
     """Return what users see of such a frame."""
     return f"[off CPU: {OffCpu(reason).words}]"
-
-
-def files_in_frames(frames: Iterable[int]) -> set[int]:
-    """Return the numbers of all files of packed frames."""
-    return {frame >> FILE_SHIFT & FILE_MASK for frame in frames}
