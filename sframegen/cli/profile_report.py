@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
 from sframegen.cli.shared.output import PathName, Run
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
+from sframegen.elf.opening import open_regular
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.stored.intervals import between, intervals_in, time_of
-from sframegen.profile.stored.read_pprof import PprofProfiles
+from sframegen.profile.stored.read_pprof import MAX_BYTES, PprofProfiles
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -41,9 +43,15 @@ def read_profiles(run: Run, files: tuple[str, ...], begin: float | None = None, 
                 raise SframegenError("no profiles of intervals are in it, or none of that time")
             for name in inner:
                 with run.file(name):
-                    profiles.add(Path(name).read_bytes())
+                    profiles.add(_read(name, regular=name is not path))
                     number += 1
     return profiles.named if number else None
+
+
+def _read(path: str, *, regular: bool) -> bytes:
+    """Up to what a profile may have, and one byte. `regular`: the user named its directory, not the file, which may be a FIFO."""
+    with os.fdopen(open_regular(path, path) if regular else os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _names(path: str) -> list[str]:
