@@ -23,6 +23,7 @@ from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from click.testing import Result
@@ -67,6 +68,22 @@ def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pprof, "MAX_BYTES", 1000)
     done = run("profile", "report", "/dev/zero")
     assert (done.exit_code, done.stderr) == (1, "sframegen: /dev/zero: pprof: more than 1,000 bytes\n")
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(_named: Named) -> Iterator[bytes]:
+        yield b"part" * 10_000
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source, kept = tmp_path / "in.pb.gz", tmp_path / "kept"
+    kept.mkdir()
+    write_profile(named(*EXAMPLE), str(source))
+    monkeypatch.setattr(profile_output, "KEPT_IN", (str(kept),))
+    monkeypatch.setattr("sframegen.profile.report.formats.pprof.pprof", parts)
+    done = run("profile", "report", "-o", tmp_path / "out.pb.gz", source)
+    assert done.exit_code == 1
+    assert "the profile cannot be kept" in done.stderr
+    assert (list(kept.iterdir()), sorted(path.name for path in tmp_path.iterdir())) == ([], ["in.pb.gz", "kept"])
 
 
 def test_a_report_of_a_time(folder: Path) -> None:

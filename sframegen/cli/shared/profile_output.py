@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -91,10 +93,15 @@ def _keep(named: Named) -> None:
     """Write the profile where there may be room, and say where."""
     for folder in KEPT_IN:
         try:
-            with tempfile.NamedTemporaryFile(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS, delete=False) as file:
-                file.writelines(format_of(file.name).parts(named))
+            descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
         except OSError:
             continue
-        note(f"the profile is kept in {file.name}: sframegen profile report shows it, or writes it in another format")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(format_of(name).parts(named))
+        except OSError:
+            Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
+            continue
+        note(f"the profile is kept in {name}: sframegen profile report shows it, or writes it in another format")
         return
     note("the profile cannot be kept: no directory for temporary files can be written to")
