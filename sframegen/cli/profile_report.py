@@ -11,11 +11,12 @@ from cfi.errors import SframegenError
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
 from sframegen.cli.shared.output import PathName, Run
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, refuse_times
 from sframegen.elf.opening import open_regular
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.stored.intervals import between, intervals_in, time_of
 from sframegen.profile.stored.read_pprof import MAX_BYTES, PprofProfiles
+from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -97,5 +98,7 @@ def command(
         ctx.exit(run.status)
     named = read_profiles(run, files, begin, end)
     if named is not None:
+        if named.unit is Unit.MICROSECONDS:
+            refuse_times(output)
         outputs.write(group_stacks(named, by))
     ctx.exit(run.status)

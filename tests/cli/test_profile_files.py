@@ -19,6 +19,7 @@ from sframegen.cli.shared import profile_output
 from sframegen.profile.report.formats.file_formats import write_profile
 from sframegen.profile.stored import read_pprof
 from sframegen.profile.stored.intervals import name_of
+from sframegen.profile.units import Unit
 from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 
@@ -84,6 +85,16 @@ def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert done.exit_code == 1
     assert "the profile cannot be kept" in done.stderr
     assert (list(kept.iterdir()), sorted(path.name for path in tmp_path.iterdir())) == ([], ["in.pb.gz", "kept"])
+
+
+def test_a_format_without_times_is_refused_for_times(tmp_path: Path) -> None:
+    waits = named(*EXAMPLE)
+    waits.event, waits.unit = "time off the CPU", Unit.MICROSECONDS
+    source = tmp_path / "in.pb.gz"
+    write_profile(waits, str(source))
+    done = run("profile", "report", "-o", tmp_path / "out.firefox.json", source)
+    assert (done.exit_code, [path.name for path in tmp_path.iterdir()]) == (2, ["in.pb.gz"])
+    assert "shows samples, not time" in done.stderr
 
 
 def test_a_report_of_a_time(folder: Path) -> None:

@@ -18,11 +18,14 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.table import table, totals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.cli.shared.output import Run
     from sframegen.profile.report.formats.file_formats import Format
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
+NO_TIMES = ".firefox.json"
 WIDTH = 100  # columns, where there is no terminal
 OUTPUT = click.option(
     "-o",
@@ -40,6 +43,12 @@ def format_for(path: str) -> Format:
         return format_of(path)
     except SframegenError as error:
         raise click.UsageError(str(error)) from None
+
+
+def refuse_times(files: Iterable[str]) -> None:
+    """Raises UsageError for a format that has no place for times."""
+    if any(path.endswith(NO_TIMES) for path in files):
+        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
 
 
 class Outputs(NamedTuple):
