@@ -19,7 +19,7 @@ from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for, refuse_times
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
@@ -50,7 +50,6 @@ REFRESH = 0.5  # seconds
 DEFAULT_EVENT = "cpu-clock"
 FILTERS = ("--user", "--comm", "--cgroup")
 CLOCKS = ("cpu-clock", "task-clock")
-NO_TIMES = ".firefox.json"
 NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
 
@@ -317,8 +316,7 @@ def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
         raise click.UsageError(f"--wall needs samples that stand for time: {' or '.join(CLOCKS)}")
     if sampling.idle:
         raise click.UsageError("--idle counts samples, not time")
-    if any(path.endswith(NO_TIMES) for path in output):
-        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
+    refuse_times(output)
 
 
 def _sampled(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ from cfi.errors import SframegenError
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
 from sframegen.cli.shared.output import PathName, Run
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, refuse_times
+from sframegen.elf.opening import open_regular
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 from sframegen.profile.stored.intervals import between, intervals_in, time_of
-from sframegen.profile.stored.read_pprof import PprofProfiles
+from sframegen.profile.stored.read_pprof import MAX_BYTES, PprofProfiles
+from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -41,9 +44,15 @@ def read_profiles(run: Run, files: tuple[str, ...], begin: float | None = None, 
                 raise SframegenError("no profiles of intervals are in it, or none of that time")
             for name in inner:
                 with run.file(name):
-                    profiles.add(Path(name).read_bytes())
+                    profiles.add(_read(name, regular=name is not path))
                     number += 1
     return profiles.named if number else None
+
+
+def _read(path: str, *, regular: bool) -> bytes:
+    """Up to what a profile may have, and one byte. `regular`: the user named its directory, not the file, which may be a FIFO."""
+    with os.fdopen(open_regular(path, path) if regular else os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _names(path: str) -> list[str]:
@@ -89,5 +98,7 @@ def command(
         ctx.exit(run.status)
     named = read_profiles(run, files, begin, end)
     if named is not None:
+        if named.unit is Unit.MICROSECONDS:
+            refuse_times(output)
         outputs.write(group_stacks(named, by))
     ctx.exit(run.status)

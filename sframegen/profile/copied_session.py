@@ -111,6 +111,7 @@ class CopiedSession:
     def turn(self, seconds: float = 0.1) -> None:
         self._poll.poll(seconds)
         self._receive()
+        self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
         """End sampling, and walk all that waits."""

@@ -89,6 +89,7 @@ class KernelSession:
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
+            self.collected.files = self._files.by_number
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._cache = TableCache()
@@ -160,6 +161,7 @@ class KernelSession:
         """Wait for news at most that long, and use them."""
         self._poll.poll(seconds)
         self._receive()
+        self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
@@ -190,7 +192,7 @@ class KernelSession:
         done.seconds = now - self._began
         self._began = now
         fresh = self.collected = Collected(
-            done.event, BACKEND, done.frequency, done.unit, time.time(), stacks=Stacks(moments=self.plan.moments)
+            done.event, BACKEND, done.frequency, done.unit, time.time(), stacks=Stacks(moments=self.plan.moments), files=done.files
         )
         fresh.notes += self.plan.event.notes(self.plan.frequency)
         fresh.perf_maps = done.perf_maps
@@ -441,7 +443,6 @@ class KernelSession:
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros
-        collected.files = self._files.by_number
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
         collected.notes += notes_on_files(collected)

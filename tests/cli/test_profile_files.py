@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from datetime import datetime
@@ -12,14 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from sframegen.cli import profile_report
 from sframegen.cli.commands import cli
 from sframegen.cli.shared import profile_output
 from sframegen.profile.report.formats.file_formats import write_profile
+from sframegen.profile.stored import read_pprof
 from sframegen.profile.stored.intervals import name_of
+from sframegen.profile.units import Unit
 from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from click.testing import Result
@@ -49,6 +54,47 @@ def test_a_report_of_files(folder: Path, tmp_path: Path) -> None:
     assert "30 samples of cpu-clock, 99 Hz in 6.0 s" in done.stderr
     assert "program (pid 8)" in page.read_text()
     assert "spin" in run("profile", "report", folder).stdout
+
+
+def test_what_is_no_file_in_a_directory_is_refused(folder: Path) -> None:
+    fifo = folder / name_of(BEGAN - 60, 60)
+    os.mkfifo(fifo)  # reading it would wait for ever
+    done = run("profile", "report", "--json", folder)
+    assert (done.exit_code, done.stderr) == (1, f"sframegen: {fifo}: not a regular file\n")
+    assert json.loads(done.stdout)["samples"] == 30
+
+
+def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_report, "MAX_BYTES", 1000)
+    monkeypatch.setattr(read_pprof, "MAX_BYTES", 1000)
+    done = run("profile", "report", "/dev/zero")
+    assert (done.exit_code, done.stderr) == (1, "sframegen: /dev/zero: pprof: more than 1,000 bytes\n")
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(_named: Named) -> Iterator[bytes]:
+        yield b"part" * 10_000
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source, kept = tmp_path / "in.pb.gz", tmp_path / "kept"
+    kept.mkdir()
+    write_profile(named(*EXAMPLE), str(source))
+    monkeypatch.setattr(profile_output, "KEPT_IN", (str(kept),))
+    monkeypatch.setattr("sframegen.profile.report.formats.pprof.pprof", parts)
+    done = run("profile", "report", "-o", tmp_path / "out.pb.gz", source)
+    assert done.exit_code == 1
+    assert "the profile cannot be kept" in done.stderr
+    assert (list(kept.iterdir()), sorted(path.name for path in tmp_path.iterdir())) == ([], ["in.pb.gz", "kept"])
+
+
+def test_a_format_without_times_is_refused_for_times(tmp_path: Path) -> None:
+    waits = named(*EXAMPLE)
+    waits.event, waits.unit = "time off the CPU", Unit.MICROSECONDS
+    source = tmp_path / "in.pb.gz"
+    write_profile(waits, str(source))
+    done = run("profile", "report", "-o", tmp_path / "out.firefox.json", source)
+    assert (done.exit_code, [path.name for path in tmp_path.iterdir()]) == (2, ["in.pb.gz"])
+    assert "shows samples, not time" in done.stderr
 
 
 def test_a_report_of_a_time(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD
@@ -72,3 +74,19 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
     paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths
+
+
+def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:
+    program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
+    with subprocess.Popen([program], start_new_session=True) as process:
+        try:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+                session.begin()
+                deadline = time.monotonic() + 30
+                while session.samples < SAMPLES // 4 and time.monotonic() < deadline:
+                    session.turn()
+                shown = name_stacks(session.collected, live=True)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert shown.seconds > 0
+    assert {one.frames[-1].name for one in shown.stacks if one.frames} == {"main"}

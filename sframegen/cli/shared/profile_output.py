@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -16,11 +18,14 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.table import table, totals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.cli.shared.output import Run
     from sframegen.profile.report.formats.file_formats import Format
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
+NO_TIMES = ".firefox.json"
 WIDTH = 100  # columns, where there is no terminal
 OUTPUT = click.option(
     "-o",
@@ -38,6 +43,12 @@ def format_for(path: str) -> Format:
         return format_of(path)
     except SframegenError as error:
         raise click.UsageError(str(error)) from None
+
+
+def refuse_times(files: Iterable[str]) -> None:
+    """Raises UsageError for a format that has no place for times."""
+    if any(path.endswith(NO_TIMES) for path in files):
+        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
 
 
 class Outputs(NamedTuple):
@@ -91,10 +102,15 @@ def _keep(named: Named) -> None:
     """Write the profile where there may be room, and say where."""
     for folder in KEPT_IN:
         try:
-            with tempfile.NamedTemporaryFile(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS, delete=False) as file:
-                file.writelines(format_of(file.name).parts(named))
+            descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
         except OSError:
             continue
-        note(f"the profile is kept in {file.name}: sframegen profile report shows it, or writes it in another format")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(format_of(name).parts(named))
+        except OSError:
+            Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
+            continue
+        note(f"the profile is kept in {name}: sframegen profile report shows it, or writes it in another format")
         return
     note("the profile cannot be kept: no directory for temporary files can be written to")

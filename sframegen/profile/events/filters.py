@@ -23,7 +23,7 @@ TYPES = {  # size, signed
     "char": (1, True), "short": (2, True), "int": (4, True), "long": (8, True), "unsigned char": (1, False),
     "unsigned short": (2, False), "unsigned": (4, False), "unsigned int": (4, False), "unsigned long": (8, False),
 }  # fmt: skip
-TERM = re.compile(r"\s*(?:\(\s*([a-z ]+?)\s*\)\s*)?(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))\s*")
+TERM = re.compile(r"\s*(?:\(\s*([a-z ]+?)\s*\)\s*)?(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(-?(?:0[xX][0-9a-fA-F]+|[0-9]{1,99}))\s*")
 EXAMPLE = "such as: arg1 > 1048576 && (int)arg2 < 0"
 
 
@@ -54,7 +54,7 @@ def parse_filter(text: str) -> list[Term]:
         kind = " ".join(match[1].split()) if match[1] else None
         if kind is not None and kind not in TYPES:
             raise EventError(f"{kind}: unknown type; one of {', '.join(TYPES)}")
-        number = int(match[4], 0) if match[4][:2] != "0" * 2 else int(match[4])
+        number = int(match[4], 16 if "x" in match[4].lower() else 10)
         if not -(1 << 63) <= number < 1 << 64:
             raise EventError(f"{match[4]}: more than 64 bits")
         terms.append(Term(kind, match[2], match[3], number))

@@ -20,6 +20,7 @@ WORD = 8
 ADDRESSES = (1 << 64) - 1
 SIZED = re.compile(r"(-?)([1248])f?@(.+)")
 MAX_ARGUMENTS = 12
+MAX_TEXT = 4096  # characters of all arguments: dividing them may take the square of that
 
 
 class UserProbe(NamedTuple):
@@ -74,7 +75,7 @@ def arguments_of(probe: UserProbe) -> list[Argument | None]:
 
 def _split(text: str) -> list[str]:
     """Divide at blanks that are not within brackets: AArch64 writes `8@[sp, 16]`."""
-    return re.findall(r"(?:\[[^\]]*\]|\S)+", text)
+    return re.findall(r"(?:\[[^\]]*\]|\S)+", text[:MAX_TEXT])
 
 
 def _argument(text: str) -> Argument | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.flamegraph import (
     SMALLEST,
     TEMPLATE,
@@ -69,7 +68,7 @@ def difference_table(before: Named, after: Named, width: int) -> Iterator[str]:
 
 
 def _of(named: Named) -> str:
-    return f"{count_of(named.samples, 'sample')} of {named.event} in {named.seconds:.1f} s"
+    return f"{named.unit.shown(named.samples)} of {named.event} in {named.seconds:.1f} s"
 
 
 def _in_words(one: Change) -> str:

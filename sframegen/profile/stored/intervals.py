@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,7 +83,8 @@ class IntervalDirectory:
             with os.scandir(readable) as entries:
                 old = [one for one in intervals_in([entry.name for entry in entries]) if one.ended < now - self._keep]
             for one in old:
-                os.unlink(one.name, dir_fd=readable)
+                with suppress(FileNotFoundError, IsADirectoryError):  # removed by another run, or not ours
+                    os.unlink(one.name, dir_fd=readable)
         finally:
             os.close(readable)
 

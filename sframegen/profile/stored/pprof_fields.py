@@ -104,17 +104,21 @@ def read_packed(data: Bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t, into
 def add_path(
     tree: CallTree, ids: Column, count: cython.Py_ssize_t, known: Numbered, begin: Column, places: Column, node: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The node of a stack whose locations have these ids, the innermost first, below a node; negative if one is unknown.
+    """The node of a stack whose locations have these ids, the innermost first, below a node; -1 if one is unknown, -2 if too deep.
 
     `known`: pairs (id, 0); of their numbers the `places` are [begin[number], begin[number + 1]), the outermost first.
     """
     slot: cython.Py_ssize_t
     at: cython.Py_ssize_t
+    depth: cython.Py_ssize_t = 0
     while count:
         count -= 1
         slot = known.find(ids[count], 0)
         if slot < 0:
             return -1
+        depth += begin[slot + 1] - begin[slot]
+        if depth > 1 << 17:  # frames of one stack, inlined ones too
+            return -2
         for at in range(begin[slot], begin[slot + 1]):
             node = tree.nodes.of(places[at], node)
     return node

@@ -10,24 +10,33 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.text import printable
+from sframegen.profile.packed_frames import OffCpu, off_cpu_label
 from sframegen.profile.report.named import CALLERS_UNKNOWN, GUESSED, FrameKind, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import MADE
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stored.pprof_fields import add_path, read_fields, read_packed
+from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes
 
-MAX_BYTES = 2 << 30  # of a file without compression
+MAX_BYTES = 1 << 30  # of a file, with and without compression
+MAX_FIELDS = 1 << 23  # of a profile: samples, locations, functions, texts
+MAX_NODES = 1 << 26  # of the tree of all stacks
 MAX_LOCATIONS = 1 << 12  # of one stack
+TOO_DEEP = -2  # what add_path returns
 USUAL_FIELDS = 64  # of one message, at most
 NANOSECONDS = 1e9
 SIGNED = 1 << 63
-ABOUT = re.compile(r"[\d,]+ samples? of (?P<event>.+?)(?:, [\d,]+ Hz)? in [\d.]+ s; (?P<backend>.*)")
-LOST = re.compile(r"lost: ([\d,]+) samples?: (.*)")
+ABOUT = re.compile(
+    r"(?:[\d,]+ samples?|[\d,]+\.\d+ s) of (?P<event>.+?)(?:, (?P<rate>[\d,]{1,12}) Hz)? in [\d.]+ s; (?P<backend>.*)"
+)
+LOST = re.compile(r"lost: ([\d,]{1,24}) samples?: (.*)")
 WHOLE_OR_NOT = ("complete: ", "incomplete: ", "with guessed frames: ", "there was nothing to sample")
 ENDS = {end.words: end for end in End}
+REASONS = frozenset(map(off_cpu_label, OffCpu))
+TIMED = re.compile(r"time (?:on \(.+\) and )?off the CPU")
 
 
 class _Field(NamedTuple):
@@ -47,6 +56,8 @@ class PprofProfiles:
 
     def add(self, data: bytes) -> None:
         """Add a file's content. Raises FormatError."""
+        if len(data) > MAX_BYTES:
+            raise FormatError(f"more than {MAX_BYTES:,} bytes", "pprof")
         _File(uncompressed(data), self.named, self._tasks).add()
 
 
@@ -96,6 +107,8 @@ class _File:
     def _read(self, begin: int, end: int, where: str) -> list[_Field]:
         found = self._flat
         count = read_fields(self._data, begin, end, found)
+        if count > MAX_FIELDS:
+            raise FormatError(f"more than {MAX_FIELDS:,} fields", f"pprof {where}", begin)
         if 3 * count > len(found):
             found = zeros("Q", 3 * count)
             read_fields(self._data, begin, end, found)
@@ -116,6 +129,8 @@ class _File:
         return found
 
     def _text(self, field: _Field) -> Bytes:
+        if field.size < 0:
+            raise FormatError("a number stands where a text or a message has to be", "pprof")
         return self._data[field.value : field.value + field.size]
 
     def _string(self, number: int) -> str:
@@ -134,6 +149,10 @@ class _File:
             if not 0 <= count <= MAX_LOCATIONS:
                 raise FormatError("a list of numbers is cut off, or too long", "pprof sample", field.value)
             found += self._ids[:count]
+            if len(found) > MAX_LOCATIONS:
+                break
+        if len(found) > MAX_LOCATIONS:
+            raise FormatError(f"more than {MAX_LOCATIONS:,} numbers", "pprof sample")
         return found
 
     # -- tables
@@ -183,14 +202,20 @@ class _File:
             line = self._string(number)
             if about := ABOUT.fullmatch(line):
                 named.event, named.backend = about["event"], about["backend"]
+                if rate := about["rate"]:
+                    named.frequency = int(rate.replace(",", ""))
             elif lost := LOST.fullmatch(line):
                 named.lost[lost[2]] += int(lost[1].replace(",", ""))
             elif not line.startswith(WHOLE_OR_NOT) and line not in named.notes:
                 named.notes.append(line)
 
     def _column(self) -> int:
-        """Which of the values counts samples; the last if none says so."""
+        """Which of the values counts samples; the last if none says so. Raises FormatError where other profiles count otherwise."""
         names = [self._string(_first(self._message(field, "value type"), 1)) for field in self._of(1)]
+        unit = Unit.MICROSECONDS if TIMED.fullmatch(self._named.event) else Unit.SAMPLES
+        if unit is not self._named.unit and self._named.tree.rows.count:
+            raise FormatError("one profile has times, another one samples", "pprof")
+        self._named.unit = unit
         if not self._named.event:
             self._named.event = names[-1] if names else "samples"
         return names.index("samples") if "samples" in names else len(names) - 1
@@ -201,6 +226,8 @@ class _File:
             raise FormatError("a sample has no value", "pprof")
         tree = self._named.tree
         node = add_path(tree, locations, len(locations), self._known, self._begin, self._places, 0)
+        if node == TOO_DEEP or tree.nodes.count > MAX_NODES:
+            raise FormatError("too many frames", "pprof")
         if node < 0:
             raise FormatError("a sample has an unknown location", "pprof")
         key = b"".join(bytes(self._text(field)) for field in sample.get(3, ()))
@@ -214,10 +241,12 @@ class _File:
         for field in fields:
             label = self._message(field, "label")
             labels[self._string(_first(label, 1))] = self._string(_first(label, 2)) or _first(label, 3)
+        if group := labels.get("cgroup"):
+            self._named.cgroups[_number(labels, "pid")] = str(group)
         return ENDS.get(str(labels.get("end", "")), End.OUTERMOST), self._task(labels)
 
     def _task(self, labels: dict[str, str | int]) -> int:
-        pid, tid = (int(number) & 0xFFFFFFFF if isinstance(number := labels.get(key), int) else 0 for key in ("pid", "tid"))
+        pid, tid = _number(labels, "pid"), _number(labels, "tid")
         process, thread = str(labels.get("process", "")), str(labels.get("comm", ""))
         key = pid, tid, process, thread
         if key not in self._tasks:
@@ -232,9 +261,15 @@ def _first(message: dict[int, list[_Field]], number: int) -> int:
     return message[number][0].value if number in message else 0
 
 
+def _number(labels: dict[str, str | int], key: str) -> int:
+    return int(number) & 0xFFFFFFFF if isinstance(number := labels.get(key), int) else 0
+
+
 def _frame(name: str, source: str, path: str, address: int) -> NamedFrame:
     if name == CALLERS_UNKNOWN and not address:
         return NamedFrame(name, "", "", None, FrameKind.MISSING)
+    if name in REASONS and not address:
+        return NamedFrame(name, "", "", None, FrameKind.OFF_CPU)
     guessed, path = name.endswith(GUESSED), path or source
     base = path.rpartition("/")[2] if path.startswith("/") else path
     kind = FrameKind.KERNEL if base.startswith("[") and base != MADE else FrameKind.USER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,3 +99,10 @@ def test_a_probe_without_its_texts_is_damaged(compile_c: Compiler) -> None:
     )
     with pytest.raises(FormatError, match="a probe without its texts"):
         list(user_probes(open_elf(compile_c(source))))
+
+
+def test_a_very_long_text_of_arguments_costs_no_time() -> None:
+    probe = UserProbe("provider", "name", 0, 0, "8@%rdi " + "[" * 400_000)  # minutes, if all of it were divided
+    began = time.monotonic()
+    assert arguments_of(probe)[0] == Argument(8, False, "%rdi")
+    assert time.monotonic() - began < 5

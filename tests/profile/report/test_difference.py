@@ -6,6 +6,7 @@ import json
 import re
 
 from sframegen.profile.report.difference import changes, difference_graph, difference_table
+from sframegen.profile.units import Unit
 from tests.support.named_stacks import EXAMPLE, named, stack
 
 BEFORE = named(stack("main@program work@libwork.so", 30), stack("main@program gone@program", 10))
@@ -26,6 +27,12 @@ def test_the_table() -> None:
         "    75.00     25.00   -50.00  work      libwork.so",
     ]
     assert lines[-1].startswith("before: 40 samples of cpu-clock in 2.0 s; after: 120 samples")
+
+
+def test_times_are_shown_as_times() -> None:
+    waits = named(stack("main@program read@libc.so.6", 2_500_000))
+    waits.event, waits.unit = "time off the CPU", Unit.MICROSECONDS
+    assert [*difference_table(waits, BEFORE, 80)][-1].startswith("before: 2.500 s of time off the CPU in 2.0 s; after: 40 samples")
 
 
 def test_the_picture_has_what_is_gone_and_what_is_new() -> None:

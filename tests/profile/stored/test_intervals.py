@@ -74,6 +74,16 @@ def test_only_old_profiles_are_removed(tmp_path: Path) -> None:
     forever.close()
 
 
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path) -> None:
+    names = [name_of(BEGAN - age, 10) for age in (300, 200)]
+    (tmp_path / names[0]).mkdir()
+    (tmp_path / names[1]).write_bytes(b"")
+    directory = IntervalDirectory(str(tmp_path), keep=100)
+    directory.drop_old(BEGAN)
+    directory.close()
+    assert [path.name for path in tmp_path.iterdir()] == names[:1]
+
+
 def test_a_directory_of_someone_else_is_refused(tmp_path: Path) -> None:
     """Root's profiles would replace, and `--keep` remove, what another user puts there."""
     if os.geteuid() != 0:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
+from sframegen.profile.packed_frames import OffCpu, off_cpu_label
 from sframegen.profile.report.formats.pprof import integer, message, packed_numbers, pprof, text_field
 from sframegen.profile.report.grouping import counts_of_groups, group_stacks
+from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.stored.read_pprof import PprofProfiles
+from sframegen.profile.units import Unit
 from tests.support.named_stacks import EXAMPLE, named, stack
 
 if TYPE_CHECKING:
@@ -120,3 +123,56 @@ def test_damaged_files_are_refused_or_read() -> None:
 def test_damaged_compression(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         read(data)
+
+
+def test_times_off_the_cpu_are_read_as_times() -> None:
+    profile = named(stack("main@program read@libc.so.6", 2_500_000))
+    profile.event, profile.frequency, profile.unit = "time off the CPU", 0, Unit.MICROSECONDS
+    reason = NamedFrame(off_cpu_label(OffCpu.LOCK), "", "", None, FrameKind.OFF_CPU)
+    profile.add(stack("main@program")._replace(frames=(*stack("main@program").frames, reason), samples=7))
+    data = written(group_stacks(profile, "comm"))
+    again = read(data)
+    assert (again.event, again.backend, again.unit, again.notes) == ("time off the CPU", "bpf", Unit.MICROSECONDS, [])
+    assert stacks_of(again) == stacks_of(profile)
+    with pytest.raises(FormatError, match="one profile has times, another one samples"):
+        read(data, written(named(*EXAMPLE)))
+
+
+def test_control_groups_and_rates_are_read_again() -> None:
+    profile = named(*EXAMPLE)
+    profile.cgroups[7], profile.event, profile.frequency = "/system.slice", "page-faults", 10
+    again = read(written(profile))
+    assert again.frequency == 10
+    assert counts_of_groups(group_stacks(again, "cgroup")) == counts_of_groups(group_stacks(profile, "cgroup"))
+
+
+HUGE = 1 << 17
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x30\x00" * 4, "a number stands where a text"),
+        (
+            of_another_profiler(samples=message(2, packed_numbers(1, [9] * 4000) * 3)),
+            "more than 4,096 numbers",
+        ),
+        (
+            message(4, integer(1, 5) + message(4, b"") * HUGE)
+            + of_another_profiler(samples=message(2, packed_numbers(1, [5, 5]) + packed_numbers(2, [5, 50]))),
+            "too many frames",
+        ),
+        (b"\x78\x00" * ((1 << 23) + 1), "more than 8,388,608 fields"),
+    ],
+)
+def test_small_files_that_would_take_much_memory_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        read(data)
+
+
+def test_a_number_of_lost_samples_that_is_none_is_a_note() -> None:
+    line = f"lost: {'9' * 5000} samples: why"
+    profile = named(*EXAMPLE)
+    profile.notes.append(line)
+    again = read(written(profile))
+    assert (again.notes, again.lost) == ([line], Counter())

@@ -102,6 +102,7 @@ class _Profile:
         pid, tid, process, thread = self._named.tasks[task]
         values = [count] + ([count * self._period] if self._period else [])
         labels = {"comm": thread or process, "process": process, "end": "" if end in COMPLETE else End(end).words}
+        labels["cgroup"] = self._named.cgroups.get(pid, "")
         numbers = {"pid": pid, "tid": tid}
         if self._named.by not in (*labels, *numbers):
             labels[self._named.by] = self._named.groups[group]
