@@ -29,7 +29,7 @@ COMMANDS = {
     "merge": "Merge the SFrame sections of objects, as GNU ld does.",
     "profile": "Profile processes: sample their stacks, and show where the time goes.",
     "profile diff": "Compare two profiles: what takes a larger or a smaller share.",
-    "profile report": "Show profiles that were written to files: merged, and grouped anew.",
+    "profile report": "Show profiles that were written to files: merged, and grouped again.",
     "register": "Print the calls that register SFrame sections with a kernel.",
     "remove": "Remove the SFrame section and restore the original file.",
     "remove-tree": "Remove the SFrame sections of a build root.",

@@ -119,12 +119,13 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
-        Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
         Example("Write a profile of the machine each minute, for a day", "sframegen profile --system --every 60 --keep 24h -o DIR"),
-        Example("Show the last hour of these", "sframegen profile report --from 1h DIR"),
-        Example("Show where threads wait, and for what", "sframegen profile --off-cpu -d 10 1234"),
-        Example("The stacks of large allocations", "sframegen profile -e uprobe:libc.so.6:malloc --filter 'arg1 > 1048576' 1234"),
-        Example("Print what this machine allows", "sframegen profile --probe"),
+        Example("Show the last hour of it", "sframegen profile report --from 1h DIR"),
+        Example("Show where a process waits, and for what", "sframegen profile --off-cpu -d 10 1234"),
+        Example(
+            "Show who allocates more than 1 MB at once",
+            "sframegen profile -e uprobe:libc.so.6:malloc --filter 'arg1 > 1048576' 1234",
+        ),
     ],
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -179,7 +180,10 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
 @part_of_intervals(
-    "--every", metavar="TIME", callback=_length, help="Write a profile each time so long (60, 5m), into the directory of --output."
+    "--every",
+    metavar="TIME",
+    callback=_length,
+    help="Write a profile of each interval of this length (60, 5m) into the directory of --output.",
 )
 @part_of_intervals("--keep", metavar="TIME", callback=_length, help="With --every, remove profiles that are older (24h, 7d).")
 @tid("Show only this thread. May be given again.", several=True)

@@ -77,7 +77,7 @@ def command(
     by: str,
     how: How,
 ) -> None:
-    """Show profiles that were written to files: merged, and grouped anew.
+    """Show profiles that were written to files: merged, and grouped again.
 
     DIR is a directory that `sframegen profile --every` writes; FILE is a profile in pprof's format, of any profiler. Without
     --output, the hottest functions and stacks are printed.
