@@ -52,7 +52,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
     node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
     createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
-    zstd:zstd unzip:unzip xz:xz-utils
+    zstd:zstd unzip:unzip xz:xz-utils go:golang-go
 
 .PHONY: test-machine
 test-machine: | machine
@@ -97,8 +97,8 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 	touch $@
 
 # The extra that lines and inlined functions of sframegen profile need.
-.venv/symbols-tools: .venv/test-tools
-	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["symbols"])
+%/symbols-tools: %/test-tools
+	$*/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["symbols"])
 	touch $@
 
 # mutmut, whose operators make the mutants of the product.
@@ -205,7 +205,7 @@ test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
-test-pure: .venv-pure/test-tools peers corpus test-machine ## all tests in the interpreted build, without those that are marked `once`
+test-pure: .venv-pure/test-tools .venv-pure/symbols-tools peers corpus test-machine ## all tests in the interpreted build, without those that are marked `once`
 	$(call pytest,.venv-pure,interpreted) -m "not once"
 
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start

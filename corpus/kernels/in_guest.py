@@ -46,7 +46,7 @@ def load() -> dict[str, Any]:
     from sframegen.profile.bpf.kernel_needs import has_tracepoint  # noqa: PLC0415 - after mount_all
     from sframegen.profile.bpf.kernel_walker import AREA_TRACEPOINT, KernelWalker  # noqa: PLC0415
     from sframegen.profile.bpf.libbpf import library  # noqa: PLC0415
-    from sframegen.profile.bpf.sampling import Sampling  # noqa: PLC0415
+    from sframegen.profile.bpf.sampling_settings import Sampling  # noqa: PLC0415
 
     walker = KernelWalker(None, Sampling())
     try:

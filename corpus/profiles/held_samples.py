@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker
-from sframegen.profile.bpf.sampling import Sampling
+from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.packed_frames import NO_FILE, unpacked_frame
 from sframegen.profile.tables.make_table import make_table

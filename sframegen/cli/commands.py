@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -28,13 +27,14 @@ COMMANDS = {
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Merge the SFrame sections of objects, as GNU ld does.",
     "profile": "Profile processes: sample their stacks, and show where the time goes.",
-    "profile diff": "Compare two profiles: what takes a larger or a smaller share.",
-    "profile report": "Show profiles that were written to files: merged, and grouped again.",
+    "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
+    "profile-report": "Show profiles that are in files: all of them together, as one profile.",
     "register": "Print the calls that register SFrame sections with a kernel.",
     "remove": "Remove the SFrame section and restore the original file.",
     "remove-tree": "Remove the SFrame sections of a build root.",
     "stack": "Print the stacks of a process or core file, using SFrame sections.",
 }
+TWO_WORDS = ("profile-diff", "profile-report")  # are found as `profile diff`, too
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\
 Exit status: {", ".join(f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())}.
@@ -52,13 +52,12 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"sframegen.cli.{re.sub('[- ]', '_', cmd_name)}").command
+        command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = " ".join(args[:2])
-        if name in COMMANDS and len(args) > 1:
-            return name, self.get_command(ctx, name), args[2:]
+        if (two_words := "-".join(args[:2])) in TWO_WORDS:
+            args = [two_words, *args[2:]]
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

@@ -12,9 +12,9 @@ import click
 from click.core import ParameterSource
 
 from cfi.errors import SframegenError
+from sframegen.cli.profiling.destinations import Intervals, Shown, Written
 from sframegen.cli.profiling.loop import sample
-from sframegen.cli.profiling.naming import Naming
-from sframegen.cli.profiling.shown import Intervals, Shown, Written
+from sframegen.cli.profiling.naming_options import Naming
 from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
@@ -23,11 +23,11 @@ from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.bpf.sampling import Only
+from sframegen.profile.bpf.sampling_settings import Only
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.listing import list_events as all_events
+from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
@@ -119,13 +119,10 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
-        Example("Write a profile of the machine each minute, for a day", "sframegen profile --system --every 60 --keep 24h -o DIR"),
-        Example("Show the last hour of it", "sframegen profile report --from 1h DIR"),
-        Example("Show where a process waits, and for what", "sframegen profile --off-cpu -d 10 1234"),
-        Example(
-            "Show who allocates more than 1 MB at once",
-            "sframegen profile -e uprobe:libc.so.6:malloc --filter 'arg1 > 1048576' 1234",
-        ),
+        Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
+        Example("Show where threads wait, and for what", "sframegen profile --off-cpu -d 10 1234"),
+        Example("Write a profile of the machine each minute", "sframegen profile --system --every 60 -o profiles"),
+        Example("Print what this machine allows", "sframegen profile --probe"),
     ],
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)

@@ -22,11 +22,11 @@ HTML = ".html"
 
 
 @click.command(
-    name="profile diff",
+    name="profile-diff",
     cls=Command,
     examples=[
-        Example("Print what has become slower", "sframegen profile diff before.pb.gz after.pb.gz"),
-        Example("Draw it", "sframegen profile diff -o diff.html before.pb.gz after.pb.gz"),
+        Example("Print what has become slower", "sframegen profile-diff before.pb.gz after.pb.gz"),
+        Example("Draw it", "sframegen profile-diff -o diff.html before.pb.gz after.pb.gz"),
     ],
 )
 @click.argument("before", metavar="BEFORE", type=PathName())

@@ -51,11 +51,11 @@ def _names(path: str) -> list[str]:
 
 
 @click.command(
-    name="profile report",
+    name="profile-report",
     cls=Command,
     examples=[
-        Example("Show the last two hours of a profile of intervals", "sframegen profile report --from 2h /var/log/profiles"),
-        Example("Draw ten minutes of it", "sframegen profile report --from 14:30 --to 14:40 -o slow.html /var/log/profiles"),
+        Example("Show the last two hours of a profile in intervals", "sframegen profile-report --from 2h profiles"),
+        Example("Draw ten minutes of it", "sframegen profile-report --from 14:30 --to 14:40 -o slow.html profiles"),
     ],
 )
 @click.argument("files", metavar="DIR|FILE...", nargs=-1, required=True, type=PathName())
@@ -77,7 +77,7 @@ def command(
     by: str,
     how: How,
 ) -> None:
-    """Show profiles that were written to files: merged, and grouped again.
+    """Show profiles that are in files: all of them together, as one profile.
 
     DIR is a directory that `sframegen profile --every` writes; FILE is a profile in pprof's format, of any profiler. Without
     --output, the hottest functions and stacks are printed.

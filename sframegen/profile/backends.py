@@ -25,7 +25,7 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
     needs = plan.needs_kernel_program
     if backend == COPIES:
         if needs:
-            raise LoadError(f"{needs}: only with stacks that are walked in the kernel, not with --backend {COPIES}")
+            raise LoadError(f"{needs}: only with stacks that are walked in the kernel, not with {COPIES}")
         return CopiedSession(plan), ""
     try:
         return KernelSession(plan), ""

@@ -10,7 +10,7 @@ from sframegen.profile.following.follower import read_memory
 
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.profile.bpf.counted import CountKey
+    from sframegen.profile.bpf.counters import CountKey
     from sframegen.profile.bpf.kernel_records import Unfinished
     from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.stack.walking.ends import End

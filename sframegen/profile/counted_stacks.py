@@ -7,14 +7,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from sframegen.profile.blocked import Blocked
-from sframegen.profile.bpf.counted import Counted
+from sframegen.profile.bpf.counters import Counted
 from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.units import MICROSECOND, Unit
 
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.profile.bpf.counted import CountKey
+    from sframegen.profile.bpf.counters import CountKey
     from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.follower import Follower

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
 from sframegen.profile.blocked import with_stack
-from sframegen.profile.bpf.counted import LOST, Statistic
+from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
-from sframegen.profile.bpf.sampling import EVERYBODY, Sampling
+from sframegen.profile.bpf.sampling_settings import EVERYBODY, Sampling
 from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import EventError
@@ -434,12 +434,10 @@ class KernelSession:
         collected.lost.update({reason: new[number] for number, reason in LOST.items()})
         if self.plan.min_block:
             short = Unit.MICROSECONDS.shown(new[Statistic.SHORT_TIME] // MICROSECOND)
-            collected.notes.append(f"shorter than --min-block: {new[Statistic.SHORT]:,} times off the CPU, {short}")
+            collected.notes.append(f"left out as too short: {new[Statistic.SHORT]:,} times off the CPU, {short}")
         if self.follower.lost > self._lost_records:
-            collected.notes.append(
-                f"{count_of(self.follower.lost - self._lost_records, 'record')} of mappings lost: they were read again"
-            )
-            self._lost_records = self.follower.lost
+            new_lost, self._lost_records = self.follower.lost - self._lost_records, self.follower.lost
+            collected.notes.append(f"{count_of(new_lost, 'record')} of mappings lost: they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros

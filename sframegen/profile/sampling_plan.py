@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.detached.stores import Stores
-    from sframegen.profile.bpf.sampling import Only
+    from sframegen.profile.bpf.sampling_settings import Only
     from sframegen.profile.events.names import Event
 
 
@@ -59,7 +59,7 @@ class ProfilePlan(NamedTuple):
             return "time off the CPU"
         if self.event.points:
             return "a tracepoint or probe"
-        return "--user, --comm and --cgroup" if self.only else ""
+        return "choosing a user, a name or a control group" if self.only else ""
 
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""

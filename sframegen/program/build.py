@@ -37,7 +37,7 @@ MODULES = (
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
     "sframegen.format.unpack",
-    "sframegen.profile.report.counted",
+    "sframegen.profile.report.label_counts",
     "sframegen.profile.report.formats.path_bytes",
     "sframegen.profile.report.renamed",
     "sframegen.profile.stacks.call_tree",

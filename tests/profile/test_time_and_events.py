@@ -53,7 +53,7 @@ def test_a_process_that_sleeps_already() -> None:
 def test_short_times_are_left_out_and_said() -> None:
     profile = as_json("--wall", "--min-block", 5000, "--", "sleep", "0.2")
     assert microseconds(profile, "[off CPU: sleeping]") == 0
-    assert any(note.startswith("shorter than --min-block: ") for note in profile["notes"])
+    assert any(note.startswith("left out as too short: ") for note in profile["notes"])
 
 
 def test_each_event_of_a_tracepoint_is_a_sample() -> None:

@@ -195,7 +195,7 @@ def profile_fact(name: str) -> str:
 def walk_in_the_kernel() -> str:
     """Loads the kernel program, and attaches it to this process."""
     from sframegen.profile.bpf.kernel_walker import KernelWalker  # noqa: PLC0415
-    from sframegen.profile.bpf.sampling import Sampling  # noqa: PLC0415
+    from sframegen.profile.bpf.sampling_settings import Sampling  # noqa: PLC0415
 
     walker = KernelWalker({os.getpid()}, Sampling())
     try:

@@ -56,7 +56,7 @@ class Outputs(NamedTuple):
                 check_target(path)
 
     def write(self, named: Named) -> None:
-        """What cannot be written is told, all else is written; then the table is printed, too, and a copy is kept."""
+        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy."""
         failed = False
         for path in self.files:
             ended = False

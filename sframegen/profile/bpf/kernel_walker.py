@@ -12,13 +12,13 @@ from time import monotonic, monotonic_ns, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.bpf.counted import NOTHING, Counted, CountKey, Statistic
+from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, possible_cpus
 from sframegen.profile.bpf.loading import filled_table, mapped, read_object
-from sframegen.profile.bpf.sampling import ASLEEP_PROGRAM, EVENT_PROGRAM, EVERYBODY, SWITCH_PROGRAMS, Sampling, ring_bytes
+from sframegen.profile.bpf.sampling_settings import ASLEEP_PROGRAM, EVENT_PROGRAM, EVERYBODY, SWITCH_PROGRAMS, Sampling, ring_bytes
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.events.points import CONDITIONS_SIZE, PointKind

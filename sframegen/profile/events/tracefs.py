@@ -73,7 +73,7 @@ class Tracefs:
         if NAME.fullmatch(category) and NAME.fullmatch(name):
             with suppress(FileNotFoundError):
                 return self._read(f"events/{category}/{name}/{file}")
-        raise EventError(f"{category}:{name}: this kernel has no such tracepoint; `--list-events` lists all")
+        raise EventError(f"{category}:{name}: this kernel has no such tracepoint")
 
     def _read(self, path: str) -> str:
         try:

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.counted import count_groups
+from sframegen.profile.report.label_counts import count_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

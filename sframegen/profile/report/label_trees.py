@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cfi.columns import zeros
-from sframegen.profile.report.counted import merge_labels, order_rows
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.label_counts import merge_labels, order_rows
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.counted import count_samples, deepest, mark_nodes
+from sframegen.profile.report.label_counts import count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered

@@ -57,7 +57,7 @@ def name_stacks(
     """Name all stacks. `collapse_runtime`: frames of an interpreter itself become one frame where they follow one another.
 
     `detail`: source lines, and functions that are inlined into others, as far as debug information says. `known`: the names of the
-    files of an earlier profile; those of this one are put there. `live`: it is still being collected, and stays as it is.
+    files of an earlier profile; those of this one are put there. `live`: more is collected afterwards.
     """
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, _Sources(demangled, detail, debug_files or DebugFiles(), {} if known is None else known))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.elf.text import count_of, most_first
-from sframegen.profile.report.counted import count_labels
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
+from sframegen.profile.report.label_counts import count_labels
 from sframegen.profile.report.label_trees import LabelTrees, all_rows
 from sframegen.profile.report.named import FrameKind
 from sframegen.profile.units import Unit

@@ -124,7 +124,7 @@ class _File:
         return self._strings[number]
 
     def _numbers(self, fields: list[_Field]) -> list[int]:
-        """Of a repeated integer, packed or not."""
+        """Return a repeated integer, packed or not."""
         found: list[int] = []
         for field in fields:
             if field.size < 0:

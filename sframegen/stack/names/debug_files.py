@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from cfi.errors import FormatError
-from sframegen.conversion.sources import belongs
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import SHT_SYMTAB
@@ -43,30 +41,32 @@ class DebugFiles:
 
     def _found(self, elf: ElfFile) -> ElfFile | None:
         build_id = build_id_of(elf)
-        for path in self._paths(elf, build_id):
-            debug = self._opened(path)
+        for place in self._paths(elf, build_id):
+            debug = self._opened(*place)
             if debug is not None and self._is_for(elf, debug):
                 return debug
         debug = self._fetch(build_id) if build_id and self._fetch else None
         return debug if debug is not None and build_id_of(debug) == build_id else None
 
-    def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[Path]:
+    def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
+        """The directory and the name of each file that it may be."""
         if build_id:
-            yield Path(self._directory, ".build-id", build_id.hex()[:2], f"{build_id.hex()[2:]}.debug")
+            yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
         link = debug_link_of(elf)
-        own = Path(elf.name)
-        if link and own.is_absolute():
-            name = Path(link[0]).name
-            yield from (own.parent / name, own.parent / ".debug" / name, Path(self._directory, *own.parent.parts[1:], name))
+        if link and elf.name.startswith("/"):
+            own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
+            yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
 
-    def _opened(self, path: Path) -> ElfFile | None:
+    def _opened(self, directory: str, name: str) -> ElfFile | None:
         try:
-            debug, is_copy = open_elf_aside(str(path.parent), str(path))
+            debug, is_copy = open_elf_aside(directory, f"{directory}/{name}")
         except (OSError, FormatError, ValueError):  # the last of a name with a zero
             return None
         return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
 
     def _is_for(self, elf: ElfFile, debug: ElfFile) -> bool:
+        from sframegen.conversion.sources import belongs  # noqa: PLC0415 - most files have no such file
+
         try:
             if build_id_of(elf):
                 return build_id_of(elf) == build_id_of(debug)

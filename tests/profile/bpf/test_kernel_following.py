@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import extents
-from sframegen.profile.bpf.counted import Statistic
+from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.libbpf import library
 from sframegen.profile.packed_frames import unpacked_frame
@@ -179,7 +179,7 @@ def is_loaded(number: int) -> bool:
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (
         "from sframegen.profile.bpf.kernel_walker import KernelWalker\n"
-        "from sframegen.profile.bpf.sampling import Sampling\n"
+        "from sframegen.profile.bpf.sampling_settings import Sampling\n"
         "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
         "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
         "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"

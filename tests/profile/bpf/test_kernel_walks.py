@@ -11,9 +11,9 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.counted import LOST, Statistic
+from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
-from sframegen.profile.bpf.sampling import Sampling
+from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
 from sframegen.profile.tables.decoded_table import DecodedTable

@@ -15,9 +15,9 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.blocked import with_stack
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.counted import Statistic
+from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.kernel_records import SampledMoment
-from sframegen.profile.bpf.sampling import Sampling
+from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.ends import End
@@ -27,7 +27,7 @@ from tests.support.processes.kernel_walks import Sampled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.bpf.counted import Counted, CountKey
+    from sframegen.profile.bpf.counters import Counted, CountKey
     from sframegen.profile.bpf.kernel_records import NewStack
     from tests.support.peers import Compiler
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, loading, object_files
-from sframegen.profile.bpf.counted import Statistic
+from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.kernel_needs import MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.events import points

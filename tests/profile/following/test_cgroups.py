@@ -12,7 +12,7 @@ import pytest
 
 from cfi.errors import SframegenError
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
-from sframegen.profile.bpf.sampling import Only, Sampling
+from sframegen.profile.bpf.sampling_settings import Only, Sampling
 from sframegen.profile.following import cgroups
 from sframegen.profile.following.cgroups import CgroupNames, folder_of, mount_point
 from tests.support.kernel_events import needs_bpf

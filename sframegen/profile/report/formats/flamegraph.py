@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.columns import zeros
 from sframegen.elf.text import printable, shortened
-from sframegen.profile.report.counted import add_up, at_least
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.label_counts import add_up, at_least
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
 from sframegen.profile.stacks.call_tree import ROOT

@@ -1,4 +1,4 @@
-"""What this machine can sample, for --list-events."""
+"""What this machine can sample, whether or not we may use it."""
 
 from __future__ import annotations
 

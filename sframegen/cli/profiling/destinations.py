@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from sframegen.cli.profiling.naming import Naming
+    from sframegen.cli.profiling.naming_options import Naming
     from sframegen.cli.shared.output import Run
     from sframegen.cli.shared.profile_output import Outputs
     from sframegen.profile.backends import Session
@@ -89,7 +89,7 @@ class Written:
         return Cutting(session, self)
 
     def __call__(self, collected: Collected) -> None:
-        """Write an interval. One that cannot be written is told and lost: the next one may find room again."""
+        """Write an interval. One that cannot be written is lost, with a line that says so."""
         named = group_stacks(self._naming.named_again(collected, self._known), "comm")
         with self._run.file(self._path), self._directory.place(collected.started, collected.seconds) as place:
             write_parts(format_of(place.name).parts(named), place)
