@@ -176,7 +176,10 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
 @part_of_intervals(
-    "--every", metavar="TIME", callback=_length, help="Write a profile each time so long (60, 5m), into the directory of --output."
+    "--every",
+    metavar="TIME",
+    callback=_length,
+    help="Write a profile of each interval of this length (60, 5m) into the directory of --output.",
 )
 @part_of_intervals("--keep", metavar="TIME", callback=_length, help="With --every, remove profiles that are older (24h, 7d).")
 @tid("Show only this thread. May be given again.", several=True)
