@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from cfi.errors import SframegenError
-from sframegen.cli.profiling.destinations import Intervals, Shown, Written
+from sframegen.cli.profiling.destinations import Intervals, Recorded, Shown
 from sframegen.cli.profiling.loop import sample
 from sframegen.cli.profiling.naming_options import Naming
 from sframegen.cli.shared.command import Command, Example, Part, Value
@@ -244,7 +244,7 @@ def command(
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = Written(run, output, intervals, naming) if intervals.every else Shown(Outputs(run, output, how.as_json), by, naming)
+    shown = Recorded(run, output, intervals, naming) if intervals.every else Shown(Outputs(run, output, how.as_json), by, naming)
     shown.check()
     if run.status:
         ctx.exit(run.status)
@@ -327,7 +327,7 @@ def _sampled(
     plan: ProfilePlan,
     backend: str | None,
     duration: float | None,
-    shown: Shown | Written,
+    shown: Shown | Recorded,
     interrupts: Interrupts,
     *,
     top: bool,

@@ -11,7 +11,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
 from sframegen.cli.shared.output import PathName, Run
 from sframegen.cli.shared.profile_output import WIDTH
-from sframegen.profile.report.difference import changes, difference_graph, difference_table
+from sframegen.profile.report.difference import difference_graph, difference_table, share_changes
 from sframegen.profile.report.formats.file_formats import check_target, write_parts
 from sframegen.profile.report.grouping import GROUPS, group_stacks
 
@@ -59,7 +59,7 @@ def command(ctx: click.Context, before: str, after: str, *, output: str | None, 
         with run.file(output), locate(output) as target:
             write_parts((part.encode(errors="replace") for part in difference_graph(old, new)), target)
     if how.as_json:
-        rows = [change._asdict() for change in changes(old, new)]
+        rows = [change._asdict() for change in share_changes(old, new)]
         click.echo(json.dumps({"before": old.samples, "after": new.samples, "functions": rows}))
     elif output is None:
         for line in difference_table(old, new, shutil.get_terminal_size((WIDTH, 24)).columns):

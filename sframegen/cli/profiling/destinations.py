@@ -66,7 +66,7 @@ class Shown:
         self.outputs.write(group_stacks(self._naming.named(collected, self._detail), self._by))
 
 
-class Written:
+class Recorded:
     """A directory of profiles, one for each interval."""
 
     def __init__(self, run: Run, output: tuple[str, ...], intervals: Intervals, naming: Naming) -> None:
@@ -100,7 +100,7 @@ class Written:
 class Cutting:
     """Writes what was sampled, each time an interval is over."""
 
-    def __init__(self, session: KernelSession, written: Written) -> None:
+    def __init__(self, session: KernelSession, written: Recorded) -> None:
         self._session, self._written = session, written
         self._due = time.monotonic() + written.every
 

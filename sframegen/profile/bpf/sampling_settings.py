@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.profile.events.attributes import TYPE_SOFTWARE
 
 if TYPE_CHECKING:
-    from sframegen.profile.events.points import Point
+    from sframegen.profile.events.points import ProbePoint
 
 MIB = 1 << 20
 LEAST_RING, LARGEST_RING = MIB, 64 * MIB
@@ -47,7 +47,7 @@ class Sampling(NamedTuple):
     off_cpu: bool = False  # the time that threads do not run
     min_block: int = 0  # nanoseconds: shorter times do not count
     name: str = "perf"  # of the event, as the user knows it
-    points: tuple[Point, ...] = ()  # instead of the event: once in `period` events of all of them
+    points: tuple[ProbePoint, ...] = ()  # instead of the event: once in `period` events of all of them
     only: Only = EVERYBODY
 
     @property

@@ -27,7 +27,7 @@ TERM = re.compile(r"\s*(?:\(\s*([a-z ]+?)\s*\)\s*)?(\w+)\s*(==|!=|<=|>=|<|>|&)\s
 EXAMPLE = "such as: arg1 > 1048576 && (int)arg2 < 0"
 
 
-class Value(NamedTuple):
+class EventValue(NamedTuple):
     """Where an argument or field is, and what it is there; `number` alone if `offset` is None."""
 
     offset: int | None
@@ -37,14 +37,14 @@ class Value(NamedTuple):
     memory: bool = False
 
 
-class Term(NamedTuple):
+class FilterTerm(NamedTuple):
     type: str | None
     name: str
     comparison: str
     number: int
 
 
-def parse_filter(text: str) -> list[Term]:
+def parse_filter(text: str) -> list[FilterTerm]:
     """Raises EventError if it is not a filter."""
     terms = []
     for part in text.split("&&"):
@@ -57,18 +57,18 @@ def parse_filter(text: str) -> list[Term]:
         number = int(match[4], 16 if "x" in match[4].lower() else 10)
         if not -(1 << 63) <= number < 1 << 64:
             raise EventError(f"{match[4]}: more than 64 bits")
-        terms.append(Term(kind, match[2], match[3], number))
+        terms.append(FilterTerm(kind, match[2], match[3], number))
     if len(terms) > MAX_CONDITIONS:
         raise EventError(f"a filter has at most {MAX_CONDITIONS} conditions")
     return terms
 
 
-def conditions_of(terms: list[Term], values: Mapping[str, Value], event: str) -> tuple[Condition, ...]:
+def conditions_of(terms: list[FilterTerm], values: Mapping[str, EventValue], event: str) -> tuple[Condition, ...]:
     """Say where the values of a filter are. Raises EventError for a name that the event does not have."""
     return tuple(_condition(term, values, event) for term in terms)
 
 
-def _condition(term: Term, values: Mapping[str, Value], event: str) -> Condition:
+def _condition(term: FilterTerm, values: Mapping[str, EventValue], event: str) -> Condition:
     value = values.get(term.name)
     if value is None:
         known = f"; it has {', '.join(values)}" if values else ""

@@ -17,7 +17,7 @@ from sframegen.profile.events.attributes import (
 )
 
 if TYPE_CHECKING:
-    from sframegen.profile.events.points import Point
+    from sframegen.profile.events.points import ProbePoint
 
 
 class Event(NamedTuple):
@@ -28,7 +28,7 @@ class Event(NamedTuple):
     config: int
     by_frequency: bool
     aliases: tuple[str, ...] = ()
-    points: tuple[Point, ...] = ()  # where it is attached, of a tracepoint or probe
+    points: tuple[ProbePoint, ...] = ()  # where it is attached, of a tracepoint or probe
 
     @property
     def names(self) -> tuple[str, ...]:

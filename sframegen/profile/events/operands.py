@@ -17,7 +17,7 @@ _X86_MEMORY = re.compile(r"(-?\w*)\(%(\w+)\)")
 _ARM_MEMORY = re.compile(r"\[(\w+)(?:, *#?(-?\w+))?\]")
 
 
-class Operand(NamedTuple):
+class ProbeOperand(NamedTuple):
     """A number; a register at `offset`; or memory `number` bytes after the address in that register."""
 
     offset: int | None
@@ -38,15 +38,15 @@ def _x86_register(name: str) -> int | None:
     return None if word is None else word * WORD
 
 
-def _x86_operand(text: str) -> Operand | None:
+def _x86_operand(text: str) -> ProbeOperand | None:
     if match := _X86_NUMBER.fullmatch(text):
         return _number(match[1])
     if text.startswith("%"):
         offset = _x86_register(text[1:])
-        return None if offset is None else Operand(offset)
+        return None if offset is None else ProbeOperand(offset)
     if match := _X86_MEMORY.fullmatch(text):
         offset, number = _x86_register(match[2]), _number(match[1] or "0")
-        return None if offset is None or number is None else Operand(offset, number.number, memory=True)
+        return None if offset is None or number is None else ProbeOperand(offset, number.number, memory=True)
     return None
 
 
@@ -57,17 +57,17 @@ def _arm_register(name: str) -> int | None:
     return int(match[1]) * WORD if match and int(match[1]) < 31 else None
 
 
-def _arm_operand(text: str) -> Operand | None:
+def _arm_operand(text: str) -> ProbeOperand | None:
     if match := _ARM_MEMORY.fullmatch(text):
         offset, number = _arm_register(match[1]), _number(match[2] or "0")
-        return None if offset is None or number is None else Operand(offset, number.number, memory=True)
+        return None if offset is None or number is None else ProbeOperand(offset, number.number, memory=True)
     offset = _arm_register(text)
-    return _number(text) if offset is None else Operand(offset)
+    return _number(text) if offset is None else ProbeOperand(offset)
 
 
-def _number(text: str) -> Operand | None:
+def _number(text: str) -> ProbeOperand | None:
     try:
-        return Operand(None, int(text, 0))
+        return ProbeOperand(None, int(text, 0))
     except ValueError:
         return None
 

@@ -43,7 +43,7 @@ class Condition(NamedTuple):
         return _CONDITION.pack(self.value & WORD, self.displacement & WORD, self.offset, self.size, self.flags, how)
 
 
-class Point(NamedTuple):
+class ProbePoint(NamedTuple):
     """`type`, `config`, and for probes `name` and `offset`: as perf_event_open takes them."""
 
     kind: PointKind

@@ -14,10 +14,10 @@ from sframegen.elf.function_names import address_of
 from sframegen.elf.records import PT_LOAD
 from sframegen.elf.text import shortened
 from sframegen.profile.events.attributes import TYPE_TRACEPOINT, EventError
-from sframegen.profile.events.filters import Value, conditions_of, parse_filter
+from sframegen.profile.events.filters import EventValue, conditions_of, parse_filter
 from sframegen.profile.events.names import Event, event_named
 from sframegen.profile.events.operands import ARGUMENTS, PARSERS
-from sframegen.profile.events.points import Point, PointKind
+from sframegen.profile.events.points import PointKind, ProbePoint
 from sframegen.profile.events.stapsdt import arguments_of, user_probes
 from sframegen.profile.events.tracefs import Tracefs
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.events.filters import Term
+    from sframegen.profile.events.filters import FilterTerm
     from sframegen.profile.events.stapsdt import UserProbe
 
 SOURCES = Path("/sys/bus/event_source/devices")
@@ -81,29 +81,29 @@ def _source(kind: str) -> int:
         raise EventError(why_no(kind) or f"{SOURCES / kind} cannot be read") from None
 
 
-def _tracepoint(name: str, terms: list[Term]) -> Point:
+def _tracepoint(name: str, terms: list[FilterTerm]) -> ProbePoint:
     category, _, event = name.partition(":")
     if not event:
         raise EventError(f"{shortened(name)}: a tracepoint is {FORMS['tracepoint']}")
     with Tracefs() as tracefs:
         number = tracefs.number(category, event)
-        values = {field: Value(*place) for field, place in tracefs.fields(category, event).items()} if terms else {}
-    return Point(PointKind.TRACEPOINT, TYPE_TRACEPOINT, number, conditions=conditions_of(terms, values, name))
+        values = {field: EventValue(*place) for field, place in tracefs.fields(category, event).items()} if terms else {}
+    return ProbePoint(PointKind.TRACEPOINT, TYPE_TRACEPOINT, number, conditions=conditions_of(terms, values, name))
 
 
-def _kernel_function(name: str, function: str, terms: list[Term]) -> Point:
+def _kernel_function(name: str, function: str, terms: list[FilterTerm]) -> ProbePoint:
     match = re.fullmatch(r"([\w.]+)(?:\+(0[xX][0-9a-fA-F]+|\d+))?", function)
     if not match:
         raise EventError(f"{shortened(name)}: a probe in the kernel is {FORMS['kprobe']}")
     conditions = conditions_of(terms, _registers(), name)
-    return Point(PointKind.KERNEL, _source("kprobe"), 0, match[1].encode(), int(match[2] or "0", 0), conditions)
+    return ProbePoint(PointKind.KERNEL, _source("kprobe"), 0, match[1].encode(), int(match[2] or "0", 0), conditions)
 
 
-def _registers() -> dict[str, Value]:
-    return {f"arg{number}": Value(offset) for number, offset in enumerate(ARGUMENTS.get(os.uname().machine, ()), 1)}
+def _registers() -> dict[str, EventValue]:
+    return {f"arg{number}": EventValue(offset) for number, offset in enumerate(ARGUMENTS.get(os.uname().machine, ()), 1)}
 
 
-def _function(name: str, rest: str, terms: list[Term], pids: Collection[int]) -> tuple[Point, ...]:
+def _function(name: str, rest: str, terms: list[FilterTerm], pids: Collection[int]) -> tuple[ProbePoint, ...]:
     file, _, function = rest.rpartition(":")
     if not file or not function:
         raise EventError(f"{shortened(name)}: a probe in a file is {FORMS['uprobe']}")
@@ -114,10 +114,12 @@ def _function(name: str, rest: str, terms: list[Term], pids: Collection[int]) ->
         address = address_of(elf, function)
     except SframegenError as error:
         raise EventError(str(error)) from None
-    return (Point(PointKind.USER, _source("uprobe"), 0, os.fsencode(path), _offset(elf, address, executable=True), conditions),)
+    return (
+        ProbePoint(PointKind.USER, _source("uprobe"), 0, os.fsencode(path), _offset(elf, address, executable=True), conditions),
+    )
 
 
-def _user_probe(name: str, rest: str, terms: list[Term], pids: Collection[int]) -> tuple[Point, ...]:
+def _user_probe(name: str, rest: str, terms: list[FilterTerm], pids: Collection[int]) -> tuple[ProbePoint, ...]:
     words = rest.rsplit(":", 2)
     if len(words) != 3 or not all(words):
         raise EventError(f"{shortened(name)}: a USDT probe is {FORMS['usdt']}")
@@ -140,17 +142,17 @@ def _user_probe(name: str, rest: str, terms: list[Term], pids: Collection[int]) 
         semaphore = _offset(elf, probe.semaphore, executable=False) if probe.semaphore else 0
         conditions = conditions_of(terms, _arguments(probe), name)
         offset = _offset(elf, probe.address, executable=True)
-        points.append(Point(PointKind.USER, source, semaphore << SEMAPHORE_SHIFT, os.fsencode(path), offset, conditions))
+        points.append(ProbePoint(PointKind.USER, source, semaphore << SEMAPHORE_SHIFT, os.fsencode(path), offset, conditions))
     return tuple(points)
 
 
-def _arguments(probe: UserProbe) -> dict[str, Value]:
+def _arguments(probe: UserProbe) -> dict[str, EventValue]:
     parse = PARSERS.get(os.uname().machine)
     found = {}
     for number, argument in enumerate(arguments_of(probe), 1):
         operand = parse(argument.operand) if argument and parse else None
         if argument and operand:
-            found[f"arg{number}"] = Value(operand.offset, argument.size, argument.signed, operand.number, operand.memory)
+            found[f"arg{number}"] = EventValue(operand.offset, argument.size, argument.signed, operand.number, operand.memory)
     return found
 
 

@@ -27,7 +27,7 @@ SCALE = 1_000_000  # the width of the whole picture: half of it for the shares i
 NUMBERS = 33  # columns of the figures
 
 
-class Change(NamedTuple):
+class ShareChange(NamedTuple):
     """Samples of a function itself, in both profiles, and its shares (0 to 1)."""
 
     function: str
@@ -42,7 +42,7 @@ class Change(NamedTuple):
         return 100 * (self.share_after - self.share_before)
 
 
-def changes(before: Named, after: Named) -> list[Change]:
+def share_changes(before: Named, after: Named) -> list[ShareChange]:
     """Return all functions with samples of their own, those whose share differs most first."""
     counts: dict[tuple[str, str], list[int]] = {}
     for at, named in enumerate((before, after)):
@@ -50,13 +50,13 @@ def changes(before: Named, after: Named) -> list[Change]:
             if cost.self:
                 counts.setdefault((cost.function, cost.object), [0, 0])[at] += cost.self
     whole = [max(1, named.samples) for named in (before, after)]
-    found = [Change(*key, old, new, old / whole[0], new / whole[1]) for key, (old, new) in counts.items()]
+    found = [ShareChange(*key, old, new, old / whole[0], new / whole[1]) for key, (old, new) in counts.items()]
     return sorted(found, key=lambda one: (-abs(one.points), one.function, one.object))
 
 
 def difference_table(before: Named, after: Named, width: int) -> Iterator[str]:
     """Return the lines."""
-    rows = changes(before, after)[:ROWS]
+    rows = share_changes(before, after)[:ROWS]
     objects = min(max([len("OBJECT"), *(len(row.object) for row in rows)]), width // 4)
     names = min(max([len("FUNCTION"), *(len(row.function) for row in rows)]), max(10, width - NUMBERS - objects - 4))
     yield f"{'BEFORE %':>9} {'AFTER %':>9} {'POINTS':>8}  {'FUNCTION':<{names}}  OBJECT"
@@ -71,7 +71,7 @@ def _of(named: Named) -> str:
     return f"{named.unit.shown(named.samples)} of {named.event} in {named.seconds:.1f} s"
 
 
-def _in_words(one: Change) -> str:
+def _in_words(one: ShareChange) -> str:
     return f"{one.points:+.2f} points, {100 * one.share_before:.2f} % before, {100 * one.share_after:.2f} % after"
 
 
@@ -93,7 +93,7 @@ def difference_graph(before: Named, after: Named) -> Iterator[str]:
         for name, value in zip(columns, (depth, frames.of(frame), round(width), *counts), strict=True):
             columns[name].append(value)
     notes = [f"Red: a larger share of the second profile; blue: a smaller one. Before: {_of(before)}; after: {_of(after)}"]
-    notes += [f"{_in_words(one)}: {one.function} ({one.object})" for one in changes(before, after)[:ROWS]]
+    notes += [f"{_in_words(one)}: {one.function} ({one.object})" for one in share_changes(before, after)[:ROWS]]
     data: dict[str, Any] = page_texts("Difference of two profiles", notes) | columns | frame_columns(frames.items)
     return html_page(TEMPLATE, {"DATA": json_element(data)})
 

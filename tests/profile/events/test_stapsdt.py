@@ -10,7 +10,7 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
-from sframegen.profile.events.operands import ARGUMENTS, PARSERS, Operand
+from sframegen.profile.events.operands import ARGUMENTS, PARSERS, ProbeOperand
 from sframegen.profile.events.stapsdt import Argument, UserProbe, arguments_of, user_probes
 from sframegen.profile.events.tracefs import Field, fields_in
 
@@ -36,17 +36,17 @@ def test_fields_are_numbers_of_the_event_itself() -> None:
 @pytest.mark.parametrize(
     ("text", "operand"),
     [
-        ("%rdi", Operand(112)),
-        ("%edi", Operand(112)),
-        ("%dil", Operand(112)),
-        ("%al", Operand(80)),
-        ("%eax", Operand(80)),
-        ("%r8d", Operand(72)),
-        ("%r15b", Operand(0)),
-        ("$-5", Operand(None, -5)),
-        ("$0x10", Operand(None, 16)),
-        ("-24(%rbp)", Operand(32, -24, memory=True)),
-        ("(%rsp)", Operand(152, 0, memory=True)),
+        ("%rdi", ProbeOperand(112)),
+        ("%edi", ProbeOperand(112)),
+        ("%dil", ProbeOperand(112)),
+        ("%al", ProbeOperand(80)),
+        ("%eax", ProbeOperand(80)),
+        ("%r8d", ProbeOperand(72)),
+        ("%r15b", ProbeOperand(0)),
+        ("$-5", ProbeOperand(None, -5)),
+        ("$0x10", ProbeOperand(None, 16)),
+        ("-24(%rbp)", ProbeOperand(32, -24, memory=True)),
+        ("(%rsp)", ProbeOperand(152, 0, memory=True)),
         ("%ah", None),
         ("%xmm0", None),
         ("8(%rax,%rcx,8)", None),
@@ -54,24 +54,24 @@ def test_fields_are_numbers_of_the_event_itself() -> None:
         ("nothing", None),
     ],
 )
-def test_operands_of_x86_64(text: str, operand: Operand | None) -> None:
+def test_operands_of_x86_64(text: str, operand: ProbeOperand | None) -> None:
     assert PARSERS["x86_64"](text) == operand
 
 
 @pytest.mark.parametrize(
     ("text", "operand"),
     [
-        ("x0", Operand(0)),
-        ("w30", Operand(240)),
-        ("sp", Operand(248)),
-        ("5", Operand(None, 5)),
-        ("[sp, 16]", Operand(248, 16, memory=True)),
-        ("[x29]", Operand(232, 0, memory=True)),
+        ("x0", ProbeOperand(0)),
+        ("w30", ProbeOperand(240)),
+        ("sp", ProbeOperand(248)),
+        ("5", ProbeOperand(None, 5)),
+        ("[sp, 16]", ProbeOperand(248, 16, memory=True)),
+        ("[x29]", ProbeOperand(232, 0, memory=True)),
         ("x31", None),
         ("[x1, x2]", None),
     ],
 )
-def test_operands_of_aarch64(text: str, operand: Operand | None) -> None:
+def test_operands_of_aarch64(text: str, operand: ProbeOperand | None) -> None:
     assert PARSERS["aarch64"](text) == operand
 
 

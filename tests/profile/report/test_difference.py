@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from sframegen.profile.report.difference import changes, difference_graph, difference_table
+from sframegen.profile.report.difference import difference_graph, difference_table, share_changes
 from sframegen.profile.units import Unit
 from tests.support.named_stacks import EXAMPLE, named, stack
 
@@ -14,9 +14,9 @@ AFTER = named(stack("main@program work@libwork.so", 30), stack("main@program new
 
 
 def test_shares_are_compared() -> None:
-    found = {one.function: (one.before, one.after, round(one.points, 1)) for one in changes(BEFORE, AFTER)}
+    found = {one.function: (one.before, one.after, round(one.points, 1)) for one in share_changes(BEFORE, AFTER)}
     assert found == {"new": (0, 90, 75.0), "work": (30, 30, -50.0), "gone": (10, 0, -25.0)}
-    assert [one.function for one in changes(BEFORE, AFTER)] == ["new", "work", "gone"]
+    assert [one.function for one in share_changes(BEFORE, AFTER)] == ["new", "work", "gone"]
 
 
 def test_the_table() -> None:
@@ -47,5 +47,5 @@ def test_the_picture_has_what_is_gone_and_what_is_new() -> None:
 
 
 def test_without_samples() -> None:
-    assert changes(named(), named(*EXAMPLE))
+    assert share_changes(named(), named(*EXAMPLE))
     assert "".join(difference_graph(named(), named()))
