@@ -319,9 +319,12 @@ GLOBAL int step(struct sample *sample)
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
 	/* Where the kernel or a library has put the return address, no call ends there. */
-	if (!sample->exact && span->file != NO_FILE && (found == RULE_NONE || (found == FOUND && (rule.flags & (RULE_OUTERMOST | RULE_SIGNAL)))) &&
-	    !ends_call(pc))
-		packed++;
+	if (!sample->exact && span->file != NO_FILE) {
+		if (found == FOUND && (rule.flags & RULE_SIGNAL))
+			packed++;
+		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & RULE_OUTERMOST))) && !ends_call(pc))
+			packed++;
+	}
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
 	if (starts)
 		return END_OUTERMOST;

@@ -37,7 +37,7 @@ cdef class Steps:
     cdef Py_ssize_t span
 
     cdef int frame(self, SpanColumns spans) except -9
-    cdef bint may_be_put(self, Py_ssize_t rule) except -9
+    cdef bint is_put(self, Py_ssize_t rule, unsigned long long file, unsigned long long code) except -9
     cdef int step(self, SpanColumns spans, CallerRule rule) except -9
     cdef bint find_span(self, SpanColumns spans, unsigned long long address) except -9
     cdef Py_ssize_t find_rule(self, unsigned long long file, unsigned long long address) except -9

@@ -147,7 +147,7 @@ class Steps:
             if rule == 0 and not self.final and not self.code.kind(file, code) & 2:
                 self.missing = file
                 rule = -1
-            elif not cursor.exact and self.may_be_put(rule) and not self.code.kind(file, code) & 1:  # RETURNS
+            elif not cursor.exact and self.is_put(rule, file, code):
                 self.frames[self.depth - 1] += 1
         if rule < 0:
             return 4 if rule == -1 else 11 if rule == -2 else 5  # NO_TABLE, DAMAGED_TABLE, NO_RULE
@@ -164,9 +164,13 @@ class Steps:
         # How a false frame pointer fails says nothing.
         return end if end < 0 or end == 1 or end == 13 else 6  # NO_RETURN, COPY_TOO_SHORT; GUESS_FAILED
 
-    def may_be_put(self, rule: cython.Py_ssize_t) -> cython.bint:
-        """True of code that the kernel or a library may have put the return address of: then no call ends there."""
-        return rule == 0 or (rule > 0 and self.rule.flags & 0xC0 != 0)  # OUTERMOST, SIGNAL
+    def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
+        """True if the kernel or a library has put the return address: then no call ends there."""
+        if rule > 0 and self.rule.flags & 0x80:  # SIGNAL
+            return True
+        if rule < 0 or (rule > 0 and not self.rule.flags & 0x40):  # OUTERMOST
+            return False
+        return not self.code.kind(file, code) & 1  # RETURNS
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
         """Go to the caller with that rule; nothing changes if that fails."""

@@ -41,6 +41,7 @@ PROGRAM = r"""
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -67,8 +68,11 @@ KEPT void syncs(const char *file) {
 }
 KEPT void spins(void) { for (long long until = now(CLOCK_MONOTONIC) + 1000000000; now(CLOCK_MONOTONIC) < until;)
     for (int i = 0; i < 100000; i++) after++; }
-KEPT void by_one(void) { pause_ms(1); after++; }
-KEPT void by_two(void) { pause_ms(1); after++; }
+/* Again, if the timer has run out before the thread slept. In memory: registers are to be the same each time. */
+static volatile long before;
+KEPT long slept(void) { struct rusage usage; getrusage(RUSAGE_THREAD, &usage); return usage.ru_nvcsw; }
+KEPT void by_one(void) { for (before = slept(); slept() == before;) pause_ms(1); after++; }
+KEPT void by_two(void) { for (before = slept(); slept() == before;) pause_ms(1); after++; }
 KEPT void turns(void) { for (int i = 0; i < 90; i++) if (i / 3 % 3) by_one(); else by_two(); after++; }
 KEPT void waits_for_child(void) { if (vfork() == 0) { pause_ms(900); _exit(0); } after++; }
 int main(int count, char **words) {

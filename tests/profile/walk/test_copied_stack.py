@@ -128,6 +128,10 @@ SAME = {
     End.NOT_COVERED: {End.NO_RULE, End.GUESS_FAILED, End.COPY_TOO_SHORT},
     End.UNREADABLE: {End.UNREADABLE, End.COPY_TOO_SHORT},
     End.OFF_THE_STACK: {End.COPY_TOO_SHORT},
+    End.NOT_ASCENDING: {
+        End.NOT_ASCENDING,
+        End.COPY_TOO_SHORT,
+    },  # the latter where the CFA is beyond 64 bits: the frame lies above the copy
     End.LOOP: {End.TOO_DEEP},
 }
 
@@ -164,9 +168,23 @@ def test_the_tracer_walks_the_same_frames(abi: Abi, data: st.DataObject) -> None
         FileFrame(FILE, code - BIAS, guessed) if code in CODE else FileFrame(0, code & PACKED_ADDRESS, guessed)
         for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
     ]
+    found = list(map(unpacked_frame, walker.frames()))
+    if end is End.COPY_TOO_SHORT and expected.frames[len(found) - 1].signal:
+        # The interrupted code's frame pointer is not in the copy. The tracer has asked the process, and goes on without it.
+        assert found == frames[: len(found)]
+        return
     assert end in SAME.get(expected.end, {expected.end})
     if expected.end is not End.LOOP:
-        assert list(map(unpacked_frame, walker.frames())) == frames
+        assert found == frames
+
+
+def test_where_a_signal_frame_has_its_return_address_no_call_ends() -> None:
+    """Not even where the code before it looks like a call, and in a frame that is the last."""
+    for rule in (RETURN_AT_SP, OUTERMOST):
+        walker = walker_with(AMD64, [RETURN_AT_SP, rule, OUTERMOST], frozenset({1}))
+        stack = stack_of({SP + 8: place(1), SP + 24: place(2)})
+        walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack)
+        assert addresses(walker)[:2] == [place(0) - BIAS, place(1) - BIAS]
 
 
 RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
@@ -267,7 +285,7 @@ def test_registers_of_interrupted_code_come_from_the_saved_context() -> None:
     caller = SP + 0x800
     words = {SP + context.pc: place(1), SP + context.places[7]: SP + 0x400, SP + context.places[10]: caller, caller - 8: place(2)}
     assert walker.walk(SPANS, start_of({7: SP}, place(0), exact=False), SP, stack_of(words)) is End.OUTERMOST
-    assert addresses(walker) == [place(0) - 1 - BIAS, place(1) - BIAS, place(2) - 1 - BIAS]
+    assert addresses(walker) == [place(0) - BIAS, place(1) - BIAS, place(2) - 1 - BIAS]
 
 
 def test_interrupted_code_on_another_stack_is_beyond_the_copy() -> None:
