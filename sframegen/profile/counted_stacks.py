@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from sframegen.profile.blocked import Blocked
-from sframegen.profile.bpf.counters import Counted
+from sframegen.profile.bpf.counters import NOTHING, Counted
 from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.units import MICROSECOND, Unit
@@ -33,7 +33,7 @@ class CountedStacks:
         self.collected = collected
         self._plan, self._follower = plan, follower
         self._blocked = Blocked()
-        self._early: list[tuple[CountKey, Counted]] = []  # of times off the CPU whose stacks are still being walked
+        self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
@@ -99,11 +99,12 @@ class CountedStacks:
 
     def count(self, counts: dict[CountKey, Counted], *, last: bool = False) -> None:
         """Count what the kernel program has counted. `last`: there are no more stacks to come, for which counts of times wait."""
-        early, self._early = self._early, []
-        for key, counted in [*early, *counts.items()]:
+        early, self._early = self._early, {}
+        for key, counted in [*early.items(), *counts.items()]:
             row = self._row_of(key)
             if row is None and self._plan.off_cpu and not last:
-                self._early.append((key, counted))
+                before = self._early.get(key, NOTHING)
+                self._early[key] = Counted(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
                 self.collected.lost[NOT_RECEIVED] += counted.samples
             else:

@@ -119,7 +119,7 @@ def test_damaged_files_are_refused_or_read() -> None:
                 continue
 
 
-@pytest.mark.parametrize(("data", "why"), [(b"\x1f\x8bnothing", "gzip"), (gzip.compress(b"abc")[:-4], "it is cut off")])
+@pytest.mark.parametrize(("data", "why"), [(b"\x1f\x8bnothing", "gzip"), (gzip.compress(b"abc", mtime=0)[:-4], "it is cut off")])
 def test_damaged_compression(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         read(data)
