@@ -1,9 +1,9 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, OFF_CPU_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS,
+# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, GROUND_TRUTH_FLAGS, OFF_CPU_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS,
 # CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest,
 # corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn,
-# corpus/off_cpu, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, corpus/symbols, corpus/tools, tools/bare,
+# corpus/ground_truth, corpus/off_cpu, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, corpus/symbols, corpus/tools, tools/bare,
 # tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
@@ -423,6 +423,10 @@ kernels-show: .venv/test-tools | machine ## Debian's kernels in virtual machines
 .PHONY: churn-show
 churn-show: .venv/test-tools test-machine ## sframegen profile against restless and hostile processes, as root: docs/reports/churn.md; CHURN_FLAGS
 	.venv/bin/python -m corpus.churn --report docs/reports/churn.md $(CHURN_FLAGS)
+
+.PHONY: ground-truth-show
+ground-truth-show: .venv/test-tools test-machine ## profiles of programs whose possible stacks are known, as root: docs/reports/ground-truth.md; GROUND_TRUTH_FLAGS
+	.venv/bin/python -m corpus.ground_truth --report docs/reports/ground-truth.md $(GROUND_TRUTH_FLAGS)
 
 .PHONY: off-cpu-show
 off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the scheduler's numbers, as root: docs/reports/off-cpu.md; OFF_CPU_FLAGS

@@ -19,7 +19,6 @@ from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
-    from sframegen.format.model import Rule
     from sframegen.format.search import Match
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
@@ -168,20 +167,18 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        rule = self._rule_of(loaded, found, address) if found else None
-        if found and rule:
-            return code_rule(rule, self.abi, loaded.how, signal=found.kind.signal)
+        if found and not self._is_installing(loaded, found, address):
+            return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
-    def _rule_of(self, loaded: LoadedObject, found: Match, address: int) -> Rule | None:
-        """Return what holds of the rule that was found: not all of it while an exception's handler is installed."""
+    def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
+        """True while an exception's handler is installed: the rule that was found may not hold."""
         from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
 
-        rule: Rule | None = found.rule
-        if found.size <= MAX_FUNCTION:
-            for one in installations_in(loaded.code(found.start, found.size), found.start, self.abi):
-                rule = one.rule_at(address, rule) if rule else None
-        return rule
+        if found.size > MAX_FUNCTION:
+            return False
+        installations = installations_in(loaded.code(found.start, found.size), found.start, self.abi)
+        return any(one.copied <= address < one.end for one in installations)
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler: not every C library describes it."""

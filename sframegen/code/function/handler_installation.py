@@ -1,8 +1,8 @@
 """Code that puts the frame of an exception's handler in place of its own caller's: libgcc's _Unwind_Resume and the like.
 
-Such a function copies the handler's registers over those that it has saved, writes the handler's address over a return address, and
-goes there (`__builtin_eh_return`). Its call frame information does not say so: the caller's FP is no longer where a rule finds it,
-and a walk that goes on with the handler's FP leaves frames out.
+Such a function copies where the handler's registers are saved over what it has saved itself, writes the handler's address over a
+return address, and goes there (`__builtin_eh_return`). Its call frame information does not say so. The copying is a loop over all
+registers, the caller's FP and in the end the return address among them: a walk would leave frames out, or take one for another.
 
 The copying is one call, then comes one for debuggers, then what writes and jumps: so it is in gcc's macro uw_install_context.
 """
@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,23 +22,13 @@ if TYPE_CHECKING:
 
 MAX_FUNCTION = 1 << 14  # bytes: those of libgcc have less than 2 KiB
 CALLS = 2  # from the copying on
-UNKNOWN = Where(255, 0)  # a register that is never known
 
 
 class Installation(NamedTuple):
-    """Addresses. From `copied` on the saved FP may be the handler's, from `written` on the return address, too, up to `end`."""
+    """Addresses. In [copied, end) no rule is known to hold."""
 
     copied: int
-    written: int
     end: int
-
-    def rule_at(self, address: int, rule: Rule) -> Rule | None:
-        """Return what holds of a rule at an address: perhaps without the caller's FP; None if nothing does."""
-        if self.written <= address < self.end:
-            return None
-        if self.copied <= address < self.written and rule.fp is not None and rule.fp.deref:
-            return rule._replace(fp=UNKNOWN)
-        return rule
 
 
 def jumps_in(code: Bytes, abi: Abi) -> Iterator[tuple[int, int]]:
@@ -66,5 +55,5 @@ def installations_in(code: Bytes, start: int, abi: Abi) -> list[Installation]:
         if start + first in instructions:
             before = [call for call in calls if call.end <= start + first][-CALLS:]
             copied = before[0].address if len(before) == CALLS else start
-            found.append(Installation(copied, before[-1].end if before else start, start + end))
+            found.append(Installation(copied, start + end))
     return found

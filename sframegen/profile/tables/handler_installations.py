@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.code.function.handler_installation import Installation
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable, Rule
+    from sframegen.format.model import FunctionTable
 
 MAX_JUMPS = 64  # of a file: libgcc has four
 
@@ -75,11 +75,10 @@ def _append_parts(out: FunctionTable, functions: FunctionTable, function: int, i
     borders = sorted(place for place in places if start <= place < end)
     for at, limit in zip(borders, [*borders[1:], end], strict=True):
         row = bisect_right(offsets, at - start) - 1
-        rule: Rule | None = rows[row][1] if row >= 0 else None
-        for one in installations:
-            rule = one.rule_at(at, rule) if rule else None
-        if rule:
-            if rule not in numbers:
-                numbers[rule] = len(out.rules)
-                out.rules.append(rule)
-            out.append(at, limit - at, functions.kind[function], [(0, numbers[rule])])
+        if row < 0 or any(one.copied <= at < one.end for one in installations):
+            continue
+        rule = rows[row][1]
+        if rule not in numbers:
+            numbers[rule] = len(out.rules)
+            out.rules.append(rule)
+        out.append(at, limit - at, functions.kind[function], [(0, numbers[rule])])

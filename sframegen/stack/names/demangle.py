@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import re
 import signal
+import sys
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "libstdc++.so.6"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
+RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")  # a part does not begin with a sign, but with _
+RUST_SIGNS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 MAX_TEXT = 1 << 16  # bytes: longer names are useless
 MAX_MEMORY = 1 << 26  # bytes more than the process has at its start
 MAX_SECONDS = 0.25  # of CPU time for a name
@@ -118,5 +121,20 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
     mangled = [name for name in found if name.startswith("_Z")]
     if mangled and _functions():  # the library takes as long to load as the names of a large program
         for name, text in zip(mangled, _DEMANGLER.ask_all([name.encode() for name in mangled]), strict=True):
-            found[name] = RUST_HASH.sub("", text.decode(errors="replace")) or name
+            found[name] = _rust_path(text.decode(errors="replace")) or name
     return found
+
+
+def _rust_path(text: str) -> str:
+    """A name that ends with a hash is Rust's: without that, and with the signs that its older mangling writes out."""
+    path = RUST_HASH.sub("", text)
+    return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_sign, path)
+
+
+def _sign(found: re.Match[str]) -> str:
+    if found[0] == "..":
+        return "::"
+    if found[2] is None:
+        return RUST_SIGNS.get(found[1], found[0])
+    code = int(found[2], 16)
+    return chr(code) if code < sys.maxunicode and chr(code).isprintable() else found[0]

@@ -21,6 +21,14 @@ def bomb(levels: int) -> str:
 def test_names() -> None:
     assert demangle("_ZNSt6vectorIiSaIiEE9push_backEOi") == "std::vector<int, std::allocator<int> >::push_back(int&&)"
     assert demangle("_ZN4core3fmt5write17h0123456789abcdefE") == "core::fmt::write"
+    hashed = "17h0123456789abcdefE"
+    assert (
+        demangle(f"_ZN50_$LT$program..Square$u20$as$u20$program..Shape$GT$4area{hashed}")
+        == "<program::Square as program::Shape>::area"
+    )
+    assert demangle(f"_ZN3one28_$u7b$$u7b$closure$u7d$$u7d${hashed}") == "one::{{closure}}"
+    assert demangle(f"_ZN10a$u0a$b$XX{hashed}") == "a$u0a$b$XX", "neither lines nor signs that are none"
+    assert demangle("_ZN3one5a$LT$E") == "one::a$LT$", "not Rust"
     assert [demangle(name) for name in ("main", "_Z", "_Zq")] == ["main", "_Z", "_Zq"]
 
 
