@@ -1,0 +1,1104 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/* Walks the stack of the calling thread with the SFrame sections that are mapped in this process.
+
+   The way of a frame: its PC -> a rule, in most cases from the cache -> (CFA, return address, FP) -> the caller's PC, SP and FP. A PC that
+   is not in the cache -> the object that is loaded there -> its section -> the function -> the row -> the rule, into the cache.
+
+   Three things make this safe in a signal handler that may have interrupted anything, this file included. There is no state but the cache,
+   the table of pinned objects and the bounds of the thread's stack, and each of their words is valid alone. Memory is read only where
+   it is known to be readable. And every number in a section is checked before it is used. */
+#define _GNU_SOURCE
+#include "sframe_backtrace.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+#ifndef PT_GNU_SFRAME
+#define PT_GNU_SFRAME 0x6474e554
+#endif
+
+/* --- Machines ---------------------------------------------------------------------------------------------------------------------
+   Registers have DWARF's numbers. All that differs between machines is here. */
+
+#if defined(__x86_64__)
+
+enum {
+	MACHINE_ABI = 3, /* as the header of a section says it */
+	FP = 6,
+	SP = 7,
+	RA = 16,
+	RA_OFFSET = -8, /* of every frame's return address from its CFA; 0: sections say where it is */
+	SP_OFFSET = 0, /* the caller's SP is CFA + this */
+	CFA_SCALE = 1, /* sections store a CFA offset as (offset - CFA_BIAS) / CFA_SCALE */
+	CFA_BIAS = 0,
+	CONTEXT_AT = 0 /* from SP in the code that a signal handler returns to: the ucontext */
+};
+
+static const uint8_t trampoline[] = { 0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05 }; /* mov $15,%rax; syscall */
+
+static uintptr_t saved_pc(const ucontext_t *context) { return (uintptr_t)context->uc_mcontext.gregs[REG_RIP]; }
+
+static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t *value)
+{
+	static const uint8_t places[] = { REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI, REG_RBP, REG_RSP,
+		REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15 };
+
+	if (number >= sizeof places)
+		return false;
+	*value = (uintptr_t)context->uc_mcontext.gregs[places[number]];
+	return true;
+}
+
+static uintptr_t without_signature(uintptr_t address) { return address; }
+
+static uintptr_t thread_pointer(void)
+{
+	uintptr_t pointer;
+
+	__asm__("mov %%fs:0, %0" : "=r"(pointer));
+	return pointer;
+}
+
+static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
+{
+	register long r10 __asm__("r10") = fourth;
+	long result;
+
+	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(first), "S"(second), "d"(third), "r"(r10) : "rcx", "r11", "memory");
+	return result;
+}
+
+#elif defined(__aarch64__)
+
+enum {
+	MACHINE_ABI = 2, FP = 29, SP = 31, RA = 30, RA_OFFSET = 0, SP_OFFSET = 0, CFA_SCALE = 1, CFA_BIAS = 0,
+	CONTEXT_AT = 128 /* after siginfo */
+};
+
+static const uint8_t trampoline[] = { 0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4 }; /* mov x8, #139; svc #0 */
+
+static uintptr_t saved_pc(const ucontext_t *context) { return context->uc_mcontext.pc; }
+
+static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t *value)
+{
+	if (number > SP)
+		return false;
+	*value = number == SP ? context->uc_mcontext.sp : context->uc_mcontext.regs[number];
+	return true;
+}
+
+static uintptr_t without_signature(uintptr_t address)
+{
+	register uintptr_t x30 __asm__("x30") = address;
+
+	__asm__("hint 7" : "+r"(x30)); /* xpaclri; does nothing on machines without signatures */
+	return x30;
+}
+
+static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+
+static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
+{
+	register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x3 __asm__("x3") = fourth;
+	register uintptr_t x1 __asm__("x1") = second, x2 __asm__("x2") = third;
+
+	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+	return x0;
+}
+
+#elif defined(__s390x__)
+
+enum {
+	MACHINE_ABI = 4, FP = 11, SP = 15, RA = 14, RA_OFFSET = 0, SP_OFFSET = -160, CFA_SCALE = 8, CFA_BIAS = 160,
+	CONTEXT_AT = 160 + 8 + 128 /* after the caller's register area, the code and siginfo */
+};
+
+static const uint8_t trampoline[] = { 0x0a, 0xad }; /* svc 173 */
+
+static uintptr_t saved_pc(const ucontext_t *context) { return context->uc_mcontext.psw.addr; }
+
+static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t *value)
+{
+	static const uint8_t floats[] = { 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15 };
+
+	if (number >= 32)
+		return false;
+	if (number < 16)
+		*value = context->uc_mcontext.gregs[number];
+	else
+		memcpy(value, &context->uc_mcontext.fpregs.fprs[floats[number - 16]], sizeof *value);
+	return true;
+}
+
+static uintptr_t without_signature(uintptr_t address) { return address; }
+static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+
+static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
+{
+	register long r1 __asm__("1") = number, r2 __asm__("2") = first, r5 __asm__("5") = fourth;
+	register uintptr_t r3 __asm__("3") = second, r4 __asm__("4") = third;
+
+	__asm__ volatile("svc 0" : "+d"(r2) : "d"(r1), "d"(r3), "d"(r4), "d"(r5) : "memory");
+	return r2;
+}
+
+#else
+#error "sframe_backtrace.c knows x86-64, AArch64 and s390x"
+#endif
+
+/* --- Rules ------------------------------------------------------------------------------------------------------------------------ */
+
+enum { BASE_CFA = 0xfe, KEPT = 0xff }; /* besides the numbers of registers */
+
+/* A value: *(base + offset), or base + offset without `deref`. KEPT: it is in its own register. */
+struct value {
+	int32_t offset;
+	uint8_t base;
+	bool deref;
+};
+
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_NONE, RULE_DAMAGED };
+
+/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. */
+struct rule {
+	enum rule_kind kind;
+	struct value cfa, ra, fp;
+};
+
+/* Most rules fit into a word, which is what the cache has:
+   (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or kept). */
+typedef uint64_t packed_rule;
+
+enum { PACKED_RULE, PACKED_OUTERMOST, PACKED_NONE, PACKED_OTHER, PACKED_KIND = 3, PACKED_BASE_FP = 4, PACKED_FP_SAVED = 8 };
+
+static inline int32_t cfa_offset(packed_rule rule) { return (int32_t)((int64_t)(rule << 32) >> 40); }
+static inline int32_t ra_offset(packed_rule rule) { return RA_OFFSET ? RA_OFFSET : (int32_t)((int64_t)(rule << 16) >> 48); }
+static inline int32_t fp_offset(packed_rule rule) { return (int32_t)((int64_t)rule >> 48); }
+
+static bool fits(int32_t value, int bits) { return value >= -(1 << (bits - 1)) && value < 1 << (bits - 1); }
+
+static packed_rule pack(const struct rule *rule)
+{
+	const struct value *cfa = &rule->cfa, *ra = &rule->ra, *fp = &rule->fp;
+	packed_rule packed = PACKED_RULE;
+
+	if (rule->kind == RULE_OUTERMOST || rule->kind == RULE_NONE)
+		return rule->kind == RULE_NONE ? PACKED_NONE : PACKED_OUTERMOST;
+	if (rule->kind != RULE || cfa->deref || (cfa->base != SP && cfa->base != FP) || !fits(cfa->offset, 24))
+		return PACKED_OTHER;
+	if (ra->base != BASE_CFA || !ra->deref || !fits(ra->offset, 16) || (RA_OFFSET && ra->offset != RA_OFFSET))
+		return PACKED_OTHER;
+	if (fp->base != KEPT && (fp->base != BASE_CFA || !fp->deref || !fits(fp->offset, 16)))
+		return PACKED_OTHER;
+	if (cfa->base == FP)
+		packed |= PACKED_BASE_FP;
+	if (fp->base != KEPT)
+		packed |= PACKED_FP_SAVED | (uint64_t)(uint16_t)fp->offset << 48;
+	return packed | ((uint64_t)cfa->offset & 0xffffff) << 8 | (uint64_t)(uint16_t)ra->offset << 32;
+}
+
+/* --- Sections --------------------------------------------------------------------------------------------------------------------- */
+
+struct header {
+	uint16_t magic;
+	uint8_t version, flags, abi;
+	int8_t fixed_fp_offset, fixed_ra_offset;
+	uint8_t auxiliary_size;
+	uint32_t functions, rows, rows_size, index_at, rows_at;
+};
+
+_Static_assert(sizeof(struct header) == 28, "as in the file");
+
+enum { MAGIC = 0xdee2, FLAG_SORTED = 1, FLAG_FRAME_POINTERS = 2, FLAG_RELATIVE = 4 };
+
+/* A section whose header was checked: `functions` entries of the index and `rows_size` bytes of rows can be read. */
+struct section {
+	const uint8_t *start, *index, *rows;
+	uint32_t functions, rows_size;
+	uintptr_t origin; /* where the section would be if its numbers were right for the place of the code */
+	uint8_t version, entry_size;
+	bool is_relative; /* a function's start counts from its own field */
+};
+
+static uint16_t load16(const uint8_t *at) { uint16_t value; memcpy(&value, at, sizeof value); return value; }
+static uint32_t load32(const uint8_t *at) { uint32_t value; memcpy(&value, at, sizeof value); return value; }
+static uint64_t load64(const uint8_t *at) { uint64_t value; memcpy(&value, at, sizeof value); return value; }
+
+/* Returns false if there is something in the header that is wrong, or that this file does not know. */
+static bool open_section(const uint8_t *bytes, size_t size, uintptr_t origin, struct section *section)
+{
+	struct header header;
+	size_t entry_size, room;
+
+	if (size < sizeof header)
+		return false;
+	memcpy(&header, bytes, sizeof header);
+	if (header.magic != MAGIC || header.abi != MACHINE_ABI || header.fixed_fp_offset != 0 || header.fixed_ra_offset != RA_OFFSET)
+		return false;
+	if (header.version == 3)
+		entry_size = 16;
+	else if (header.version == 2)
+		entry_size = 20;
+	else
+		return false;
+	if ((header.flags & ~(FLAG_FRAME_POINTERS | FLAG_RELATIVE)) != FLAG_SORTED || size - sizeof header < header.auxiliary_size)
+		return false;
+	room = size - sizeof header - header.auxiliary_size;
+	if (header.index_at > room || header.functions > (room - header.index_at) / entry_size)
+		return false;
+	if (header.rows_at > room || header.rows_size > room - header.rows_at)
+		return false;
+	bytes += sizeof header + header.auxiliary_size;
+	*section = (struct section){ .start = bytes - sizeof header - header.auxiliary_size, .index = bytes + header.index_at,
+		.rows = bytes + header.rows_at, .functions = header.functions, .rows_size = header.rows_size, .origin = origin,
+		.version = header.version, .entry_size = (uint8_t)entry_size, .is_relative = header.flags & FLAG_RELATIVE };
+	return true;
+}
+
+/* The rows of a function: `left` bytes from `rows` on can be read. */
+struct function {
+	const uint8_t *rows;
+	size_t left;
+	uint32_t count, size;
+	uintptr_t offset; /* of the PC from the function's start */
+	uint8_t info, block_size;
+	bool is_flexible, is_signal;
+};
+
+enum { INFO_START_WIDTH = 0x0f, INFO_BLOCKS = 0x10, INFO_SIGNAL = 0x80, TYPE_MASK = 0x1f, TYPE_FLEXIBLE = 1 };
+
+static inline uintptr_t function_start(const struct section *section, const uint8_t *entry)
+{
+	uintptr_t from = section->origin + (section->is_relative ? (uintptr_t)(entry - section->start) : 0);
+
+	return from + (section->version == 3 ? load64(entry) : (uint64_t)(int32_t)load32(entry));
+}
+
+/* An index that is not in order leads to a wrong entry, which does not contain the PC, or to a wrong rule; to nothing worse. */
+static enum rule_kind find_function(const struct section *section, uintptr_t pc, struct function *function)
+{
+	const uint8_t *entry = section->index;
+	uint32_t low = 0, high = section->functions, at;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (function_start(section, entry + (size_t)middle * section->entry_size) <= pc)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == 0)
+		return RULE_NONE;
+	entry += (size_t)(low - 1) * section->entry_size;
+	function->offset = pc - function_start(section, entry);
+	function->size = load32(entry + (section->version == 3 ? 8 : 4));
+	if (function->offset >= function->size)
+		return RULE_NONE;
+	at = load32(entry + (section->version == 3 ? 12 : 8));
+	if (at > section->rows_size)
+		return RULE_DAMAGED;
+	function->rows = section->rows + at;
+	function->left = section->rows_size - at;
+	if (section->version == 2) {
+		function->count = load32(entry + 12);
+		function->info = entry[16];
+		function->block_size = entry[17];
+		function->is_flexible = function->is_signal = false;
+		return RULE;
+	}
+	if (function->left < 5)
+		return RULE_DAMAGED;
+	function->count = load16(function->rows);
+	function->info = function->rows[2];
+	function->is_signal = function->info & INFO_SIGNAL;
+	function->is_flexible = (function->rows[3] & TYPE_MASK) == TYPE_FLEXIBLE;
+	if ((function->rows[3] & TYPE_MASK) > TYPE_FLEXIBLE)
+		return RULE_DAMAGED;
+	function->block_size = function->rows[4];
+	function->rows += 5;
+	function->left -= 5;
+	return function->count == 0 ? RULE_OUTERMOST : RULE;
+}
+
+/* The data words of a row. */
+struct words {
+	const uint8_t *at;
+	unsigned count, width;
+};
+
+static int32_t signed_word(const struct words *words, unsigned number)
+{
+	const uint8_t *at = words->at + number * words->width;
+
+	if (words->width == 1)
+		return (int8_t)*at;
+	return words->width == 2 ? (int16_t)load16(at) : (int32_t)load32(at);
+}
+
+static uint32_t unsigned_word(const struct words *words, unsigned number)
+{
+	uint32_t word = (uint32_t)signed_word(words, number);
+
+	return words->width == 4 ? word : word & ((1u << 8 * words->width) - 1);
+}
+
+enum { ROW_BASE_SP = 1 };
+
+/* Finds the last row that begins at the PC or before it. */
+static enum rule_kind find_row(const struct function *function, struct words *words, uint8_t *info)
+{
+	unsigned width = 1u << (function->info & INFO_START_WIDTH);
+	const uint8_t *row = function->rows, *end = row + function->left;
+	uintptr_t offset = function->offset;
+	enum rule_kind found = RULE_NONE;
+
+	if (width > 4 || ((function->info & INFO_BLOCKS) && function->block_size == 0))
+		return RULE_DAMAGED;
+	if (function->info & INFO_BLOCKS)
+		offset %= function->block_size;
+	for (uint32_t number = 0; number < function->count; number++) {
+		struct words here;
+		uint32_t start;
+
+		if ((size_t)(end - row) < width + 1)
+			return RULE_DAMAGED;
+		start = width == 1 ? *row : width == 2 ? load16(row) : load32(row);
+		if (start > offset)
+			break;
+		here = (struct words){ .at = row + width + 1, .count = row[width] >> 1 & 15, .width = 1u << (row[width] >> 5 & 3) };
+		if (here.width > 4 || (size_t)(end - here.at) < here.count * here.width)
+			return RULE_DAMAGED;
+		*words = here;
+		*info = row[width];
+		found = RULE;
+		row = here.at + here.count * here.width;
+	}
+	return found;
+}
+
+/* CFA, and then, without those that the machine fixes, RA and FP, all from the CFA. */
+static enum rule_kind read_default(const struct words *words, uint8_t info, uint8_t version, struct rule *rule)
+{
+	struct value *tracked[] = { &rule->ra, &rule->fp };
+	unsigned number = 1;
+
+	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = signed_word(words, 0) * CFA_SCALE + CFA_BIAS };
+	for (unsigned which = RA_OFFSET ? 1 : 0; which < 2 && number < words->count; which++, number++) {
+		int32_t offset = signed_word(words, number);
+
+		if (MACHINE_ABI == 4 && version == 2 && (offset & 1)) /* a register */
+			*tracked[which] = (struct value){ .base = (uint8_t)(offset >> 1) };
+		else if (offset != 0)
+			*tracked[which] = (struct value){ .base = BASE_CFA, .offset = offset, .deref = true };
+	}
+	return number == words->count ? RULE : RULE_DAMAGED;
+}
+
+/* For each of CFA, RA and FP a control word and an offset, or a 0 for what the machine fixes. */
+static enum rule_kind read_flexible(const struct words *words, struct rule *rule)
+{
+	struct value *tracked[] = { &rule->cfa, &rule->ra, &rule->fp };
+	unsigned number = 0;
+
+	for (unsigned which = 0; which < 3 && number < words->count; which++) {
+		uint32_t control = unsigned_word(words, number++);
+
+		if (control == 0)
+			continue;
+		if (number == words->count || control >> 3 > 31)
+			return RULE_DAMAGED;
+		*tracked[which] = (struct value){ .base = control & 1 ? (uint8_t)(control >> 3) : BASE_CFA, .deref = control & 2,
+			.offset = signed_word(words, number++) };
+	}
+	if (CFA_SCALE != 1 && rule->cfa.base < 32)
+		rule->cfa.offset = rule->cfa.offset * CFA_SCALE + CFA_BIAS;
+	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
+}
+
+static void find_rule(const struct section *section, uintptr_t pc, struct rule *rule)
+{
+	struct function function;
+	struct words words;
+	uint8_t info;
+
+	rule->cfa = rule->fp = rule->ra = (struct value){ .base = KEPT };
+	if (RA_OFFSET)
+		rule->ra = (struct value){ .base = BASE_CFA, .offset = RA_OFFSET, .deref = true };
+	rule->kind = find_function(section, pc, &function);
+	if (rule->kind == RULE)
+		rule->kind = find_row(&function, &words, &info);
+	if (rule->kind != RULE)
+		return;
+	if (words.count == 0)
+		rule->kind = RULE_OUTERMOST;
+	else if (function.is_flexible)
+		rule->kind = read_flexible(&words, rule);
+	else
+		rule->kind = read_default(&words, info, section->version, rule);
+	if (rule->kind == RULE && function.is_signal)
+		rule->kind = RULE_SIGNAL;
+}
+
+/* --- Objects ---------------------------------------------------------------------------------------------------------------------- */
+
+/* A loaded program or library, as one walk sees it. `identity` goes into the cache's keys: 0 for what is pinned (it is never unloaded),
+   a hash of the build-id and the place for other objects, NOT_CACHED for others without a build-id. */
+struct object {
+	uintptr_t start, end, bias;
+	uint64_t identity;
+	const ElfW(Phdr) *headers;
+	unsigned header_count;
+	enum { NO_SECTION, HAS_SECTION, BAD_SECTION } has;
+	struct section section;
+};
+
+enum { NOT_CACHED = 1 };
+
+/* struct dl_find_object of glibc 2.35, for older headers. */
+struct loaded_object {
+	unsigned long long flags;
+	void *start, *end;
+	struct link_map *map;
+	void *eh_frame;
+	unsigned long long reserved[8];
+};
+
+/* Functions of the C library that may not be there. Weak references are resolved when this code is loaded, so there is no first call
+   that would be different. _dl_find_object takes no lock. */
+__attribute__((weak)) int find_loaded_object(void *address, struct loaded_object *found) __asm__("_dl_find_object");
+__attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
+__attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
+
+/* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
+static const uint8_t *segment_bytes(const struct object *object, const ElfW(Phdr) *part)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const ElfW(Phdr) *load = &object->headers[number];
+		uint64_t offset = part->p_vaddr - load->p_vaddr;
+
+		if (load->p_type == PT_LOAD && (load->p_flags & PF_R) && offset <= load->p_filesz && part->p_memsz <= load->p_filesz - offset)
+			return (const uint8_t *)(object->bias + part->p_vaddr);
+	}
+	return NULL;
+}
+
+static bool is_code(const struct object *object, uintptr_t pc)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const ElfW(Phdr) *load = &object->headers[number];
+
+		if (load->p_type == PT_LOAD && (load->p_flags & PF_X) && pc - (object->bias + load->p_vaddr) < load->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+	return hash ^ hash >> 29;
+}
+
+/* Returns the build-id's bytes and their number; 0 if there is none. */
+static size_t find_build_id(const struct object *object, const uint8_t **id)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const uint8_t *note = object->headers[number].p_type == PT_NOTE ? segment_bytes(object, &object->headers[number]) : NULL;
+		size_t left = note ? object->headers[number].p_memsz : 0;
+
+		while (left >= 12) {
+			uint64_t name = (load32(note) + 3ull) & ~3ull, size = load32(note + 4), whole = 12 + name + ((size + 3) & ~3ull);
+
+			if (12 + name + size > left)
+				break;
+			if (load32(note + 8) == NT_GNU_BUILD_ID && load32(note) == 4 && memcmp(note + 12, "GNU", 4) == 0) {
+				*id = note + 16;
+				return size;
+			}
+			if (whole > left)
+				break;
+			note += whole;
+			left -= whole;
+		}
+	}
+	return 0;
+}
+
+/* Equal build-ids at equal places are equal bytes, and equal rules, whatever was unloaded and loaded in between. */
+static uint64_t identity_of(const struct object *object)
+{
+	const uint8_t *id;
+	size_t size = find_build_id(object, &id);
+	uint64_t hash = mix(object->bias, size), word;
+
+	if (size < 8)
+		return NOT_CACHED;
+	for (size_t at = 0; at + 8 <= size; at += 8)
+		hash = mix(hash, load64(id + at));
+	memcpy(&word, id + size - 8, 8);
+	return mix(hash, word) | 1ull << 63; /* no address has this bit */
+}
+
+/* Sets everything but the identity. Returns false if the headers describe no such object. */
+static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
+{
+	const ElfW(Phdr) *part = NULL;
+
+	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
+	for (unsigned number = 0; number < count; number++) {
+		const ElfW(Phdr) *header = &headers[number];
+
+		if (header->p_type == PT_LOAD) {
+			if (bias + header->p_vaddr < object->start)
+				object->start = bias + header->p_vaddr;
+			if (bias + header->p_vaddr + header->p_memsz > object->end)
+				object->end = bias + header->p_vaddr + header->p_memsz;
+		} else if (header->p_type == PT_GNU_SFRAME) {
+			part = header;
+		}
+	}
+	if (part) {
+		const uint8_t *bytes = segment_bytes(object, part);
+
+		object->has = bytes && open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
+	}
+	return object->start < object->end;
+}
+
+static bool describe_at(struct object *object, uintptr_t start, uintptr_t bias)
+{
+	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)start;
+
+	return memcmp(file->e_ident, ELFMAG, SELFMAG) == 0 && file->e_phentsize == sizeof(ElfW(Phdr)) &&
+	       describe(object, (const ElfW(Phdr) *)(start + file->e_phoff), file->e_phnum, bias);
+}
+
+/* The program itself, whose headers the kernel says. A program without an interpreter is static: this code is in it. */
+static bool describe_program(struct object *program)
+{
+	const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	unsigned count = (unsigned)getauxval(AT_PHNUM);
+	uintptr_t bias = 0;
+
+	for (unsigned number = 0; number < count; number++)
+		if (headers[number].p_type == PT_PHDR)
+			return describe(program, headers, count, (uintptr_t)headers - headers[number].p_vaddr);
+	if (&__ehdr_start && __ehdr_start.e_type == ET_DYN)
+		bias = (uintptr_t)&__ehdr_start;
+	return describe(program, headers, count, bias);
+}
+
+static const struct r_debug *loader_list(const struct object *program)
+{
+	for (unsigned number = 0; number < program->header_count; number++) {
+		const ElfW(Phdr) *header = &program->headers[number];
+
+		if (header->p_type != PT_DYNAMIC)
+			continue;
+		for (const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(program->bias + header->p_vaddr); entry->d_tag != DT_NULL; entry++)
+			if (entry->d_tag == DT_DEBUG)
+				return (const struct r_debug *)entry->d_un.d_ptr;
+	}
+	return NULL;
+}
+
+/* Returns the object after this one in the part of the loader's list that never changes, NULL at its end. glibc only appends to the list,
+   and never unloads what was there at the start; ld.so was. musl never unloads anything. */
+static const struct link_map *next_pinned(const struct r_debug *list, const struct link_map *map)
+{
+	return gnu_libc_version && map->l_addr == list->r_ldbase ? NULL : map->l_next;
+}
+
+/* Where objects begin that are known to be pinned: they are found in the list once. */
+static _Atomic uintptr_t pinned[512];
+
+static bool is_pinned(const struct link_map *map, uintptr_t start)
+{
+	_Atomic uintptr_t *known = &pinned[(start >> 12 ^ start >> 21) % 512];
+	const struct r_debug *list;
+	struct object program;
+
+	if (atomic_load_explicit(known, memory_order_relaxed) == start)
+		return true;
+	if (!describe_program(&program) || !(list = loader_list(&program)))
+		return false;
+	for (const struct link_map *at = list->r_map; at; at = next_pinned(list, at)) {
+		if (at == map) {
+			atomic_store_explicit(known, start, memory_order_relaxed);
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool find_in_list(uintptr_t pc, struct object *object)
+{
+	const struct r_debug *list;
+	const struct link_map *map;
+
+	if (!describe_program(object))
+		return false;
+	if (pc >= object->start && pc < object->end)
+		return true;
+	list = loader_list(object);
+	for (map = list ? list->r_map : NULL; map; map = next_pinned(list, map))
+		if (map->l_addr && describe_at(object, map->l_addr, map->l_addr) && pc >= object->start && pc < object->end)
+			return true;
+	return false;
+}
+
+/* An object that is not pinned cannot go while it is looked at if it has a frame on this stack. Only a stack that is corrupt can name an
+   object that another thread is just unloading. */
+static bool find_object(uintptr_t pc, struct object *object)
+{
+	struct loaded_object found;
+
+	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0)
+		return find_in_list(pc, object);
+	if (!describe_at(object, (uintptr_t)found.start, found.map->l_addr))
+		return false;
+	object->identity = is_pinned(found.map, (uintptr_t)found.start) ? 0 : identity_of(object);
+	return true;
+}
+
+/* --- Memory ----------------------------------------------------------------------------------------------------------------------- */
+
+enum { PAGE = 4096, FARTHEST = 64 * PAGE, FARTHEST_TOP = 16 * PAGE, RED_ZONE = 128 };
+
+/* What is known to be readable of this thread's own stack: it stays so as long as the thread lives, and this variable lives no longer. */
+static __thread struct { uintptr_t low, high; } own_stack __attribute__((tls_model("initial-exec")));
+
+/* The state of a walk: a frame's registers, what can be read, and the objects that were met last. */
+struct walker {
+	uintptr_t pc, sp, fp;
+	const ucontext_t *registers; /* all of the frame's, if it was interrupted */
+	bool is_exact, is_guess;
+	uintptr_t low, high; /* this memory can be read */
+	uintptr_t first_page;
+	unsigned met;
+	struct object objects[8];
+};
+
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. */
+static bool is_readable(uintptr_t page)
+{
+	return system_call(SYS_rt_sigprocmask, -1, page, 0, 8) != -EFAULT;
+}
+
+static inline bool is_known(const struct walker *walker, uintptr_t at)
+{
+	return at - walker->low < walker->high - walker->low && at % 8 == 0;
+}
+
+static bool in_own_stack(uintptr_t at) { return own_stack.low != 0 && at >= own_stack.low && at < own_stack.high; }
+
+/* Makes the word at this address known. What is known is one range, which grows upwards as the walk goes; farther away it begins again.
+   Of the own stack it is only what lies above SP: a runtime may take pages below away, and give them back. */
+__attribute__((noinline)) static bool reach(struct walker *walker, uintptr_t at)
+{
+	uintptr_t page = at & -(uintptr_t)PAGE;
+
+	if (at % 8 != 0)
+		return false;
+	if (in_own_stack(at) && at >= walker->sp - RED_ZONE) {
+		walker->low = (walker->sp - RED_ZONE) & -(uintptr_t)PAGE;
+		walker->low = walker->low < own_stack.low ? own_stack.low : walker->low;
+		walker->high = own_stack.high;
+		return true;
+	}
+	if (page - walker->high < FARTHEST) {
+		while (walker->high <= page && is_readable(walker->high)) {
+			walker->high += PAGE;
+			if (in_own_stack(walker->high))
+				walker->high = own_stack.high;
+		}
+		if (page < walker->high)
+			return true;
+	}
+	if (!is_readable(page))
+		return false;
+	walker->low = page;
+	walker->high = page + PAGE;
+	return true;
+}
+
+/* Where a thread's stack ends: the C library puts the thread's own data above it, and the kernel random bytes above that of the first
+   thread. */
+static void keep_own_stack(struct walker *walker)
+{
+	uintptr_t tops[] = { thread_pointer(), getauxval(AT_RANDOM) };
+
+	if (walker->low > walker->first_page)
+		return; /* there is a gap in what is known */
+	for (unsigned number = 0; number < 2 && own_stack.low == 0; number++) {
+		uintptr_t top = tops[number];
+
+		if (top < walker->low || top - walker->low >= walker->high - walker->low + FARTHEST_TOP)
+			continue;
+		while (walker->high <= top && is_readable(walker->high))
+			walker->high += PAGE;
+		if (walker->high <= top)
+			continue;
+		own_stack.high = walker->high;
+		atomic_signal_fence(memory_order_seq_cst); /* a handler that comes now finds no range yet */
+		own_stack.low = walker->low;
+	}
+	if (walker->high == own_stack.high && walker->low < own_stack.low)
+		own_stack.low = walker->low;
+}
+
+/* Not for the sanitizers: a stack has bytes that only its functions may read by their names. */
+__attribute__((no_sanitize("address", "thread"))) static inline uintptr_t load(uintptr_t at) { return *(const volatile uintptr_t *)at; }
+
+/* --- The cache --------------------------------------------------------------------------------------------------------------------
+   An entry is a rule and {PC ^ identity ^ hash of the rule}. Words of two writers do not fit together, so nobody waits for anybody, and
+   a signal handler may interrupt a writer. */
+
+enum { CACHE_ENTRIES = 16384 };
+
+static struct { _Atomic uint64_t key; _Atomic packed_rule rule; } cache[CACHE_ENTRIES];
+
+static inline uint64_t spread(packed_rule rule) { return (rule + 1) * 0x9e3779b97f4a7c15u; }
+static inline unsigned cache_index(uintptr_t pc) { return (pc ^ pc >> 14) % CACHE_ENTRIES; }
+
+/* Returns the object of the PC, and asks for each only once in a walk. NULL: it is in none. */
+static struct object *meet(struct walker *walker, uintptr_t pc)
+{
+	unsigned room = sizeof walker->objects / sizeof *walker->objects, count = walker->met < room ? walker->met : room;
+	struct object *object;
+
+	for (unsigned number = 0; number < count; number++)
+		if (pc - walker->objects[number].start < walker->objects[number].end - walker->objects[number].start)
+			return &walker->objects[number];
+	object = &walker->objects[walker->met % room];
+	object->start = object->end = 0;
+	if (!find_object(pc, object)) {
+		object->start = object->end = 0;
+		return NULL;
+	}
+	walker->met++;
+	return object;
+}
+
+static void rule_in(const struct object *object, uintptr_t pc, struct rule *rule)
+{
+	if (object && object->has == HAS_SECTION)
+		find_rule(&object->section, pc, rule);
+	else
+		rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
+}
+
+/* The rule of a PC that is in the cache for no pinned object. */
+__attribute__((noinline)) static packed_rule look_up(struct walker *walker, uintptr_t pc, uint64_t found, packed_rule packed)
+{
+	struct object *object = meet(walker, pc);
+	unsigned index = cache_index(pc);
+	struct rule rule;
+
+	if (object && object->identity > NOT_CACHED && found == object->identity)
+		return packed;
+	rule_in(object, pc, &rule);
+	packed = pack(&rule);
+	if (object && object->identity != NOT_CACHED) {
+		atomic_store_explicit(&cache[index].key, pc ^ object->identity ^ spread(packed), memory_order_relaxed);
+		atomic_store_explicit(&cache[index].rule, packed, memory_order_relaxed);
+	}
+	return packed;
+}
+
+static inline packed_rule rule_of(struct walker *walker, uintptr_t pc)
+{
+	unsigned index = cache_index(pc);
+	uint64_t key = atomic_load_explicit(&cache[index].key, memory_order_relaxed);
+	packed_rule packed = atomic_load_explicit(&cache[index].rule, memory_order_relaxed);
+	uint64_t found = key ^ spread(packed) ^ pc;
+
+	return found == 0 ? packed : look_up(walker, pc, found, packed);
+}
+
+/* --- Steps ------------------------------------------------------------------------------------------------------------------------ */
+
+enum { GOES_ON = -1 }; /* else an sframe_end */
+
+static bool register_of(const struct walker *walker, unsigned number, uintptr_t *value)
+{
+	if (number == SP)
+		*value = walker->sp;
+	else if (number == FP)
+		*value = walker->fp;
+	else
+		return walker->registers && saved_register(walker->registers, number, value);
+	return true;
+}
+
+static int evaluate(struct walker *walker, const struct value *from, uintptr_t cfa, uintptr_t *value)
+{
+	uintptr_t base = cfa;
+
+	if (from->base != BASE_CFA && !register_of(walker, from->base, &base))
+		return SFRAME_NO_RULE;
+	base += (uintptr_t)(intptr_t)from->offset;
+	if (from->deref && !is_known(walker, base) && !reach(walker, base))
+		return SFRAME_UNREADABLE;
+	*value = from->deref ? load(base) : base;
+	return GOES_ON;
+}
+
+/* The interrupted code may be on another stack, so what was known of this one does not help. */
+static int go_to_interrupted(struct walker *walker, uintptr_t at)
+{
+	const ucontext_t *context = (const ucontext_t *)at;
+
+	for (uintptr_t word = at; word < at + offsetof(ucontext_t, uc_sigmask); word += 8)
+		if (!is_known(walker, word) && !reach(walker, word))
+			return SFRAME_UNREADABLE;
+	walker->registers = context;
+	walker->pc = saved_pc(context);
+	saved_register(context, SP, &walker->sp);
+	saved_register(context, FP, &walker->fp);
+	walker->is_exact = true;
+	return walker->pc == 0 ? SFRAME_OUTERMOST : GOES_ON;
+}
+
+static int apply(struct walker *walker, const struct rule *rule, uintptr_t *cfa)
+{
+	struct value ra_place = rule->ra, fp_place = rule->fp;
+	uintptr_t ra, fp, sp;
+	int end;
+
+	if (ra_place.base == KEPT)
+		ra_place.base = RA;
+	if (fp_place.base == KEPT)
+		fp_place.base = FP;
+	end = evaluate(walker, &rule->cfa, 0, cfa);
+	if (end == GOES_ON)
+		end = evaluate(walker, &ra_place, *cfa, &ra);
+	if (end == GOES_ON)
+		end = evaluate(walker, &fp_place, *cfa, &fp);
+	if (end != GOES_ON)
+		return end;
+	sp = *cfa + (uintptr_t)SP_OFFSET;
+	ra = without_signature(ra);
+	if (rule->kind == RULE_SIGNAL) {
+		end = go_to_interrupted(walker, walker->sp + CONTEXT_AT);
+		return end == GOES_ON && walker->pc != ra ? SFRAME_NO_RULE : end;
+	}
+	if (sp < walker->sp || (sp == walker->sp && !walker->is_exact))
+		return SFRAME_NOT_ASCENDING;
+	walker->pc = ra;
+	walker->sp = sp;
+	walker->fp = fp;
+	walker->registers = NULL;
+	walker->is_exact = false;
+	return ra == 0 ? SFRAME_OUTERMOST : GOES_ON;
+}
+
+/* The code that a signal handler returns to needs no rule: it is known by its bytes. */
+static bool is_trampoline(struct walker *walker)
+{
+	uintptr_t last = walker->pc + sizeof trampoline - 1;
+	struct walker code = { .sp = UINTPTR_MAX };
+
+	(void)walker;
+	return reach(&code, walker->pc & -(uintptr_t)8) && reach(&code, last & -(uintptr_t)8) &&
+	       memcmp((const void *)walker->pc, trampoline, sizeof trampoline) == 0;
+}
+
+enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer to a frame farther up may lead to another stack */
+
+/* A frame pointer, unless it is anything else: the frame that it points to has to be near, and to return to code. */
+static int guess(struct walker *walker, uintptr_t *cfa)
+{
+	uintptr_t record = walker->fp, fp, ra;
+	struct object *object;
+
+	if (MACHINE_ABI == 4 || record - walker->sp >= GUESS_REACH || record % 16 != 0 || !reach(walker, record) || !reach(walker, record + 8))
+		return SFRAME_NO_RULE;
+	fp = load(record);
+	ra = without_signature(load(record + 8));
+	if (ra == 0)
+		return SFRAME_OUTERMOST;
+	object = meet(walker, ra - 1);
+	if (!object || !is_code(object, ra - 1))
+		return SFRAME_NO_RULE;
+	*cfa = record + 16;
+	walker->pc = ra;
+	walker->sp = record + 16;
+	walker->fp = fp;
+	walker->registers = NULL;
+	walker->is_exact = false;
+	walker->is_guess = true;
+	return GOES_ON;
+}
+
+/* The step of a frame whose rule is not a packed one. */
+__attribute__((noinline)) static int rare_step(struct walker *walker, packed_rule packed, uintptr_t *cfa)
+{
+	uintptr_t pc = walker->pc - !walker->is_exact;
+	struct object *object;
+	struct rule rule;
+
+	if ((packed & PACKED_KIND) == PACKED_OUTERMOST)
+		return SFRAME_OUTERMOST;
+	object = meet(walker, pc);
+	rule_in(object, pc, &rule);
+	if (rule.kind == RULE_DAMAGED)
+		return SFRAME_DAMAGED;
+	if (rule.kind != RULE_NONE)
+		return rule.kind == RULE_OUTERMOST ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
+	if (is_trampoline(walker))
+		return go_to_interrupted(walker, walker->sp + CONTEXT_AT);
+	return guess(walker, cfa);
+}
+
+/* Goes to the caller's frame. `cfa`: set if it is known. */
+static inline int step(struct walker *walker, uintptr_t *cfa)
+{
+	packed_rule rule = rule_of(walker, walker->pc - !walker->is_exact);
+	uintptr_t sp, at;
+
+	walker->is_guess = false;
+	if ((rule & PACKED_KIND) != PACKED_RULE)
+		return rare_step(walker, rule, cfa);
+	at = (rule & PACKED_BASE_FP ? walker->fp : walker->sp) + (uintptr_t)(intptr_t)cfa_offset(rule);
+	sp = at + (uintptr_t)SP_OFFSET;
+	if (sp <= walker->sp && (sp < walker->sp || !walker->is_exact))
+		return SFRAME_NOT_ASCENDING;
+	if (!is_known(walker, at + (uintptr_t)(intptr_t)ra_offset(rule)) && !reach(walker, at + (uintptr_t)(intptr_t)ra_offset(rule)))
+		return SFRAME_UNREADABLE;
+	walker->pc = without_signature(load(at + (uintptr_t)(intptr_t)ra_offset(rule)));
+	if (rule & PACKED_FP_SAVED) {
+		uintptr_t saved = at + (uintptr_t)(intptr_t)fp_offset(rule);
+
+		if (!is_known(walker, saved) && !reach(walker, saved))
+			return SFRAME_UNREADABLE;
+		walker->fp = load(saved);
+	}
+	*cfa = at;
+	walker->sp = sp;
+	walker->is_exact = false;
+	walker->registers = NULL;
+	return walker->pc == 0 ? SFRAME_OUTERMOST : GOES_ON;
+}
+
+/* Writes the frames to one of the two arrays, the other one is NULL. */
+__attribute__((always_inline)) static inline int walk(struct walker *walker, void **pcs, struct sframe_frame *frames, int size, enum sframe_end *end)
+{
+	int count = 0, state = GOES_ON;
+
+	walker->first_page = walker->low = (walker->sp - RED_ZONE) & -(uintptr_t)PAGE;
+	walker->high = walker->low;
+	while (state == GOES_ON && count < size) {
+		uintptr_t cfa = 0;
+
+		if (pcs) {
+			pcs[count] = (void *)walker->pc;
+			state = step(walker, &cfa);
+		} else {
+			frames[count].pc = (void *)walker->pc;
+			frames[count].flags = (walker->is_exact ? SFRAME_EXACT : 0u) | (walker->is_guess ? SFRAME_GUESS : 0u);
+			state = step(walker, &cfa);
+			frames[count].cfa = (void *)cfa;
+		}
+		count++;
+	}
+	keep_own_stack(walker);
+	*end = state == GOES_ON ? SFRAME_FULL : (enum sframe_end)state;
+	return count;
+}
+
+/* --- The public functions --------------------------------------------------------------------------------------------------------- */
+
+/* The registers of the caller of the function that this one is inlined into: that function's own code needs no rule. */
+__attribute__((always_inline)) static inline void start_at_caller(struct walker *walker)
+{
+#if defined(__s390x__)
+	__asm__ volatile("lgr %0, %%r11" : "=d"(walker->fp));
+#else
+	walker->fp = *(uintptr_t *)__builtin_frame_address(0);
+#endif
+	walker->pc = without_signature((uintptr_t)__builtin_return_address(0));
+	walker->sp = (uintptr_t)__builtin_dwarf_cfa() + (uintptr_t)SP_OFFSET;
+	walker->registers = NULL;
+	walker->is_exact = walker->is_guess = false;
+	walker->met = 0;
+}
+
+static void start_at_interrupted(struct walker *walker, const ucontext_t *context)
+{
+	walker->pc = saved_pc(context);
+	saved_register(context, SP, &walker->sp);
+	saved_register(context, FP, &walker->fp);
+	walker->registers = context;
+	walker->is_exact = true;
+	walker->is_guess = false;
+	walker->met = 0;
+}
+
+__attribute__((noinline)) int sframe_backtrace(void **buffer, int size)
+{
+	struct walker walker;
+	enum sframe_end end;
+
+	start_at_caller(&walker);
+	return walk(&walker, buffer, NULL, size, &end);
+}
+
+int sframe_backtrace_from(const void *ucontext, void **buffer, int size)
+{
+	struct walker walker;
+	enum sframe_end end;
+
+	start_at_interrupted(&walker, ucontext);
+	return walk(&walker, buffer, NULL, size, &end);
+}
+
+__attribute__((noinline)) int sframe_backtrace_frames(const void *ucontext, struct sframe_frame *frames, int size, enum sframe_end *end)
+{
+	struct walker walker;
+	enum sframe_end unused;
+
+	if (ucontext)
+		start_at_interrupted(&walker, ucontext);
+	else
+		start_at_caller(&walker);
+	return walk(&walker, NULL, frames, size, end ? end : &unused);
+}
+
+const char *sframe_end_text(enum sframe_end end)
+{
+	switch (end) {
+	case SFRAME_OUTERMOST:
+		return "the outermost frame";
+	case SFRAME_FULL:
+		return "there may be more frames than there was room for";
+	case SFRAME_NO_RULE:
+		return "no rule describes this code, and no frame pointer leads on";
+	case SFRAME_UNREADABLE:
+		return "memory that the rule reads cannot be read";
+	case SFRAME_DAMAGED:
+		return "the SFrame section is damaged";
+	case SFRAME_NOT_ASCENDING:
+		return "the caller's frame would not be nearer to the base of the stack";
+	}
+	return "unknown";
+}
+
+int sframe_backtrace_prepare(unsigned flags)
+{
+	if (flags == 0)
+		return 0;
+	errno = EINVAL;
+	return -1;
+}
