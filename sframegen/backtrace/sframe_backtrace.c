@@ -41,6 +41,7 @@ enum {
 	SP_OFFSET = 0, /* the caller's SP is CFA + this */
 	CFA_SCALE = 1, /* sections store a CFA offset as (offset - CFA_BIAS) / CFA_SCALE */
 	CFA_BIAS = 0,
+	CALL_SIZE = 7, /* at most */
 	CONTEXT_AT = 0 /* from SP in the code that a signal handler returns to: the ucontext */
 };
 
@@ -69,6 +70,16 @@ static uintptr_t thread_pointer(void)
 	return pointer;
 }
 
+/* Does a call end at this address? Calls have 2 to 7 bytes, direct ones E8 and an offset, the others FF and 010 in the byte after it. A
+   no-op counts as one: it stands before addresses that are to look as if they had been called. */
+static bool ends_call(const uint8_t *end)
+{
+	for (int size = 2; size <= 7; size++)
+		if (end[-size] == 0xff && (end[1 - size] >> 3 & 7) == 2)
+			return true;
+	return end[-5] == 0xe8 || end[-1] == 0x90;
+}
+
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
 	register long r10 __asm__("r10") = fourth;
@@ -82,7 +93,7 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 
 enum {
 	MACHINE_ABI = 2, FP = 29, SP = 31, RA = 30, RA_OFFSET = 0, SP_OFFSET = 0, CFA_SCALE = 1, CFA_BIAS = 0,
-	CONTEXT_AT = 128 /* after siginfo */
+	CALL_SIZE = 4, CONTEXT_AT = 128 /* after siginfo */
 };
 
 static const uint8_t trampoline[] = { 0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4 }; /* mov x8, #139; svc #0 */
@@ -107,6 +118,15 @@ static uintptr_t without_signature(uintptr_t address)
 
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
 
+/* bl; blr, with or without a signature; nop, which stands before addresses that are to look as if they had been called. */
+static bool ends_call(const uint8_t *end)
+{
+	uint32_t instruction;
+
+	memcpy(&instruction, end - 4, sizeof instruction);
+	return instruction >> 26 == 0x25 || (instruction & 0xfefff000) == 0xd63f0000 || instruction == 0xd503201f;
+}
+
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
 	register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x3 __asm__("x3") = fourth;
@@ -120,7 +140,7 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 
 enum {
 	MACHINE_ABI = 4, FP = 11, SP = 15, RA = 14, RA_OFFSET = 0, SP_OFFSET = -160, CFA_SCALE = 8, CFA_BIAS = 160,
-	CONTEXT_AT = 160 + 8 + 128 /* after the caller's register area, the code and siginfo */
+	CALL_SIZE = 6, CONTEXT_AT = 160 + 8 + 128 /* after the caller's register area, the code and siginfo */
 };
 
 static const uint8_t trampoline[] = { 0x0a, 0xad }; /* svc 173 */
@@ -142,6 +162,7 @@ static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t
 
 static uintptr_t without_signature(uintptr_t address) { return address; }
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+static bool ends_call(const uint8_t *end) { return end != NULL; } /* there are many forms of it */
 
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
@@ -167,9 +188,10 @@ struct value {
 	bool deref;
 };
 
-enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_NONE, RULE_DAMAGED };
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_DAMAGED };
 
-/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. */
+/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT: there is none,
+   for a library has put the return address on the stack. */
 struct rule {
 	enum rule_kind kind;
 	struct value cfa, ra, fp;
@@ -226,6 +248,7 @@ struct section {
 	const uint8_t *start, *index, *rows;
 	uint32_t functions, rows_size;
 	uintptr_t origin; /* where the section would be if its numbers were right for the place of the code */
+	uintptr_t code_start, code_end; /* code that can be read */
 	uint8_t version, entry_size;
 	bool is_relative; /* a function's start counts from its own field */
 };
@@ -261,7 +284,7 @@ static bool open_section(const uint8_t *bytes, size_t size, uintptr_t origin, st
 	bytes += sizeof header + header.auxiliary_size;
 	*section = (struct section){ .start = bytes - sizeof header - header.auxiliary_size, .index = bytes + header.index_at,
 		.rows = bytes + header.rows_at, .functions = header.functions, .rows_size = header.rows_size, .origin = origin,
-		.version = header.version, .entry_size = (uint8_t)entry_size, .is_relative = header.flags & FLAG_RELATIVE };
+		.version = header.version, .entry_size = (uint8_t)entry_size, .is_relative = (header.flags & FLAG_RELATIVE) != 0 };
 	return true;
 }
 
@@ -284,23 +307,28 @@ static inline uintptr_t function_start(const struct section *section, const uint
 	return from + (section->version == 3 ? load64(entry) : (uint64_t)(int32_t)load32(entry));
 }
 
+static bool is_after_call(const struct section *section, uintptr_t pc)
+{
+	return pc > section->code_end || pc - CALL_SIZE < section->code_start || ends_call((const uint8_t *)pc);
+}
+
 /* An index that is not in order leads to a wrong entry, which does not contain the PC, or to a wrong rule; to nothing worse. */
 static enum rule_kind find_function(const struct section *section, uintptr_t pc, struct function *function)
 {
-	const uint8_t *entry = section->index;
+	const uint8_t *entry;
 	uint32_t low = 0, high = section->functions, at;
 
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
 
-		if (function_start(section, entry + (size_t)middle * section->entry_size) <= pc)
+		if (function_start(section, section->index + (size_t)middle * section->entry_size) <= pc)
 			low = middle + 1;
 		else
 			high = middle;
 	}
 	if (low == 0)
 		return RULE_NONE;
-	entry += (size_t)(low - 1) * section->entry_size;
+	entry = section->index + (size_t)(low - 1) * section->entry_size;
 	function->offset = pc - function_start(section, entry);
 	function->size = load32(entry + (section->version == 3 ? 8 : 4));
 	if (function->offset >= function->size)
@@ -426,8 +454,11 @@ static enum rule_kind read_flexible(const struct words *words, struct rule *rule
 	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
 }
 
-static void find_rule(const struct section *section, uintptr_t pc, struct rule *rule)
+/* The rule of a return address is that of the call before it. Before an address that a library has put on the stack, as makecontext()
+   does, there is no call: that function has no caller, unless it is the one that signal handlers return to. */
+static void find_rule(const struct section *section, uintptr_t pc, bool is_return, struct rule *rule)
 {
+	bool is_put = is_return && !is_after_call(section, pc);
 	struct function function;
 	struct words words;
 	uint8_t info;
@@ -435,7 +466,7 @@ static void find_rule(const struct section *section, uintptr_t pc, struct rule *
 	rule->cfa = rule->fp = rule->ra = (struct value){ .base = KEPT };
 	if (RA_OFFSET)
 		rule->ra = (struct value){ .base = BASE_CFA, .offset = RA_OFFSET, .deref = true };
-	rule->kind = find_function(section, pc, &function);
+	rule->kind = find_function(section, is_return && !is_put ? pc - 1 : pc, &function);
 	if (rule->kind == RULE)
 		rule->kind = find_row(&function, &words, &info);
 	if (rule->kind != RULE)
@@ -446,8 +477,8 @@ static void find_rule(const struct section *section, uintptr_t pc, struct rule *
 		rule->kind = read_flexible(&words, rule);
 	else
 		rule->kind = read_default(&words, info, section->version, rule);
-	if (rule->kind == RULE && function.is_signal)
-		rule->kind = RULE_SIGNAL;
+	if (rule->kind == RULE)
+		rule->kind = function.is_signal ? RULE_SIGNAL : is_put ? RULE_PUT : RULE;
 }
 
 /* --- Objects ---------------------------------------------------------------------------------------------------------------------- */
@@ -463,7 +494,7 @@ struct object {
 	struct section section;
 };
 
-enum { NOT_CACHED = 1 };
+enum { NOT_CACHED = 1, PAGE = 4096, MOST_PAGES = 1024 };
 
 /* struct dl_find_object of glibc 2.35, for older headers. */
 struct loaded_object {
@@ -479,6 +510,12 @@ struct loaded_object {
 __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object *found) __asm__("_dl_find_object");
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
+
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. */
+static bool is_readable(uintptr_t at)
+{
+	return system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
+}
 
 /* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
 static const uint8_t *segment_bytes(const struct object *object, const ElfW(Phdr) *part)
@@ -498,7 +535,7 @@ static bool is_code(const struct object *object, uintptr_t pc)
 	for (unsigned number = 0; number < object->header_count; number++) {
 		const ElfW(Phdr) *load = &object->headers[number];
 
-		if (load->p_type == PT_LOAD && (load->p_flags & PF_X) && pc - (object->bias + load->p_vaddr) < load->p_memsz)
+		if (load->p_type == PT_LOAD && (load->p_flags & (PF_R | PF_X)) == (PF_R | PF_X) && pc - (object->bias + load->p_vaddr) < load->p_memsz)
 			return true;
 	}
 	return false;
@@ -553,7 +590,7 @@ static uint64_t identity_of(const struct object *object)
 /* Sets everything but the identity. Returns false if the headers describe no such object. */
 static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
 {
-	const ElfW(Phdr) *part = NULL;
+	const ElfW(Phdr) *part = NULL, *code = NULL;
 
 	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
 	for (unsigned number = 0; number < count; number++) {
@@ -564,6 +601,8 @@ static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned 
 				object->start = bias + header->p_vaddr;
 			if (bias + header->p_vaddr + header->p_memsz > object->end)
 				object->end = bias + header->p_vaddr + header->p_memsz;
+			if ((header->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
+				code = header;
 		} else if (header->p_type == PT_GNU_SFRAME) {
 			part = header;
 		}
@@ -572,16 +611,41 @@ static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned 
 		const uint8_t *bytes = segment_bytes(object, part);
 
 		object->has = bytes && open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
+		object->section.code_start = code ? bias + code->p_vaddr : UINTPTR_MAX;
+		object->section.code_end = code ? bias + code->p_vaddr + code->p_filesz : 0;
 	}
 	return object->start < object->end;
 }
 
-static bool describe_at(struct object *object, uintptr_t start, uintptr_t bias)
+/* Are these the headers of an object, of which one says that they are here? */
+static bool has_itself(const ElfW(Phdr) *headers, size_t size, uintptr_t bias, uint64_t offset)
+{
+	for (const ElfW(Phdr) *load = headers; load < headers + size / sizeof *headers; load++)
+		if (load->p_type == PT_LOAD && offset >= load->p_offset && offset - load->p_offset + size <= load->p_filesz &&
+		    bias + load->p_vaddr + (offset - load->p_offset) == (uintptr_t)headers)
+			return true;
+	return false;
+}
+
+/* `start`: of an object's first segment, which begins with the ELF header. The program headers are in it, or in a later segment, whose
+   bytes are farther apart in memory than in the file: by whole pages. */
+static bool describe_at(struct object *object, uintptr_t start, uintptr_t end, uintptr_t bias)
 {
 	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)start;
+	size_t size = (size_t)file->e_phnum * sizeof(ElfW(Phdr));
+	uintptr_t at = start + file->e_phoff;
 
-	return memcmp(file->e_ident, ELFMAG, SELFMAG) == 0 && file->e_phentsize == sizeof(ElfW(Phdr)) &&
-	       describe(object, (const ElfW(Phdr) *)(start + file->e_phoff), file->e_phnum, bias);
+	if (memcmp(file->e_ident, ELFMAG, SELFMAG) != 0 || file->e_phentsize != sizeof(ElfW(Phdr)) || file->e_phoff % 8 != 0)
+		return false;
+	for (int pages = 0; pages < MOST_PAGES && at < end && size <= end - at; pages++, at += PAGE) {
+		const ElfW(Phdr) *headers = (const ElfW(Phdr) *)at;
+
+		if (at + size > start + PAGE && !(is_readable(at) && is_readable(at + size - 8)))
+			continue;
+		if (has_itself(headers, size, bias, file->e_phoff))
+			return describe(object, headers, file->e_phnum, bias);
+	}
+	return false;
 }
 
 /* The program itself, whose headers the kernel says. A program without an interpreter is static: this code is in it. */
@@ -653,7 +717,7 @@ static bool find_in_list(uintptr_t pc, struct object *object)
 		return true;
 	list = loader_list(object);
 	for (map = list ? list->r_map : NULL; map; map = next_pinned(list, map))
-		if (map->l_addr && describe_at(object, map->l_addr, map->l_addr) && pc >= object->start && pc < object->end)
+		if (map->l_addr && describe_at(object, map->l_addr, UINTPTR_MAX, map->l_addr) && pc >= object->start && pc < object->end)
 			return true;
 	return false;
 }
@@ -664,17 +728,16 @@ static bool find_object(uintptr_t pc, struct object *object)
 {
 	struct loaded_object found;
 
-	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0)
-		return find_in_list(pc, object);
-	if (!describe_at(object, (uintptr_t)found.start, found.map->l_addr))
-		return false;
+	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0 ||
+	    !describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
+		return find_in_list(pc, object); /* in a static program, where glibc gives the place of its code */
 	object->identity = is_pinned(found.map, (uintptr_t)found.start) ? 0 : identity_of(object);
 	return true;
 }
 
 /* --- Memory ----------------------------------------------------------------------------------------------------------------------- */
 
-enum { PAGE = 4096, FARTHEST = 64 * PAGE, FARTHEST_TOP = 16 * PAGE, RED_ZONE = 128 };
+enum { FARTHEST = 64 * PAGE, FARTHEST_TOP = 16 * PAGE, RED_ZONE = 128 };
 
 /* What is known to be readable of this thread's own stack: it stays so as long as the thread lives, and this variable lives no longer. */
 static __thread struct { uintptr_t low, high; } own_stack __attribute__((tls_model("initial-exec")));
@@ -689,12 +752,6 @@ struct walker {
 	unsigned met;
 	struct object objects[8];
 };
-
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. */
-static bool is_readable(uintptr_t page)
-{
-	return system_call(SYS_rt_sigprocmask, -1, page, 0, 8) != -EFAULT;
-}
 
 static inline bool is_known(const struct walker *walker, uintptr_t at)
 {
@@ -791,34 +848,36 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	return object;
 }
 
-static void rule_in(const struct object *object, uintptr_t pc, struct rule *rule)
+static void rule_in(const struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
 {
 	if (object && object->has == HAS_SECTION)
-		find_rule(&object->section, pc, rule);
+		find_rule(&object->section, pc, is_return, rule);
 	else
 		rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 }
 
-/* The rule of a PC that is in the cache for no pinned object. */
-__attribute__((noinline)) static packed_rule look_up(struct walker *walker, uintptr_t pc, uint64_t found, packed_rule packed)
+/* The rule of the walker's frame if the cache has none for its PC in a pinned object. `key`: that of the cache for such an object;
+   `found`, `packed`: what is there. */
+__attribute__((noinline)) static packed_rule look_up(struct walker *walker, uintptr_t key, uint64_t found, packed_rule packed)
 {
-	struct object *object = meet(walker, pc);
-	unsigned index = cache_index(pc);
+	struct object *object = meet(walker, walker->pc - !walker->is_exact);
+	unsigned index = cache_index(key);
 	struct rule rule;
 
 	if (object && object->identity > NOT_CACHED && found == object->identity)
 		return packed;
-	rule_in(object, pc, &rule);
+	rule_in(object, walker->pc, !walker->is_exact, &rule);
 	packed = pack(&rule);
 	if (object && object->identity != NOT_CACHED) {
-		atomic_store_explicit(&cache[index].key, pc ^ object->identity ^ spread(packed), memory_order_relaxed);
+		atomic_store_explicit(&cache[index].key, key ^ object->identity ^ spread(packed), memory_order_relaxed);
 		atomic_store_explicit(&cache[index].rule, packed, memory_order_relaxed);
 	}
 	return packed;
 }
 
-static inline packed_rule rule_of(struct walker *walker, uintptr_t pc)
+static inline packed_rule rule_of(struct walker *walker)
 {
+	uintptr_t pc = walker->pc - !walker->is_exact;
 	unsigned index = cache_index(pc);
 	uint64_t key = atomic_load_explicit(&cache[index].key, memory_order_relaxed);
 	packed_rule packed = atomic_load_explicit(&cache[index].rule, memory_order_relaxed);
@@ -945,18 +1004,15 @@ static int guess(struct walker *walker, uintptr_t *cfa)
 /* The step of a frame whose rule is not a packed one. */
 __attribute__((noinline)) static int rare_step(struct walker *walker, packed_rule packed, uintptr_t *cfa)
 {
-	uintptr_t pc = walker->pc - !walker->is_exact;
-	struct object *object;
 	struct rule rule;
 
 	if ((packed & PACKED_KIND) == PACKED_OUTERMOST)
 		return SFRAME_OUTERMOST;
-	object = meet(walker, pc);
-	rule_in(object, pc, &rule);
+	rule_in(meet(walker, walker->pc - !walker->is_exact), walker->pc, !walker->is_exact, &rule);
 	if (rule.kind == RULE_DAMAGED)
 		return SFRAME_DAMAGED;
 	if (rule.kind != RULE_NONE)
-		return rule.kind == RULE_OUTERMOST ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
+		return rule.kind == RULE_OUTERMOST || rule.kind == RULE_PUT ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
 	if (is_trampoline(walker))
 		return go_to_interrupted(walker, walker->sp + CONTEXT_AT);
 	return guess(walker, cfa);
@@ -965,7 +1021,7 @@ __attribute__((noinline)) static int rare_step(struct walker *walker, packed_rul
 /* Goes to the caller's frame. `cfa`: set if it is known. */
 static inline int step(struct walker *walker, uintptr_t *cfa)
 {
-	packed_rule rule = rule_of(walker, walker->pc - !walker->is_exact);
+	packed_rule rule = rule_of(walker);
 	uintptr_t sp, at;
 
 	walker->is_guess = false;
