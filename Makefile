@@ -50,7 +50,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
+    pkg-config:pkgconf node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
     createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
     zstd:zstd unzip:unzip xz:xz-utils go:golang-go
 

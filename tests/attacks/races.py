@@ -290,6 +290,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "link": ("a file: link", "a directory: link --install"),
     "lookup": ("a FIFO: lookup",),
     "merge": ("a directory: merge -o",),
+    "preload": "runs the user's own command; --detached writes as add-section does",
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
     "register": ("a FIFO: register",),
     "remove": ("ownership lost: add-section in place", "a directory: add-section in place", "a FIFO: add-section in place"),
