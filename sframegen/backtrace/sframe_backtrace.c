@@ -218,7 +218,7 @@ static packed_rule pack(const struct rule *rule)
 		return rule->kind == RULE_NONE ? PACKED_NONE : PACKED_OUTERMOST;
 	if (rule->kind != RULE || cfa->deref || (cfa->base != SP && cfa->base != FP) || !fits(cfa->offset, 24))
 		return PACKED_OTHER;
-	if (ra->base != BASE_CFA || !ra->deref || !fits(ra->offset, 16) || (RA_OFFSET && ra->offset != RA_OFFSET))
+	if (ra->base != BASE_CFA || !ra->deref || !fits(ra->offset, 16) || (RA_OFFSET != 0 && ra->offset != RA_OFFSET))
 		return PACKED_OTHER;
 	if (fp->base != KEPT && (fp->base != BASE_CFA || !fp->deref || !fits(fp->offset, 16)))
 		return PACKED_OTHER;
