@@ -27,6 +27,9 @@
 #define PT_GNU_SFRAME 0x6474e554
 #endif
 
+/* What is readable may still be what the sanitizers watch: other functions' frames. */
+#define WITHOUT_SANITIZERS __attribute__((no_sanitize("address", "thread")))
+
 /* --- Machines ---------------------------------------------------------------------------------------------------------------------
    Registers have DWARF's numbers. All that differs between machines is here. */
 
@@ -511,10 +514,10 @@ __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
 
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. */
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none. */
 static bool is_readable(uintptr_t at)
 {
-	return system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
+	return at != 0 && system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
 }
 
 /* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
@@ -815,8 +818,7 @@ static void keep_own_stack(struct walker *walker)
 		own_stack.low = walker->low;
 }
 
-/* Not for the sanitizers: a stack has bytes that only its functions may read by their names. */
-__attribute__((no_sanitize("address", "thread"))) static inline uintptr_t load(uintptr_t at) { return *(const volatile uintptr_t *)at; }
+WITHOUT_SANITIZERS static inline uintptr_t load(uintptr_t at) { return *(const volatile uintptr_t *)at; }
 
 /* --- The cache --------------------------------------------------------------------------------------------------------------------
    An entry is a rule and {PC ^ identity ^ hash of the rule}. Words of two writers do not fit together, so nobody waits for anybody, and
@@ -964,19 +966,21 @@ static int apply(struct walker *walker, const struct rule *rule, uintptr_t *cfa)
 }
 
 /* The code that a signal handler returns to needs no rule: it is known by its bytes. */
-static bool is_trampoline(struct walker *walker)
+WITHOUT_SANITIZERS static bool is_trampoline(uintptr_t pc)
 {
-	uintptr_t last = walker->pc + sizeof trampoline - 1;
-	struct walker code = { .sp = UINTPTR_MAX };
+	const volatile uint8_t *code = (const volatile uint8_t *)pc;
+	size_t at = 0;
 
-	(void)walker;
-	return reach(&code, walker->pc & -(uintptr_t)8) && reach(&code, last & -(uintptr_t)8) &&
-	       memcmp((const void *)walker->pc, trampoline, sizeof trampoline) == 0;
+	if (!is_readable(pc & -(uintptr_t)8) || !is_readable((pc + sizeof trampoline - 1) & -(uintptr_t)8))
+		return false;
+	while (at < sizeof trampoline && code[at] == trampoline[at])
+		at++;
+	return at == sizeof trampoline;
 }
 
 enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer to a frame farther up may lead to another stack */
 
-/* A frame pointer, unless it is anything else: the frame that it points to has to be near, and to return to code. */
+/* A frame pointer, unless it is anything else: the frame that it points to has to be near, and to return to code after a call. */
 static int guess(struct walker *walker, uintptr_t *cfa)
 {
 	uintptr_t record = walker->fp, fp, ra;
@@ -986,10 +990,8 @@ static int guess(struct walker *walker, uintptr_t *cfa)
 		return SFRAME_NO_RULE;
 	fp = load(record);
 	ra = without_signature(load(record + 8));
-	if (ra == 0)
-		return SFRAME_OUTERMOST;
 	object = meet(walker, ra - 1);
-	if (!object || !is_code(object, ra - 1))
+	if (!object || !is_code(object, ra - 1) || !is_code(object, ra - CALL_SIZE) || !ends_call((const uint8_t *)ra))
 		return SFRAME_NO_RULE;
 	*cfa = record + 16;
 	walker->pc = ra;
@@ -1013,7 +1015,7 @@ __attribute__((noinline)) static int rare_step(struct walker *walker, packed_rul
 		return SFRAME_DAMAGED;
 	if (rule.kind != RULE_NONE)
 		return rule.kind == RULE_OUTERMOST || rule.kind == RULE_PUT ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
-	if (is_trampoline(walker))
+	if (is_trampoline(walker->pc))
 		return go_to_interrupted(walker, walker->sp + CONTEXT_AT);
 	return guess(walker, cfa);
 }
