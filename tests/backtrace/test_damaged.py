@@ -36,7 +36,7 @@ def test_no_damage_is_read(tmp_path: Path, sections: list[Path], seed: str) -> N
     program = tmp_path / "hostile"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(["gcc", *flags, *INCLUDE, PROGRAMS / "hostile.c", "-o", program], check=True)
-    command = [program, str(ROUNDS), seed, *map(str, sections)]
+    command: list[str | Path] = [program, str(ROUNDS), seed, *sections]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     opened, rules, walks, frames = (int(part.split()[0]) for part in done.stdout.split(";")[0].split(","))
