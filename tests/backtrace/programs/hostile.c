@@ -92,12 +92,12 @@ static void walk_with(struct object *object, uint8_t *stack, size_t code_size)
 	int count;
 
 	fill_stack(stack, object->start, code_size);
-	walker.pc = object->start + below(code_size);
-	walker.sp = (uintptr_t)stack + (below(STACK) & ~7ull);
-	walker.fp = below(3) ? (uintptr_t)stack + (below(STACK) & ~7ull) : next();
+	walker.now.pc = object->start + below(code_size);
+	walker.now.sp = (uintptr_t)stack + (below(STACK) & ~7ull);
+	walker.now.fp = below(3) ? (uintptr_t)stack + (below(STACK) & ~7ull) : next();
 	if (below(16) == 0)
-		walker.sp = next();
-	walker.is_exact = below(2);
+		walker.now.sp = next();
+	walker.now.flags = below(2) ? SFRAME_EXACT : 0;
 	count = walk(&walker, NULL, frames, 64, &end);
 	if (count < 1 || count > 64 || (count < 64 && end == SFRAME_FULL))
 		abort();
