@@ -27,6 +27,9 @@
 #define PT_GNU_SFRAME 0x6474e554
 #endif
 
+/* What is readable may still be what the sanitizers watch: other functions' frames. */
+#define WITHOUT_SANITIZERS __attribute__((no_sanitize("address", "thread")))
+
 /* --- Machines ---------------------------------------------------------------------------------------------------------------------
    Registers have DWARF's numbers. All that differs between machines is here. */
 
@@ -511,10 +514,10 @@ __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
 
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. */
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none. */
 static bool is_readable(uintptr_t at)
 {
-	return system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
+	return at != 0 && system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
 }
 
 /* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
@@ -742,20 +745,29 @@ enum { FARTHEST = 64 * PAGE, FARTHEST_TOP = 16 * PAGE, RED_ZONE = 128 };
 /* What is known to be readable of this thread's own stack: it stays so as long as the thread lives, and this variable lives no longer. */
 static __thread struct { uintptr_t low, high; } own_stack __attribute__((tls_model("initial-exec")));
 
-/* The state of a walk: a frame's registers, what can be read, and the objects that were met last. */
-struct walker {
+/* A frame of a walk, and what is known there: the memory from `low` to `high` can be read, and rules of the object with this identity
+   hold. */
+struct position {
 	uintptr_t pc, sp, fp;
-	const ucontext_t *registers; /* all of the frame's, if it was interrupted */
-	bool is_exact, is_guess;
-	uintptr_t low, high; /* this memory can be read */
-	uintptr_t first_page;
-	unsigned met;
-	struct object objects[8];
+	uintptr_t low, high;
+	uint64_t identity;
+	unsigned flags; /* SFRAME_EXACT, SFRAME_GUESS */
 };
 
-static inline bool is_known(const struct walker *walker, uintptr_t at)
+struct walker {
+	struct position now;
+	const ucontext_t *registers; /* all of the frame's, if it was interrupted */
+	uintptr_t first_page;
+	uintptr_t cfa; /* what step() found */
+	unsigned met;
+	struct object objects[8]; /* the last that were met */
+};
+
+static inline bool is_exact(const struct walker *walker) { return walker->now.flags & SFRAME_EXACT; }
+
+static inline bool is_known(const struct position *now, uintptr_t at)
 {
-	return at - walker->low < walker->high - walker->low && at % 8 == 0;
+	return at - now->low < now->high - now->low && at % 8 == 0;
 }
 
 static bool in_own_stack(uintptr_t at) { return own_stack.low != 0 && at >= own_stack.low && at < own_stack.high; }
@@ -768,25 +780,25 @@ __attribute__((noinline)) static bool reach(struct walker *walker, uintptr_t at)
 
 	if (at % 8 != 0)
 		return false;
-	if (in_own_stack(at) && at >= walker->sp - RED_ZONE) {
-		walker->low = (walker->sp - RED_ZONE) & -(uintptr_t)PAGE;
-		walker->low = walker->low < own_stack.low ? own_stack.low : walker->low;
-		walker->high = own_stack.high;
+	if (in_own_stack(at) && at >= walker->now.sp - RED_ZONE) {
+		walker->now.low = (walker->now.sp - RED_ZONE) & -(uintptr_t)PAGE;
+		walker->now.low = walker->now.low < own_stack.low ? own_stack.low : walker->now.low;
+		walker->now.high = own_stack.high;
 		return true;
 	}
-	if (page - walker->high < FARTHEST) {
-		while (walker->high <= page && is_readable(walker->high)) {
-			walker->high += PAGE;
-			if (in_own_stack(walker->high))
-				walker->high = own_stack.high;
+	if (page - walker->now.high < FARTHEST) {
+		while (walker->now.high <= page && is_readable(walker->now.high)) {
+			walker->now.high += PAGE;
+			if (in_own_stack(walker->now.high))
+				walker->now.high = own_stack.high;
 		}
-		if (page < walker->high)
+		if (page < walker->now.high)
 			return true;
 	}
 	if (!is_readable(page))
 		return false;
-	walker->low = page;
-	walker->high = page + PAGE;
+	walker->now.low = page;
+	walker->now.high = page + PAGE;
 	return true;
 }
 
@@ -796,27 +808,26 @@ static void keep_own_stack(struct walker *walker)
 {
 	uintptr_t tops[] = { thread_pointer(), getauxval(AT_RANDOM) };
 
-	if (walker->low > walker->first_page)
+	if (walker->now.low > walker->first_page)
 		return; /* there is a gap in what is known */
 	for (unsigned number = 0; number < 2 && own_stack.low == 0; number++) {
 		uintptr_t top = tops[number];
 
-		if (top < walker->low || top - walker->low >= walker->high - walker->low + FARTHEST_TOP)
+		if (top < walker->now.low || top - walker->now.low >= walker->now.high - walker->now.low + FARTHEST_TOP)
 			continue;
-		while (walker->high <= top && is_readable(walker->high))
-			walker->high += PAGE;
-		if (walker->high <= top)
+		while (walker->now.high <= top && is_readable(walker->now.high))
+			walker->now.high += PAGE;
+		if (walker->now.high <= top)
 			continue;
-		own_stack.high = walker->high;
+		own_stack.high = walker->now.high;
 		atomic_signal_fence(memory_order_seq_cst); /* a handler that comes now finds no range yet */
-		own_stack.low = walker->low;
+		own_stack.low = walker->now.low;
 	}
-	if (walker->high == own_stack.high && walker->low < own_stack.low)
-		own_stack.low = walker->low;
+	if (walker->now.high == own_stack.high && walker->now.low < own_stack.low)
+		own_stack.low = walker->now.low;
 }
 
-/* Not for the sanitizers: a stack has bytes that only its functions may read by their names. */
-__attribute__((no_sanitize("address", "thread"))) static inline uintptr_t load(uintptr_t at) { return *(const volatile uintptr_t *)at; }
+WITHOUT_SANITIZERS static inline uintptr_t load(uintptr_t at) { return *(const volatile uintptr_t *)at; }
 
 /* --- The cache --------------------------------------------------------------------------------------------------------------------
    An entry is a rule and {PC ^ identity ^ hash of the rule}. Words of two writers do not fit together, so nobody waits for anybody, and
@@ -856,34 +867,45 @@ static void rule_in(const struct object *object, uintptr_t pc, bool is_return, s
 		rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 }
 
-/* The rule of the walker's frame if the cache has none for its PC in a pinned object. `key`: that of the cache for such an object;
-   `found`, `packed`: what is there. */
-__attribute__((noinline)) static packed_rule look_up(struct walker *walker, uintptr_t key, uint64_t found, packed_rule packed)
-{
-	struct object *object = meet(walker, walker->pc - !walker->is_exact);
-	unsigned index = cache_index(key);
-	struct rule rule;
+/* What the cache has for a PC. It is right if `owner` is 0, a pinned object, or the identity of an object that is loaded now: then the PC
+   is in that object, because it was when the rule was found there. */
+struct cached {
+	packed_rule rule;
+	uint64_t owner;
+};
 
-	if (object && object->identity > NOT_CACHED && found == object->identity)
-		return packed;
-	rule_in(object, walker->pc, !walker->is_exact, &rule);
-	packed = pack(&rule);
+static inline struct cached read_cache(uintptr_t pc)
+{
+	unsigned index = cache_index(pc);
+	uint64_t key = atomic_load_explicit(&cache[index].key, memory_order_relaxed);
+	packed_rule rule = atomic_load_explicit(&cache[index].rule, memory_order_relaxed);
+
+	return (struct cached){ .rule = rule, .owner = key ^ spread(rule) ^ pc };
+}
+
+static packed_rule look_up(struct walker *walker, struct rule *rule)
+{
+	uintptr_t pc = walker->now.pc - !is_exact(walker);
+	struct cached found = read_cache(pc);
+	struct object *object;
+	unsigned index = cache_index(pc);
+	packed_rule packed;
+
+	if (found.owner == 0 && (found.rule & PACKED_KIND) != PACKED_OTHER)
+		return found.rule;
+	object = meet(walker, pc);
+	if (object && object->identity > NOT_CACHED) {
+		walker->now.identity = object->identity;
+		if (found.owner == object->identity && (found.rule & PACKED_KIND) != PACKED_OTHER)
+			return found.rule;
+	}
+	rule_in(object, walker->now.pc, !is_exact(walker), rule);
+	packed = pack(rule);
 	if (object && object->identity != NOT_CACHED) {
-		atomic_store_explicit(&cache[index].key, key ^ object->identity ^ spread(packed), memory_order_relaxed);
+		atomic_store_explicit(&cache[index].key, pc ^ object->identity ^ spread(packed), memory_order_relaxed);
 		atomic_store_explicit(&cache[index].rule, packed, memory_order_relaxed);
 	}
 	return packed;
-}
-
-static inline packed_rule rule_of(struct walker *walker)
-{
-	uintptr_t pc = walker->pc - !walker->is_exact;
-	unsigned index = cache_index(pc);
-	uint64_t key = atomic_load_explicit(&cache[index].key, memory_order_relaxed);
-	packed_rule packed = atomic_load_explicit(&cache[index].rule, memory_order_relaxed);
-	uint64_t found = key ^ spread(packed) ^ pc;
-
-	return found == 0 ? packed : look_up(walker, pc, found, packed);
 }
 
 /* --- Steps ------------------------------------------------------------------------------------------------------------------------ */
@@ -893,9 +915,9 @@ enum { GOES_ON = -1 }; /* else an sframe_end */
 static bool register_of(const struct walker *walker, unsigned number, uintptr_t *value)
 {
 	if (number == SP)
-		*value = walker->sp;
+		*value = walker->now.sp;
 	else if (number == FP)
-		*value = walker->fp;
+		*value = walker->now.fp;
 	else
 		return walker->registers && saved_register(walker->registers, number, value);
 	return true;
@@ -908,7 +930,7 @@ static int evaluate(struct walker *walker, const struct value *from, uintptr_t c
 	if (from->base != BASE_CFA && !register_of(walker, from->base, &base))
 		return SFRAME_NO_RULE;
 	base += (uintptr_t)(intptr_t)from->offset;
-	if (from->deref && !is_known(walker, base) && !reach(walker, base))
+	if (from->deref && !is_known(&walker->now, base) && !reach(walker, base))
 		return SFRAME_UNREADABLE;
 	*value = from->deref ? load(base) : base;
 	return GOES_ON;
@@ -920,14 +942,14 @@ static int go_to_interrupted(struct walker *walker, uintptr_t at)
 	const ucontext_t *context = (const ucontext_t *)at;
 
 	for (uintptr_t word = at; word < at + offsetof(ucontext_t, uc_sigmask); word += 8)
-		if (!is_known(walker, word) && !reach(walker, word))
+		if (!is_known(&walker->now, word) && !reach(walker, word))
 			return SFRAME_UNREADABLE;
 	walker->registers = context;
-	walker->pc = saved_pc(context);
-	saved_register(context, SP, &walker->sp);
-	saved_register(context, FP, &walker->fp);
-	walker->is_exact = true;
-	return walker->pc == 0 ? SFRAME_OUTERMOST : GOES_ON;
+	walker->now.pc = saved_pc(context);
+	saved_register(context, SP, &walker->now.sp);
+	saved_register(context, FP, &walker->now.fp);
+	walker->now.flags = SFRAME_EXACT;
+	return walker->now.pc == 0 ? SFRAME_OUTERMOST : GOES_ON;
 }
 
 static int apply(struct walker *walker, const struct rule *rule, uintptr_t *cfa)
@@ -950,125 +972,142 @@ static int apply(struct walker *walker, const struct rule *rule, uintptr_t *cfa)
 	sp = *cfa + (uintptr_t)SP_OFFSET;
 	ra = without_signature(ra);
 	if (rule->kind == RULE_SIGNAL) {
-		end = go_to_interrupted(walker, walker->sp + CONTEXT_AT);
-		return end == GOES_ON && walker->pc != ra ? SFRAME_NO_RULE : end;
+		end = go_to_interrupted(walker, walker->now.sp + CONTEXT_AT);
+		return end == GOES_ON && walker->now.pc != ra ? SFRAME_NO_RULE : end;
 	}
-	if (sp < walker->sp || (sp == walker->sp && !walker->is_exact))
+	if (sp < walker->now.sp || (sp == walker->now.sp && !is_exact(walker)))
 		return SFRAME_NOT_ASCENDING;
-	walker->pc = ra;
-	walker->sp = sp;
-	walker->fp = fp;
+	walker->now.pc = ra;
+	walker->now.sp = sp;
+	walker->now.fp = fp;
+	walker->now.flags = 0;
 	walker->registers = NULL;
-	walker->is_exact = false;
 	return ra == 0 ? SFRAME_OUTERMOST : GOES_ON;
 }
 
 /* The code that a signal handler returns to needs no rule: it is known by its bytes. */
-static bool is_trampoline(struct walker *walker)
+WITHOUT_SANITIZERS static bool is_trampoline(uintptr_t pc)
 {
-	uintptr_t last = walker->pc + sizeof trampoline - 1;
-	struct walker code = { .sp = UINTPTR_MAX };
+	const volatile uint8_t *code = (const volatile uint8_t *)pc;
+	size_t at = 0;
 
-	(void)walker;
-	return reach(&code, walker->pc & -(uintptr_t)8) && reach(&code, last & -(uintptr_t)8) &&
-	       memcmp((const void *)walker->pc, trampoline, sizeof trampoline) == 0;
+	if (!is_readable(pc & -(uintptr_t)8) || !is_readable((pc + sizeof trampoline - 1) & -(uintptr_t)8))
+		return false;
+	while (at < sizeof trampoline && code[at] == trampoline[at])
+		at++;
+	return at == sizeof trampoline;
 }
 
 enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer to a frame farther up may lead to another stack */
 
-/* A frame pointer, unless it is anything else: the frame that it points to has to be near, and to return to code. */
+/* A frame pointer, unless it is anything else: the frame that it points to has to be near, and to return to code after a call. */
 static int guess(struct walker *walker, uintptr_t *cfa)
 {
-	uintptr_t record = walker->fp, fp, ra;
+	uintptr_t record = walker->now.fp, fp, ra;
 	struct object *object;
 
-	if (MACHINE_ABI == 4 || record - walker->sp >= GUESS_REACH || record % 16 != 0 || !reach(walker, record) || !reach(walker, record + 8))
+	if (MACHINE_ABI == 4 || record - walker->now.sp >= GUESS_REACH || record % 16 != 0 || !reach(walker, record) || !reach(walker, record + 8))
 		return SFRAME_NO_RULE;
 	fp = load(record);
 	ra = without_signature(load(record + 8));
-	if (ra == 0)
-		return SFRAME_OUTERMOST;
 	object = meet(walker, ra - 1);
-	if (!object || !is_code(object, ra - 1))
+	if (!object || !is_code(object, ra - 1) || !is_code(object, ra - CALL_SIZE) || !ends_call((const uint8_t *)ra))
 		return SFRAME_NO_RULE;
 	*cfa = record + 16;
-	walker->pc = ra;
-	walker->sp = record + 16;
-	walker->fp = fp;
+	walker->now.pc = ra;
+	walker->now.sp = record + 16;
+	walker->now.fp = fp;
 	walker->registers = NULL;
-	walker->is_exact = false;
-	walker->is_guess = true;
+	walker->now.flags = SFRAME_GUESS;
 	return GOES_ON;
 }
 
-/* The step of a frame whose rule is not a packed one. */
-__attribute__((noinline)) static int rare_step(struct walker *walker, packed_rule packed, uintptr_t *cfa)
+static struct rule unpacked(packed_rule packed)
 {
-	struct rule rule;
+	struct rule rule = { .cfa = { .base = packed & PACKED_BASE_FP ? FP : SP, .offset = cfa_offset(packed) },
+		.ra = { .base = BASE_CFA, .offset = ra_offset(packed), .deref = true }, .fp = { .base = KEPT } };
 
-	if ((packed & PACKED_KIND) == PACKED_OUTERMOST)
+	if (packed & PACKED_FP_SAVED)
+		rule.fp = (struct value){ .base = BASE_CFA, .offset = fp_offset(packed), .deref = true };
+	return rule;
+}
+
+/* Any step to the caller's frame. */
+__attribute__((noinline)) static int step(struct walker *walker)
+{
+	uintptr_t *cfa = &walker->cfa;
+	struct rule rule;
+	packed_rule packed = look_up(walker, &rule);
+
+	*cfa = 0;
+	switch (packed & PACKED_KIND) {
+	case PACKED_RULE:
+		rule = unpacked(packed);
+		break;
+	case PACKED_OUTERMOST:
 		return SFRAME_OUTERMOST;
-	rule_in(meet(walker, walker->pc - !walker->is_exact), walker->pc, !walker->is_exact, &rule);
+	case PACKED_NONE:
+		return is_trampoline(walker->now.pc) ? go_to_interrupted(walker, walker->now.sp + CONTEXT_AT) : guess(walker, cfa);
+	default:
+		break;
+	}
 	if (rule.kind == RULE_DAMAGED)
 		return SFRAME_DAMAGED;
-	if (rule.kind != RULE_NONE)
-		return rule.kind == RULE_OUTERMOST || rule.kind == RULE_PUT ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
-	if (is_trampoline(walker))
-		return go_to_interrupted(walker, walker->sp + CONTEXT_AT);
-	return guess(walker, cfa);
+	return rule.kind == RULE_PUT ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
 }
 
-/* Goes to the caller's frame. `cfa`: set if it is known. */
-static inline int step(struct walker *walker, uintptr_t *cfa)
+/* The step of most frames: the rule is in the cache, and what it reads is known to be readable. Returns false for all others, which
+   step() does from the begin. */
+static inline bool quick_step(struct position *now, uintptr_t *cfa)
 {
-	packed_rule rule = rule_of(walker);
-	uintptr_t sp, at;
+	struct cached cached = read_cache(now->pc - 1);
+	packed_rule rule = cached.rule;
+	uintptr_t at = (rule & PACKED_BASE_FP ? now->fp : now->sp) + (uintptr_t)(intptr_t)cfa_offset(rule);
+	uintptr_t ra_at = at + (uintptr_t)(intptr_t)ra_offset(rule), fp_at = at + (uintptr_t)(intptr_t)fp_offset(rule), ra;
 
-	walker->is_guess = false;
-	if ((rule & PACKED_KIND) != PACKED_RULE)
-		return rare_step(walker, rule, cfa);
-	at = (rule & PACKED_BASE_FP ? walker->fp : walker->sp) + (uintptr_t)(intptr_t)cfa_offset(rule);
-	sp = at + (uintptr_t)SP_OFFSET;
-	if (sp <= walker->sp && (sp < walker->sp || !walker->is_exact))
-		return SFRAME_NOT_ASCENDING;
-	if (!is_known(walker, at + (uintptr_t)(intptr_t)ra_offset(rule)) && !reach(walker, at + (uintptr_t)(intptr_t)ra_offset(rule)))
-		return SFRAME_UNREADABLE;
-	walker->pc = without_signature(load(at + (uintptr_t)(intptr_t)ra_offset(rule)));
-	if (rule & PACKED_FP_SAVED) {
-		uintptr_t saved = at + (uintptr_t)(intptr_t)fp_offset(rule);
-
-		if (!is_known(walker, saved) && !reach(walker, saved))
-			return SFRAME_UNREADABLE;
-		walker->fp = load(saved);
-	}
+	if ((cached.owner != 0 && cached.owner != now->identity) || (rule & PACKED_KIND) != PACKED_RULE || now->flags != 0)
+		return false;
+	if (at + (uintptr_t)SP_OFFSET <= now->sp || !is_known(now, ra_at) || ((rule & PACKED_FP_SAVED) && !is_known(now, fp_at)))
+		return false;
+	ra = without_signature(load(ra_at));
+	if (ra == 0)
+		return false;
+	if (rule & PACKED_FP_SAVED)
+		now->fp = load(fp_at);
+	now->sp = at + (uintptr_t)SP_OFFSET;
+	now->pc = ra;
 	*cfa = at;
-	walker->sp = sp;
-	walker->is_exact = false;
-	walker->registers = NULL;
-	return walker->pc == 0 ? SFRAME_OUTERMOST : GOES_ON;
+	return true;
 }
 
-/* Writes the frames to one of the two arrays, the other one is NULL. */
-__attribute__((always_inline)) static inline int walk(struct walker *walker, void **pcs, struct sframe_frame *frames, int size, enum sframe_end *end)
+/* Writes the frames to one of the two arrays; the other one is NULL. A copy of the position, whose address nobody takes, stays in the
+   machine's registers. */
+__attribute__((always_inline)) static inline int walk(struct walker *walker, void **pcs, struct sframe_frame *frames, int size,
+						      enum sframe_end *end)
 {
+	struct position now;
 	int count = 0, state = GOES_ON;
 
-	walker->first_page = walker->low = (walker->sp - RED_ZONE) & -(uintptr_t)PAGE;
-	walker->high = walker->low;
+	walker->first_page = walker->now.low = walker->now.high = (walker->now.sp - RED_ZONE) & -(uintptr_t)PAGE;
+	now = walker->now;
 	while (state == GOES_ON && count < size) {
 		uintptr_t cfa = 0;
 
-		if (pcs) {
-			pcs[count] = (void *)walker->pc;
-			state = step(walker, &cfa);
-		} else {
-			frames[count].pc = (void *)walker->pc;
-			frames[count].flags = (walker->is_exact ? SFRAME_EXACT : 0u) | (walker->is_guess ? SFRAME_GUESS : 0u);
-			state = step(walker, &cfa);
-			frames[count].cfa = (void *)cfa;
+		if (pcs)
+			pcs[count] = (void *)now.pc;
+		else
+			frames[count] = (struct sframe_frame){ .pc = (void *)now.pc, .flags = now.flags };
+		if (!quick_step(&now, &cfa)) {
+			walker->now = now;
+			state = step(walker);
+			cfa = walker->cfa;
+			now = walker->now;
 		}
+		if (frames)
+			frames[count].cfa = (void *)cfa;
 		count++;
 	}
+	walker->now = now;
 	keep_own_stack(walker);
 	*end = state == GOES_ON ? SFRAME_FULL : (enum sframe_end)state;
 	return count;
@@ -1080,26 +1119,27 @@ __attribute__((always_inline)) static inline int walk(struct walker *walker, voi
 __attribute__((always_inline)) static inline void start_at_caller(struct walker *walker)
 {
 #if defined(__s390x__)
-	__asm__ volatile("lgr %0, %%r11" : "=d"(walker->fp));
+	__asm__ volatile("lgr %0, %%r11" : "=d"(walker->now.fp));
 #else
-	walker->fp = *(uintptr_t *)__builtin_frame_address(0);
+	walker->now.fp = *(uintptr_t *)__builtin_frame_address(0);
 #endif
-	walker->pc = without_signature((uintptr_t)__builtin_return_address(0));
-	walker->sp = (uintptr_t)__builtin_dwarf_cfa() + (uintptr_t)SP_OFFSET;
+	walker->now.pc = without_signature((uintptr_t)__builtin_return_address(0));
+	walker->now.sp = (uintptr_t)__builtin_dwarf_cfa() + (uintptr_t)SP_OFFSET;
 	walker->registers = NULL;
-	walker->is_exact = walker->is_guess = false;
+	walker->now.flags = 0;
 	walker->met = 0;
+	walker->now.identity = 0;
 }
 
 static void start_at_interrupted(struct walker *walker, const ucontext_t *context)
 {
-	walker->pc = saved_pc(context);
-	saved_register(context, SP, &walker->sp);
-	saved_register(context, FP, &walker->fp);
+	walker->now.pc = saved_pc(context);
+	saved_register(context, SP, &walker->now.sp);
+	saved_register(context, FP, &walker->now.fp);
 	walker->registers = context;
-	walker->is_exact = true;
-	walker->is_guess = false;
+	walker->now.flags = SFRAME_EXACT;
 	walker->met = 0;
+	walker->now.identity = 0;
 }
 
 __attribute__((noinline)) int sframe_backtrace(void **buffer, int size)

@@ -43,7 +43,18 @@ def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
 def test_header_is_cplusplus_too(tmp_path: Path) -> None:
     source = tmp_path / "a.cpp"
     source.write_text('#include "sframe_backtrace.h"\nint main() { void *a[2]; return sframe_backtrace(a, 2) < 0; }\n')
-    command = [needs("g++", "g++"), "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *INCLUDE, "-c", source, "-o"]
+    command: list[str | Path] = [
+        needs("g++", "g++"),
+        "-std=c++11",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        *INCLUDE,
+        "-c",
+        source,
+        "-o",
+    ]
     subprocess.run([*command, tmp_path / "a.o"], check=True)
 
 
