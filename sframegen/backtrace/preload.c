@@ -149,31 +149,26 @@ __attribute__((constructor)) static void start(void)
 
 enum { CHUNK = 32 }; /* frames on the stack at a time: that of a signal handler may be small */
 
-/* A caller's registers. It is passed by value: of a function that has a walker of its own, the last call would not be a jump. */
-struct caller {
-	uintptr_t pc, sp, fp;
-};
-
-__attribute__((always_inline)) static inline struct caller this_caller(void)
+/* The caller of an exported function. It is passed by value: of a function that has a walker of its own, the last call would not be a
+   jump. */
+__attribute__((always_inline)) static inline struct position this_caller(void)
 {
 	struct walker walker;
 
+	walker.now = (struct position){ .flags = 0 };
 	start_at_caller(&walker);
-	return (struct caller){ .pc = walker.pc, .sp = walker.sp, .fp = walker.fp };
+	return walker.now;
 }
 
-static void start_at(struct walker *walker, struct caller caller)
+static void start_at(struct walker *walker, struct position caller)
 {
-	walker->pc = caller.pc;
-	walker->sp = caller.sp;
-	walker->fp = caller.fp;
+	walker->now = caller;
 	walker->registers = NULL;
-	walker->is_exact = walker->is_guess = false;
 	walker->met = 0;
 }
 
 /* Returns the number of frames if they are all that there are, or fill the buffer; else -1 - their number. */
-__attribute__((noinline)) static int answer(struct caller caller, void **buffer, int size)
+__attribute__((noinline)) static int answer(struct position caller, void **buffer, int size)
 {
 	struct sframe_frame frames[CHUNK];
 	enum sframe_end end = SFRAME_FULL;
@@ -192,7 +187,7 @@ __attribute__((noinline)) static int answer(struct caller caller, void **buffer,
 		}
 	}
 	is_whole = is_whole && (end == SFRAME_OUTERMOST || end == SFRAME_FULL);
-	count(is_whole, walker.pc);
+	count(is_whole, walker.now.pc);
 	return is_whole ? length : -1 - length;
 }
 
@@ -247,7 +242,7 @@ enum outcome { DONE, STOPPED, NOT_WHOLE };
 
 /* Calls back for frame after frame, and counts them in `delivered`. As libgcc does it, `cfa` is the one of the function that the frame
    called, and the caller of the outermost frame, whose PC is 0, is a frame, too. */
-__attribute__((noinline)) static enum outcome deliver(struct caller caller, _Unwind_Trace_Fn callback, void *argument, int *delivered)
+__attribute__((noinline)) static enum outcome deliver(struct position caller, _Unwind_Trace_Fn callback, void *argument, int *delivered)
 {
 	struct context context = { .mark = &ours };
 	enum sframe_end end = SFRAME_FULL;
@@ -256,18 +251,18 @@ __attribute__((noinline)) static enum outcome deliver(struct caller caller, _Unw
 
 	start_at(&walker, caller);
 	for (*delivered = 0; end == SFRAME_FULL && *delivered < MOST_FRAMES; ++*delivered) {
-		context.pc = walker.pc;
-		context.cfa = walker.sp - (uintptr_t)SP_OFFSET;
-		context.is_exact = walker.is_exact;
+		context.pc = walker.now.pc;
+		context.cfa = walker.now.sp - (uintptr_t)SP_OFFSET;
+		context.is_exact = is_exact(&walker);
 		if (callback((struct _Unwind_Context *)(void *)&context, argument) != _URC_NO_REASON) {
 			count(true, 0);
 			return STOPPED;
 		}
 		walk(&walker, NULL, &frame, 1, &end);
-		if (walker.is_guess)
+		if (walker.now.flags & SFRAME_GUESS)
 			end = SFRAME_NO_RULE;
 	}
-	count(end == SFRAME_OUTERMOST, walker.pc);
+	count(end == SFRAME_OUTERMOST, walker.now.pc);
 	if (end != SFRAME_OUTERMOST)
 		return NOT_WHOLE;
 	context.pc = 0;
