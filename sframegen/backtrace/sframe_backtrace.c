@@ -206,9 +206,9 @@ typedef uint64_t packed_rule;
 
 enum { PACKED_RULE, PACKED_OUTERMOST, PACKED_NONE, PACKED_OTHER, PACKED_KIND = 3, PACKED_BASE_FP = 4, PACKED_FP_SAVED = 8 };
 
-static inline int32_t cfa_offset(packed_rule rule) { return (int32_t)((int64_t)(rule << 32) >> 40); }
-static inline int32_t ra_offset(packed_rule rule) { return RA_OFFSET ? RA_OFFSET : (int32_t)((int64_t)(rule << 16) >> 48); }
-static inline int32_t fp_offset(packed_rule rule) { return (int32_t)((int64_t)rule >> 48); }
+static inline int32_t cfa_offset(packed_rule rule) { return (int32_t)((int64_t)rule >> 40); }
+static inline int32_t ra_offset(packed_rule rule) { return RA_OFFSET ? RA_OFFSET : (int16_t)(rule >> 24); }
+static inline int32_t fp_offset(packed_rule rule) { return (int16_t)(rule >> 8); }
 
 static bool fits(int32_t value, int bits) { return value >= -(1 << (bits - 1)) && value < 1 << (bits - 1); }
 
@@ -228,8 +228,8 @@ static packed_rule pack(const struct rule *rule)
 	if (cfa->base == FP)
 		packed |= PACKED_BASE_FP;
 	if (fp->base != KEPT)
-		packed |= PACKED_FP_SAVED | (uint64_t)(uint16_t)fp->offset << 48;
-	return packed | ((uint64_t)cfa->offset & 0xffffff) << 8 | (uint64_t)(uint16_t)ra->offset << 32;
+		packed |= PACKED_FP_SAVED | (uint64_t)(uint16_t)fp->offset << 8;
+	return packed | (uint64_t)cfa->offset << 40 | (uint64_t)(uint16_t)ra->offset << 24;
 }
 
 /* --- Sections --------------------------------------------------------------------------------------------------------------------- */
@@ -838,7 +838,7 @@ enum { CACHE_ENTRIES = 16384 };
 static struct { _Atomic uint64_t key; _Atomic packed_rule rule; } cache[CACHE_ENTRIES];
 
 static inline uint64_t spread(packed_rule rule) { return (rule + 1) * 0x9e3779b97f4a7c15u; }
-static inline unsigned cache_index(uintptr_t pc) { return (pc ^ pc >> 14) % CACHE_ENTRIES; }
+static inline unsigned cache_index(uintptr_t pc) { return pc % CACHE_ENTRIES; }
 
 /* Returns the object of the PC, and asks for each only once in a walk. NULL: it is in none. */
 static struct object *meet(struct walker *walker, uintptr_t pc)
@@ -1089,6 +1089,8 @@ __attribute__((always_inline)) static inline int walk(struct walker *walker, voi
 	int count = 0, state = GOES_ON;
 
 	walker->first_page = walker->now.low = walker->now.high = (walker->now.sp - RED_ZONE) & -(uintptr_t)PAGE;
+	if (in_own_stack(walker->now.low))
+		walker->now.high = own_stack.high;
 	now = walker->now;
 	while (state == GOES_ON && count < size) {
 		uintptr_t cfa = 0;
@@ -1108,7 +1110,8 @@ __attribute__((always_inline)) static inline int walk(struct walker *walker, voi
 		count++;
 	}
 	walker->now = now;
-	keep_own_stack(walker);
+	if (!in_own_stack(now.low))
+		keep_own_stack(walker);
 	*end = state == GOES_ON ? SFRAME_FULL : (enum sframe_end)state;
 	return count;
 }
