@@ -122,18 +122,25 @@ static void count(bool is_whole, uintptr_t stopped_at)
 __attribute__((destructor)) static void print_statistics(void)
 {
 	uintptr_t stop = atomic_load(&first_stop);
-	char where[512] = "";
+	char line[1024];
+	int length, size = sizeof line - 1; /* the last byte is for the end of the line */
 	Dl_info place;
 
 	if (!is_counting)
 		return;
+	length = snprintf(line, (size_t)size, "sframegen preload: process %ld: %lu stack traces from sections, %lu by the program's own unwinder",
+			  (long)getpid(), atomic_load(&answered), atomic_load(&passed_on));
 	if (stop && dladdr((void *)stop, &place))
-		snprintf(where, sizeof where, "; the first of these stopped in %s + 0x%lx", place.dli_fname,
-			(unsigned long)(stop - (uintptr_t)place.dli_fbase));
+		length += snprintf(line + length, (size_t)(size - length), "; the first of these stopped in %s + 0x%lx", place.dli_fname,
+				   (unsigned long)(stop - (uintptr_t)place.dli_fbase));
 	else if (stop)
-		snprintf(where, sizeof where, "; the first of these stopped at 0x%lx, in no library", (unsigned long)stop);
-	dprintf(STDERR_FILENO, "sframegen preload: process %ld: %lu stack traces from sections, %lu by the program's own unwinder%s\n",
-		(long)getpid(), atomic_load(&answered), atomic_load(&passed_on), where);
+		length += snprintf(line + length, (size_t)(size - length), "; the first of these stopped at 0x%lx, in no library",
+				   (unsigned long)stop);
+	if (length > size - 1)
+		length = size - 1;
+	line[length] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)length + 1) < 0)
+		return; /* nobody reads it */
 }
 
 /* Whoever calls before this, from a constructor of another library, makes the search earlier. */
