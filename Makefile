@@ -303,6 +303,10 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 	$(PYTHON) -m corpus.fetch bash libc libLLVM libxul
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
 
+.PHONY: bench-backtrace
+bench-backtrace: .venv/installed | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
+	.venv/bin/python -m benchmarks.backtrace
+
 .PHONY: bench-fleet
 bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md
 	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md

@@ -201,7 +201,8 @@ struct rule {
 };
 
 /* Most rules fit into a word, which is what the cache has:
-   (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or kept). */
+   (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or kept).
+   Where FP is kept its offset is that of RA, so that a reader can load first and decide afterwards, without a branch. */
 typedef uint64_t packed_rule;
 
 enum { PACKED_RULE, PACKED_OUTERMOST, PACKED_NONE, PACKED_OTHER, PACKED_KIND = 3, PACKED_BASE_FP = 4, PACKED_FP_SAVED = 8 };
@@ -228,8 +229,9 @@ static packed_rule pack(const struct rule *rule)
 	if (cfa->base == FP)
 		packed |= PACKED_BASE_FP;
 	if (fp->base != KEPT)
-		packed |= PACKED_FP_SAVED | (uint64_t)(uint16_t)fp->offset << 8;
-	return packed | (uint64_t)cfa->offset << 40 | (uint64_t)(uint16_t)ra->offset << 24;
+		packed |= PACKED_FP_SAVED;
+	packed |= (uint64_t)(uint16_t)(fp->base != KEPT ? fp->offset : ra->offset) << 8;
+	return packed | (uint64_t)(uint16_t)ra->offset << 24 | (uint64_t)cfa->offset << 40;
 }
 
 /* --- Sections --------------------------------------------------------------------------------------------------------------------- */
@@ -1067,13 +1069,12 @@ static inline bool quick_step(struct position *now, uintptr_t *cfa)
 
 	if ((cached.owner != 0 && cached.owner != now->identity) || (rule & PACKED_KIND) != PACKED_RULE || now->flags != 0)
 		return false;
-	if (at + (uintptr_t)SP_OFFSET <= now->sp || !is_known(now, ra_at) || ((rule & PACKED_FP_SAVED) && !is_known(now, fp_at)))
+	if (at + (uintptr_t)SP_OFFSET <= now->sp || !is_known(now, ra_at) || !is_known(now, fp_at))
 		return false;
 	ra = without_signature(load(ra_at));
 	if (ra == 0)
 		return false;
-	if (rule & PACKED_FP_SAVED)
-		now->fp = load(fp_at);
+	now->fp ^= (now->fp ^ load(fp_at)) & -(uintptr_t)(rule / PACKED_FP_SAVED % 2); /* which frames save it nobody can predict */
 	now->sp = at + (uintptr_t)SP_OFFSET;
 	now->pc = ra;
 	*cfa = at;
