@@ -1,6 +1,6 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, OFF_CPU_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS,
+# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, OFF_CPU_FLAGS, BACKTRACE_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS,
 # CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest,
 # corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn,
 # corpus/off_cpu, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, corpus/symbols, corpus/tools, tools/bare,
@@ -431,6 +431,18 @@ churn-show: .venv/test-tools test-machine ## sframegen profile against restless 
 .PHONY: off-cpu-show
 off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the scheduler's numbers, as root: docs/reports/off-cpu.md; OFF_CPU_FLAGS
 	.venv/bin/python -m corpus.off_cpu --report docs/reports/off-cpu.md $(OFF_CPU_FLAGS)
+
+# What takes the traces. A profiler that is not installed is left out, and the report says so.
+traced_with := heaptrack:heaptrack g++:g++
+
+.PHONY: backtrace-show
+backtrace-show: .venv/test-tools | machine ## heap profilers and Boost with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
+	@packages=(); \
+	for pair in $(traced_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	[[ -e /usr/include/gperftools/heap-profiler.h ]] || packages+=(libgoogle-perftools-dev); \
+	[[ -e /usr/include/boost/stacktrace.hpp ]] || packages+=(libboost-stacktrace-dev); \
+	$(install_packages)
+	.venv/bin/python -m corpus.backtrace --report docs/reports/backtraces.md $(BACKTRACE_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show
