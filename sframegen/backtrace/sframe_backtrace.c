@@ -121,13 +121,13 @@ static uintptr_t without_signature(uintptr_t address)
 
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
 
-/* bl; blr, with or without a signature; nop, which stands before addresses that are to look as if they had been called. */
+/* bl; blr, with or without a signature; mov x0, x0, which stands before addresses that are to look as if they had been called. */
 static bool ends_call(const uint8_t *end)
 {
 	uint32_t instruction;
 
 	memcpy(&instruction, end - 4, sizeof instruction);
-	return instruction >> 26 == 0x25 || (instruction & 0xfefff000) == 0xd63f0000 || instruction == 0xd503201f;
+	return instruction >> 26 == 0x25 || (instruction & 0xfefff000) == 0xd63f0000 || instruction == 0xaa0003e0;
 }
 
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
@@ -711,6 +711,8 @@ static bool is_pinned(const struct link_map *map, uintptr_t start)
 	return false;
 }
 
+static bool is_in(const struct object *object, uintptr_t pc) { return pc >= object->start && pc < object->end; }
+
 static bool find_in_list(uintptr_t pc, struct object *object)
 {
 	const struct r_debug *list;
@@ -718,24 +720,27 @@ static bool find_in_list(uintptr_t pc, struct object *object)
 
 	if (!describe_program(object))
 		return false;
-	if (pc >= object->start && pc < object->end)
+	if (is_in(object, pc))
 		return true;
 	list = loader_list(object);
 	for (map = list ? list->r_map : NULL; map; map = next_pinned(list, map))
-		if (map->l_addr && describe_at(object, map->l_addr, UINTPTR_MAX, map->l_addr) && pc >= object->start && pc < object->end)
+		if (map->l_addr && describe_at(object, map->l_addr, UINTPTR_MAX, map->l_addr) && is_in(object, pc))
 			return true;
 	return false;
 }
 
 /* An object that is not pinned cannot go while it is looked at if it has a frame on this stack. Only a stack that is corrupt can name an
-   object that another thread is just unloading. */
+   object that another thread is just unloading. The first of the loader's objects is the program, or in a namespace of its own. */
 static bool find_object(uintptr_t pc, struct object *object)
 {
 	struct loaded_object found;
 
-	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0 ||
-	    !describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
-		return find_in_list(pc, object); /* in a static program, where glibc gives the place of its code */
+	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0)
+		return find_in_list(pc, object);
+	if (!found.map->l_prev && describe_program(object) && is_in(object, pc))
+		return true;
+	if (!describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
+		return false;
 	object->identity = is_pinned(found.map, (uintptr_t)found.start) ? 0 : identity_of(object);
 	return true;
 }

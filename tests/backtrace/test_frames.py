@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from tests.support.cross import ARM64, S390X
 from tests.support.own_stack import INCLUDE, PROGRAMS, SOURCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.cross import Machine
     from tests.support.own_stack import OwnStack
+    from tests.support.peers import Peers
 
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 FRAMES = 15_000  # at least, most of them of the recursion
@@ -124,3 +127,20 @@ def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path
     printed = own_stack.run(program, *libraries, "100")
     assert printed.startswith("99 of 100 at the same address; ")
     assert frames_of(printed) == 800
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [(ARM64, ""), (ARM64, "-mbranch-protection=standard"), (S390X, "")],
+    ids=["arm64", "arm64-signed", "s390x"],
+)
+def test_other_machines(peers: Peers, tmp_path: Path, machine: Machine, flags: str) -> None:
+    options = ["-O2", *INCLUDE, SOURCE, *machine.static.split(), *flags.split()]
+    plain = machine.compiler(peers, tmp_path)((PROGRAMS / "cases.c").read_text(), *options)
+    program = tmp_path / "program"
+    shutil.copy(plain, program)
+    sframegen.add_section(program)
+    command = machine.command(machine.root, program, WITHOUT_LOADER="1")
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert frames_of(done.stdout) > FRAMES
