@@ -14,9 +14,10 @@ import pytest
 import sframegen
 from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
+from tests.support.cross import MACHINES, Machine
 
 if TYPE_CHECKING:
-    from tests.support.peers import Compiler
+    from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once
 
@@ -74,6 +75,26 @@ def test_traces_from_sections_are_those_of_the_functions_behind(
     printed, answered, passed_on, _ = run(preload, with_section(drop_in, tmp_path), str(depth), libraries=sections)
     assert printed.endswith(" frames, 0 differences\n")
     assert (answered, passed_on) == (known, 24 - known)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("has_sections", [True, False])
+def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_sections: bool) -> None:
+    """By qemu. On s390x, where the kernel's trampoline has no place in a library, traces of the signal handler may be passed on."""
+    compiler = machine.compiler(peers, tmp_path)
+    program = compiler((PLACE / "drop_in.c").read_text(), "-O2", "-Wno-pedantic", "-fno-optimize-sibling-calls")
+    assert compile_libraries(HERE, tmp_path, [f"{machine.prefix}gcc"]) == ""
+    if has_sections:
+        program = with_section(program, tmp_path)
+        for name in LIBRARIES[:2]:
+            sframegen.add_section(Path(machine.root, "lib", name).resolve(), output=tmp_path / name)
+    settings = {"LD_PRELOAD": tmp_path / PRELOAD, "LD_LIBRARY_PATH": tmp_path, "SFRAMEGEN_PRELOAD_STATISTICS": "1"}
+    command = machine.command(machine.root, program, "20", **settings)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(" frames, 0 differences\n")
+    [counted] = COUNTED.findall(done.stderr)
+    assert (int(counted[0]) >= 12) == has_sections
 
 
 def test_traces_without_sections_are_passed_on(preload: Path, drop_in: Path) -> None:
