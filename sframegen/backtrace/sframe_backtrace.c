@@ -193,8 +193,8 @@ struct value {
 
 enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_DAMAGED };
 
-/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT: there is none,
-   for a library has put the return address on the stack. */
+/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT:
+   a library has put the frame's return address on the stack. */
 struct rule {
 	enum rule_kind kind;
 	struct value cfa, ra, fp;
@@ -459,8 +459,8 @@ static enum rule_kind read_flexible(const struct words *words, struct rule *rule
 	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
 }
 
-/* The rule of a return address is that of the call before it. Before an address that a library has put on the stack, as makecontext()
-   does, there is no call: that function has no caller, unless it is the one that signal handlers return to. */
+/* The rule of a return address is that of the call before it. Before an address that a library has put on the stack there is no call:
+   code is to go on there that a signal handler returns to, that catches an exception, or that makecontext() chose. */
 static void find_rule(const struct section *section, uintptr_t pc, bool is_return, struct rule *rule)
 {
 	bool is_put = is_return && !is_after_call(section, pc);
@@ -1045,6 +1045,8 @@ __attribute__((noinline)) static int step(struct walker *walker)
 	uintptr_t *cfa = &walker->cfa;
 	struct rule rule;
 	packed_rule packed = look_up(walker, &rule);
+	struct object *object;
+	int end;
 
 	*cfa = 0;
 	switch (packed & PACKED_KIND) {
@@ -1060,7 +1062,13 @@ __attribute__((noinline)) static int step(struct walker *walker)
 	}
 	if (rule.kind == RULE_DAMAGED)
 		return SFRAME_DAMAGED;
-	return rule.kind == RULE_PUT ? SFRAME_OUTERMOST : apply(walker, &rule, cfa);
+	end = apply(walker, &rule, cfa);
+	if (end == SFRAME_NO_RULE)
+		return guess(walker, cfa); /* nobody knows the register that the rule needs */
+	if (rule.kind != RULE_PUT || end != GOES_ON)
+		return end;
+	object = meet(walker, walker->now.pc - 1);
+	return object && is_code(object, walker->now.pc - 1) ? GOES_ON : SFRAME_OUTERMOST; /* nobody called the code that was put */
 }
 
 /* The step of most frames: the rule is in the cache, and what it reads is known to be readable. Returns false for all others, which
