@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from corpus.backtrace.prepared import Copies
 from corpus.backtrace.profilers import PROFILERS, Profiler, Stacks
 from corpus.report_pages import write_or_print, write_page
-from sframegen.backtrace.installed_libraries import preload_object
+from sframegen.backtrace.installed_libraries import STATISTICS, preload_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def _run(
     if kind == ALONE:
         environment.pop("HEAPPROFILE", None)
     if statistics_wanted:
-        environment["SFRAMEGEN_PRELOAD_STATISTICS"] = "1"
+        environment[STATISTICS] = "1"
     # The programs have none of this process' environment, and `env` sets LD_PRELOAD for the command alone.
     started = ["env", f"LD_PRELOAD={':'.join(map(str, preload))}", *command]
     with tempfile.TemporaryFile("w+") as said:

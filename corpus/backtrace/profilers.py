@@ -97,7 +97,7 @@ def memray(copies: Copies, folder: Path) -> Profiler:
 
     def read(output: Path, _printed: str) -> Stacks:
         environment = os.environ | settings | {"LD_LIBRARY_PATH": str(copies.libraries)}
-        command = [python, PROGRAMS / "memray_stacks.py", output]
+        command: list[str | Path] = [python, PROGRAMS / "memray_stacks.py", output]
         shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
         return Counter({tuple(stack): count for stack, count in json.loads(shown)})
 

@@ -8,6 +8,7 @@ from cfi.errors import SframegenError
 from sframegen.backtrace.library_files import PRELOAD
 
 HERE = Path(__file__).parent
+STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
 
 
 def preload_object() -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cfi.errors import FormatError, SframegenError
-from sframegen.backtrace.installed_libraries import preload_object
+from sframegen.backtrace.installed_libraries import STATISTICS, preload_object
 from sframegen.backtrace.program_objects import objects_of, program_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.common_options import How
 
-STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
 MAX_NAMED = 3  # objects in the line about those without a section
 LOADED, STORED, NONE = "section", "in a store", "no section"
 
@@ -45,7 +44,11 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     help="First write sections for the objects without one to files of their own in DIR, where COMMAND finds them.",
 )
 @SECTIONS
-@click.option("--statistics", is_flag=True, help="When a process ends, print how many traces came from sections, and how many from its own unwinder.")
+@click.option(
+    "--statistics",
+    is_flag=True,
+    help="When a process ends, print how many traces came from sections, and how many from its own unwinder.",
+)
 @verbose("List the objects that COMMAND loads at its start, each with where its section is.")
 @QUIET
 def command(arguments: tuple[str, ...], *, detached: str | None, sections: list[str], statistics: bool, how: How) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace.installed_libraries import HERE
+from sframegen.backtrace.installed_libraries import HERE, STATISTICS
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
 from tests.support.cross import MACHINES, Machine
 
@@ -47,7 +47,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(preload: Path, program: Path, *arguments: str, libraries: Path | None = None) -> tuple[str, int, int, str]:
     """What a program prints, how many traces came from sections and how many not, and where the first of these stopped."""
-    environment = {"LD_PRELOAD": str(preload), "SFRAMEGEN_PRELOAD_STATISTICS": "1", "PATH": os.environ["PATH"]}
+    environment = {"LD_PRELOAD": str(preload), STATISTICS: "1", "PATH": os.environ["PATH"]}
     if libraries:
         environment["LD_LIBRARY_PATH"] = str(libraries)
     done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, env=environment)
@@ -88,7 +88,7 @@ def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_s
         program = with_section(program, tmp_path)
         for name in LIBRARIES[:2]:
             sframegen.add_section(Path(machine.root, "lib", name).resolve(), output=tmp_path / name)
-    settings = {"LD_PRELOAD": tmp_path / PRELOAD, "LD_LIBRARY_PATH": tmp_path, "SFRAMEGEN_PRELOAD_STATISTICS": "1"}
+    settings: dict[str, Path | str] = {"LD_PRELOAD": tmp_path / PRELOAD, "LD_LIBRARY_PATH": tmp_path, STATISTICS: "1"}
     command = machine.command(machine.root, program, "20", **settings)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
