@@ -1,4 +1,4 @@
-"""Copies with sections of a program and of all that it loads: the system's own files stay as they are."""
+"""Copies with sections of a program and of all that it loads: the system's own files do not change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Allocates at many places and depths, the same in each run. Argument: rounds."""
 
+from __future__ import annotations
+
 import collections
 import json
 import re

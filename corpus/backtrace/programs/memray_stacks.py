@@ -1,5 +1,7 @@
 """Prints each stack of a file of memray with the number of its allocations, as JSON."""
 
+from __future__ import annotations
+
 import collections
 import json
 import sys
