@@ -98,6 +98,24 @@ def test_detached_makes_the_missing_sections_once(compile_c: Compiler, tmp_path:
 
 
 @pytest.mark.usefixtures("library")
+def test_programs_among_the_arguments_and_other_libraries(compile_c: Compiler, tmp_path: Path) -> None:
+    """Of a script that starts a program, and of a library that is loaded later."""
+    program, text = compile_c(MAIN), tmp_path / "text"
+    text.write_text("no program\n")
+    folder = tmp_path / "plugins/below"
+    folder.mkdir(parents=True)
+    plugin = folder / "plugin.so"
+    plugin.write_bytes(compile_c("int f(void) { return 1; }", "-shared", "-fPIC", name="plugin.so").read_bytes())
+    (folder / "plugin.so.txt").write_text("no library\n")
+    for also in (folder.parent, plugin):
+        done = preload("--verbose", "--also", also, "--", "sh", "-c", '"$0"', program, text)
+        assert done.returncode == 7
+        assert f"sframegen: {program}: no section\n" in done.stderr
+        assert f"sframegen: {plugin}: no section\n" in done.stderr
+        assert f"{text}: " not in done.stderr
+
+
+@pytest.mark.usefixtures("library")
 def test_what_hinders_only_the_list_does_not_hinder_the_command(compile_c: Compiler) -> None:
     program = compile_c(MAIN, "-static", "-nostartfiles", "-Wl,-e,main")
     done = preload("--verbose", "--", program)
