@@ -12,6 +12,7 @@
 
 #include <elf.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,6 +23,14 @@
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
+
+/* Tables of code made at run time, if there is their header. */
+#if defined(__has_include)
+#if __has_include("sframegen_jit.h")
+#include "sframegen_jit.h"
+#define HAS_JIT_TABLES 1
+#endif
+#endif
 
 #ifndef PT_GNU_SFRAME
 #define PT_GNU_SFRAME 0x6474e554
@@ -83,6 +92,16 @@ static bool ends_call(const uint8_t *end)
 	return end[-5] == 0xe8 || end[-1] == 0x90;
 }
 
+/* valgrind gives these instructions a meaning, which otherwise have none; 0x1001 asks whether it runs this. */
+static bool is_in_valgrind(void)
+{
+	uintptr_t question[6] = { 0x1001 }, answer = 0;
+
+	__asm__ volatile("rolq $3, %%rdi\n\trolq $13, %%rdi\n\trolq $61, %%rdi\n\trolq $51, %%rdi\n\txchgq %%rbx, %%rbx"
+			 : "+d"(answer) : "a"(question) : "cc", "memory");
+	return answer != 0;
+}
+
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
 	register long r10 __asm__("r10") = fourth;
@@ -120,6 +139,7 @@ static uintptr_t without_signature(uintptr_t address)
 }
 
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+static bool is_in_valgrind(void) { return false; }
 
 /* bl; blr, with or without a signature; mov x0, x0, which stands before addresses that are to look as if they had been called. */
 static bool ends_call(const uint8_t *end)
@@ -165,6 +185,7 @@ static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t
 
 static uintptr_t without_signature(uintptr_t address) { return address; }
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+static bool is_in_valgrind(void) { return false; }
 static bool ends_call(const uint8_t *end) { return end != NULL; } /* there are many forms of it */
 
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
@@ -191,10 +212,10 @@ struct value {
 	bool deref;
 };
 
-enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_DAMAGED };
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_UNKNOWN, RULE_DAMAGED };
 
 /* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT:
-   a library has put the frame's return address on the stack. */
+   a library has put the frame's return address on the stack. RULE_UNKNOWN: there is none, and guesses are not wanted. */
 struct rule {
 	enum rule_kind kind;
 	struct value cfa, ra, fp;
@@ -516,10 +537,17 @@ __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
 
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none. */
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none.
+   valgrind would report bytes that nobody has written yet; it does not look at what no process would get with no signal. */
 static bool is_readable(uintptr_t at)
 {
-	return at != 0 && system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
+	uintptr_t page = at & -(uintptr_t)PAGE;
+
+	if (page == 0)
+		return false;
+	if (is_in_valgrind())
+		return system_call(SYS_rt_sigqueueinfo, INT_MAX, 0, page, 0) != -EFAULT;
+	return system_call(SYS_rt_sigprocmask, -1, page, 0, 8) != -EFAULT;
 }
 
 /* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
@@ -866,12 +894,82 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	return object;
 }
 
+#ifdef HAS_JIT_TABLES
+
+enum { MOST_REGIONS = 4096, MOST_TABLES = 1 << 16 };
+
+static void read_jit_entry(const struct sframegen_jit_fre *entry, struct rule *rule)
+{
+	uint8_t info = __atomic_load_n(&entry->info, __ATOMIC_ACQUIRE);
+
+	if (info & (SFRAMEGEN_JIT_REMOVED | 0x40))
+		return;
+	rule->kind = info & SFRAMEGEN_JIT_OUTERMOST ? RULE_OUTERMOST : info & SFRAMEGEN_JIT_SIGNAL ? RULE_SIGNAL : RULE;
+	rule->cfa = (struct value){ .base = info & SFRAMEGEN_JIT_CFA_SP ? SP : FP, .offset = entry->cfa_off };
+	rule->ra = rule->fp = (struct value){ .base = KEPT };
+	if (info & SFRAMEGEN_JIT_RA_SAVED)
+		rule->ra = (struct value){ .base = BASE_CFA, .offset = entry->ra_off, .deref = true };
+	if (info & SFRAMEGEN_JIT_FP_SAVED)
+		rule->fp = (struct value){ .base = BASE_CFA, .offset = entry->fp_off, .deref = true };
+}
+
+static void search_jit_tables(const struct sframegen_jit_region *region, uint64_t offset, struct rule *rule)
+{
+	const struct sframegen_jit_table *table = (const void *)(uintptr_t)region->unwind_head;
+
+	for (int tables = 0; table && tables < MOST_TABLES; tables++) {
+		const struct sframegen_jit_table *next = (const void *)(uintptr_t)__atomic_load_n(&table->next, __ATOMIC_ACQUIRE);
+		const struct sframegen_jit_fre *entries = (const void *)(table + 1);
+		size_t low = 0, high = __atomic_load_n(&table->used_len, __ATOMIC_ACQUIRE) / sizeof *entries;
+
+		if (table->fre_stride != sizeof *entries)
+			return;
+		while (low < high) { /* the first one after the offset */
+			size_t middle = low + (high - low) / 2;
+
+			if (entries[middle].ip_off <= offset)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		if (low != 0 && offset - entries[low - 1].ip_off < entries[low - 1].size) {
+			read_jit_entry(&entries[low - 1], rule);
+			return;
+		}
+		table = next;
+	}
+}
+
+/* The process itself writes these tables (docs/jit.md). They cannot go while their code has a frame on this stack. */
+static void find_jit_rule(uintptr_t pc, struct rule *rule)
+{
+	const struct sframegen_jit_region *region = (const void *)(uintptr_t)__atomic_load_n(&__sframegen_jit_tables.first, __ATOMIC_ACQUIRE);
+
+	for (int regions = 0; region && regions < MOST_REGIONS; regions++) {
+		uint64_t serial = __atomic_load_n(&region->serial, __ATOMIC_ACQUIRE);
+
+		if (serial % 2 && pc >= region->text_start && pc < region->text_end) {
+			rule->kind = RULE_UNKNOWN;
+			search_jit_tables(region, pc - region->text_start, rule);
+			if (__atomic_load_n(&region->serial, __ATOMIC_ACQUIRE) != serial)
+				rule->kind = RULE_UNKNOWN;
+			return;
+		}
+		region = (const void *)(uintptr_t)region->next;
+	}
+}
+
+#else
+static void find_jit_rule(uintptr_t pc, struct rule *rule) { (void)pc, (void)rule; }
+#endif
+
 static void rule_in(const struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
 {
+	rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 	if (object && object->has == HAS_SECTION)
 		find_rule(&object->section, pc, is_return, rule);
-	else
-		rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
+	else if (!object)
+		find_jit_rule(pc - is_return, rule);
 }
 
 /* What the cache has for a PC. It is right if `owner` is 0, a pinned object, or the identity of an object that is loaded now: then the PC
@@ -908,7 +1006,7 @@ static packed_rule look_up(struct walker *walker, struct rule *rule)
 	}
 	rule_in(object, walker->now.pc, !is_exact(walker), rule);
 	packed = pack(rule);
-	if (object && object->identity != NOT_CACHED) {
+	if (object && object->identity != NOT_CACHED) { /* code made at run time is in no object */
 		atomic_store_explicit(&cache[index].key, pc ^ object->identity ^ spread(packed), memory_order_relaxed);
 		atomic_store_explicit(&cache[index].rule, packed, memory_order_relaxed);
 	}
@@ -998,7 +1096,7 @@ WITHOUT_SANITIZERS static bool is_trampoline(uintptr_t pc)
 	const volatile uint8_t *code = (const volatile uint8_t *)pc;
 	size_t at = 0;
 
-	if (!is_readable(pc & -(uintptr_t)8) || !is_readable((pc + sizeof trampoline - 1) & -(uintptr_t)8))
+	if (!is_readable(pc) || !is_readable(pc + sizeof trampoline - 1))
 		return false;
 	while (at < sizeof trampoline && code[at] == trampoline[at])
 		at++;
@@ -1060,15 +1158,14 @@ __attribute__((noinline)) static int step(struct walker *walker)
 	default:
 		break;
 	}
-	if (rule.kind == RULE_DAMAGED)
-		return SFRAME_DAMAGED;
+	if (rule.kind == RULE_DAMAGED || rule.kind == RULE_UNKNOWN)
+		return rule.kind == RULE_DAMAGED ? SFRAME_DAMAGED : SFRAME_NO_RULE;
 	end = apply(walker, &rule, cfa);
-	if (end == SFRAME_NO_RULE)
-		return guess(walker, cfa); /* nobody knows the register that the rule needs */
-	if (rule.kind != RULE_PUT || end != GOES_ON)
-		return end;
-	object = meet(walker, walker->now.pc - 1);
-	return object && is_code(object, walker->now.pc - 1) ? GOES_ON : SFRAME_OUTERMOST; /* nobody called the code that was put */
+	if (rule.kind == RULE_PUT) { /* if it does not return to code, nobody called it */
+		object = end == GOES_ON ? meet(walker, walker->now.pc - 1) : NULL;
+		return object && is_code(object, walker->now.pc - 1) ? GOES_ON : SFRAME_OUTERMOST;
+	}
+	return end == SFRAME_NO_RULE ? guess(walker, cfa) : end; /* nobody knows the register that the rule needs */
 }
 
 /* The step of most frames: the rule is in the cache, and what it reads is known to be readable. Returns false for all others, which

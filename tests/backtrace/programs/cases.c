@@ -283,15 +283,17 @@ int main(int count, char **words)
 #endif
 	large_frame(count);
 	signals();
+#ifndef IN_VALGRIND /* it reports faults, and has a small stack */
 	faults();
-#ifndef NO_THREADS
-	threads();
 #endif
+	threads();
 	forks();
 	coroutines();
 	is_full();
 	exceptions();
+#ifndef IN_VALGRIND
 	recursive(10000);
+#endif
 	recursive(10);
 	return finish();
 }
