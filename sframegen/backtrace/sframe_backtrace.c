@@ -12,16 +12,30 @@
 
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
+#include <unistd.h>
+
+/* Tables of code made at run time, if there is their header. */
+#if defined(__has_include)
+#if __has_include("sframegen_jit.h")
+#include "sframegen_jit.h"
+#define HAS_JIT_TABLES 1
+#endif
+#endif
 
 #ifndef PT_GNU_SFRAME
 #define PT_GNU_SFRAME 0x6474e554
@@ -83,6 +97,16 @@ static bool ends_call(const uint8_t *end)
 	return end[-5] == 0xe8 || end[-1] == 0x90;
 }
 
+/* valgrind gives these instructions a meaning, which otherwise have none; 0x1001 asks whether it runs this. */
+static bool is_in_valgrind(void)
+{
+	uintptr_t question[6] = { 0x1001 }, answer = 0;
+
+	__asm__ volatile("rolq $3, %%rdi\n\trolq $13, %%rdi\n\trolq $61, %%rdi\n\trolq $51, %%rdi\n\txchgq %%rbx, %%rbx"
+			 : "+d"(answer) : "a"(question) : "cc", "memory");
+	return answer != 0;
+}
+
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
 	register long r10 __asm__("r10") = fourth;
@@ -120,6 +144,7 @@ static uintptr_t without_signature(uintptr_t address)
 }
 
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+static bool is_in_valgrind(void) { return false; }
 
 /* bl; blr, with or without a signature; mov x0, x0, which stands before addresses that are to look as if they had been called. */
 static bool ends_call(const uint8_t *end)
@@ -165,6 +190,7 @@ static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t
 
 static uintptr_t without_signature(uintptr_t address) { return address; }
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
+static bool is_in_valgrind(void) { return false; }
 static bool ends_call(const uint8_t *end) { return end != NULL; } /* there are many forms of it */
 
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
@@ -191,10 +217,10 @@ struct value {
 	bool deref;
 };
 
-enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_DAMAGED };
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_UNKNOWN, RULE_DAMAGED };
 
 /* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT:
-   a library has put the frame's return address on the stack. */
+   a library has put the frame's return address on the stack. RULE_UNKNOWN: there is none, and guesses are not wanted. */
 struct rule {
 	enum rule_kind kind;
 	struct value cfa, ra, fp;
@@ -516,10 +542,17 @@ __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
 
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none. */
+/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none.
+   valgrind would report bytes that nobody has written yet; it does not look at what no process would get with no signal. */
 static bool is_readable(uintptr_t at)
 {
-	return at != 0 && system_call(SYS_rt_sigprocmask, -1, at, 0, 8) != -EFAULT;
+	uintptr_t page = at & -(uintptr_t)PAGE;
+
+	if (page == 0)
+		return false;
+	if (is_in_valgrind())
+		return system_call(SYS_rt_sigqueueinfo, INT_MAX, 0, page, 0) != -EFAULT;
+	return system_call(SYS_rt_sigprocmask, -1, page, 0, 8) != -EFAULT;
 }
 
 /* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
@@ -592,6 +625,32 @@ static uint64_t identity_of(const struct object *object)
 	return mix(hash, word) | 1ull << 63; /* no address has this bit */
 }
 
+/* Sections that sframe_backtrace_prepare() has read, by the identity of their objects. An entry's section is complete before its identity
+   is there, and stays. */
+enum { MOST_DETACHED = 1024 };
+
+static struct { _Atomic uint64_t identity; struct section section; } detached[MOST_DETACHED];
+static atomic_bool has_detached;
+
+static bool find_detached(struct object *object)
+{
+	uint64_t identity, known;
+
+	if (!atomic_load_explicit(&has_detached, memory_order_acquire))
+		return false;
+	identity = identity_of(object);
+	for (unsigned number = 0; number < MOST_DETACHED; number++) {
+		unsigned at = (unsigned)(identity + number) % MOST_DETACHED;
+
+		known = atomic_load_explicit(&detached[at].identity, memory_order_acquire);
+		if (known == identity && identity != NOT_CACHED)
+			object->section = detached[at].section;
+		if (known == identity || known == 0)
+			return known == identity && identity != NOT_CACHED;
+	}
+	return false;
+}
+
 /* Sets everything but the identity. Returns false if the headers describe no such object. */
 static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
 {
@@ -616,9 +675,11 @@ static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned 
 		const uint8_t *bytes = segment_bytes(object, part);
 
 		object->has = bytes && open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
-		object->section.code_start = code ? bias + code->p_vaddr : UINTPTR_MAX;
-		object->section.code_end = code ? bias + code->p_vaddr + code->p_filesz : 0;
+	} else if (find_detached(object)) {
+		object->has = HAS_SECTION;
 	}
+	object->section.code_start = code ? bias + code->p_vaddr : UINTPTR_MAX;
+	object->section.code_end = code ? bias + code->p_vaddr + code->p_filesz : 0;
 	return object->start < object->end;
 }
 
@@ -866,12 +927,82 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	return object;
 }
 
+#ifdef HAS_JIT_TABLES
+
+enum { MOST_REGIONS = 4096, MOST_TABLES = 1 << 16 };
+
+static void read_jit_entry(const struct sframegen_jit_fre *entry, struct rule *rule)
+{
+	uint8_t info = __atomic_load_n(&entry->info, __ATOMIC_ACQUIRE);
+
+	if (info & (SFRAMEGEN_JIT_REMOVED | 0x40))
+		return;
+	rule->kind = info & SFRAMEGEN_JIT_OUTERMOST ? RULE_OUTERMOST : info & SFRAMEGEN_JIT_SIGNAL ? RULE_SIGNAL : RULE;
+	rule->cfa = (struct value){ .base = info & SFRAMEGEN_JIT_CFA_SP ? SP : FP, .offset = entry->cfa_off };
+	rule->ra = rule->fp = (struct value){ .base = KEPT };
+	if (info & SFRAMEGEN_JIT_RA_SAVED)
+		rule->ra = (struct value){ .base = BASE_CFA, .offset = entry->ra_off, .deref = true };
+	if (info & SFRAMEGEN_JIT_FP_SAVED)
+		rule->fp = (struct value){ .base = BASE_CFA, .offset = entry->fp_off, .deref = true };
+}
+
+static void search_jit_tables(const struct sframegen_jit_region *region, uint64_t offset, struct rule *rule)
+{
+	const struct sframegen_jit_table *table = (const void *)(uintptr_t)region->unwind_head;
+
+	for (int tables = 0; table && tables < MOST_TABLES; tables++) {
+		const struct sframegen_jit_table *next = (const void *)(uintptr_t)__atomic_load_n(&table->next, __ATOMIC_ACQUIRE);
+		const struct sframegen_jit_fre *entries = (const void *)(table + 1);
+		size_t low = 0, high = __atomic_load_n(&table->used_len, __ATOMIC_ACQUIRE) / sizeof *entries;
+
+		if (table->fre_stride != sizeof *entries)
+			return;
+		while (low < high) { /* the first one after the offset */
+			size_t middle = low + (high - low) / 2;
+
+			if (entries[middle].ip_off <= offset)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		if (low != 0 && offset - entries[low - 1].ip_off < entries[low - 1].size) {
+			read_jit_entry(&entries[low - 1], rule);
+			return;
+		}
+		table = next;
+	}
+}
+
+/* The process itself writes these tables (docs/jit.md). They cannot go while their code has a frame on this stack. */
+static void find_jit_rule(uintptr_t pc, struct rule *rule)
+{
+	const struct sframegen_jit_region *region = (const void *)(uintptr_t)__atomic_load_n(&__sframegen_jit_tables.first, __ATOMIC_ACQUIRE);
+
+	for (int regions = 0; region && regions < MOST_REGIONS; regions++) {
+		uint64_t serial = __atomic_load_n(&region->serial, __ATOMIC_ACQUIRE);
+
+		if (serial % 2 && pc >= region->text_start && pc < region->text_end) {
+			rule->kind = RULE_UNKNOWN;
+			search_jit_tables(region, pc - region->text_start, rule);
+			if (__atomic_load_n(&region->serial, __ATOMIC_ACQUIRE) != serial)
+				rule->kind = RULE_UNKNOWN;
+			return;
+		}
+		region = (const void *)(uintptr_t)region->next;
+	}
+}
+
+#else
+static void find_jit_rule(uintptr_t pc, struct rule *rule) { (void)pc, (void)rule; }
+#endif
+
 static void rule_in(const struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
 {
+	rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 	if (object && object->has == HAS_SECTION)
 		find_rule(&object->section, pc, is_return, rule);
-	else
-		rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
+	else if (!object)
+		find_jit_rule(pc - is_return, rule);
 }
 
 /* What the cache has for a PC. It is right if `owner` is 0, a pinned object, or the identity of an object that is loaded now: then the PC
@@ -908,7 +1039,7 @@ static packed_rule look_up(struct walker *walker, struct rule *rule)
 	}
 	rule_in(object, walker->now.pc, !is_exact(walker), rule);
 	packed = pack(rule);
-	if (object && object->identity != NOT_CACHED) {
+	if (object && object->identity != NOT_CACHED) { /* code made at run time is in no object */
 		atomic_store_explicit(&cache[index].key, pc ^ object->identity ^ spread(packed), memory_order_relaxed);
 		atomic_store_explicit(&cache[index].rule, packed, memory_order_relaxed);
 	}
@@ -998,7 +1129,7 @@ WITHOUT_SANITIZERS static bool is_trampoline(uintptr_t pc)
 	const volatile uint8_t *code = (const volatile uint8_t *)pc;
 	size_t at = 0;
 
-	if (!is_readable(pc & -(uintptr_t)8) || !is_readable((pc + sizeof trampoline - 1) & -(uintptr_t)8))
+	if (!is_readable(pc) || !is_readable(pc + sizeof trampoline - 1))
 		return false;
 	while (at < sizeof trampoline && code[at] == trampoline[at])
 		at++;
@@ -1060,15 +1191,14 @@ __attribute__((noinline)) static int step(struct walker *walker)
 	default:
 		break;
 	}
-	if (rule.kind == RULE_DAMAGED)
-		return SFRAME_DAMAGED;
+	if (rule.kind == RULE_DAMAGED || rule.kind == RULE_UNKNOWN)
+		return rule.kind == RULE_DAMAGED ? SFRAME_DAMAGED : SFRAME_NO_RULE;
 	end = apply(walker, &rule, cfa);
-	if (end == SFRAME_NO_RULE)
-		return guess(walker, cfa); /* nobody knows the register that the rule needs */
-	if (rule.kind != RULE_PUT || end != GOES_ON)
-		return end;
-	object = meet(walker, walker->now.pc - 1);
-	return object && is_code(object, walker->now.pc - 1) ? GOES_ON : SFRAME_OUTERMOST; /* nobody called the code that was put */
+	if (rule.kind == RULE_PUT) { /* if it does not return to code, nobody called it */
+		object = end == GOES_ON ? meet(walker, walker->now.pc - 1) : NULL;
+		return object && is_code(object, walker->now.pc - 1) ? GOES_ON : SFRAME_OUTERMOST;
+	}
+	return end == SFRAME_NO_RULE ? guess(walker, cfa) : end; /* nobody knows the register that the rule needs */
 }
 
 /* The step of most frames: the rule is in the cache, and what it reads is known to be readable. Returns false for all others, which
@@ -1208,10 +1338,176 @@ const char *sframe_end_text(enum sframe_end end)
 	return "unknown";
 }
 
+/* --- Detached sections: not for signal handlers -------------------------------------------------------------------------------------
+   The trust rules are those of docs/detached.md. A file is copied, not mapped: whoever truncates it later does no harm. */
+
+enum { MOST_BYTES = 1 << 30, SECTION_TYPE = 0x6ffffff4 };
+
+/* Opens DIRECTORY/.build-id/xx/yyyy.sframe; below the directory there are no symbolic links. -1 if it cannot be opened or trusted. */
+static int open_stored(const char *directory, const uint8_t *id, size_t size, struct stat *file)
+{
+	static const char digits[] = "0123456789abcdef";
+	char first[3] = { digits[id[0] >> 4], digits[id[0] & 15], 0 }, rest[2 * 64 + sizeof ".sframe"];
+	const char *names[] = { directory, ".build-id", first, rest };
+	struct stat of_directory;
+	int opened = AT_FDCWD;
+
+	for (size_t at = 1; at < size; at++) {
+		rest[2 * at - 2] = digits[id[at] >> 4];
+		rest[2 * at - 1] = digits[id[at] & 15];
+	}
+	memcpy(rest + 2 * size - 2, ".sframe", sizeof ".sframe");
+	for (int at = 0; at < 4; at++) {
+		int how = at == 3 ? O_RDONLY | O_NONBLOCK | O_NOFOLLOW : at == 0 ? O_PATH | O_DIRECTORY : O_PATH | O_DIRECTORY | O_NOFOLLOW;
+		int next = openat(opened, names[at], how | O_CLOEXEC);
+
+		if (opened != AT_FDCWD)
+			close(opened);
+		if (next < 0)
+			return -1;
+		opened = next;
+		if (at == 0 && fstat(opened, &of_directory) != 0)
+			break;
+		if (at < 3)
+			continue;
+		if (fstat(opened, file) == 0 && S_ISREG(file->st_mode) && file->st_size > 0 && file->st_size < MOST_BYTES &&
+		    (file->st_uid == 0 || file->st_uid == geteuid() || file->st_uid == of_directory.st_uid) && !(file->st_mode & S_IWOTH) &&
+		    !(geteuid() == 0 && (file->st_mode & S_IWGRP) && file->st_gid != 0))
+			return opened;
+	}
+	close(opened);
+	return -1;
+}
+
+/* Are the PT_LOADs the same? */
+static bool has_same_layout(const struct object *object, const ElfW(Phdr) *headers, unsigned count)
+{
+	unsigned at = 0;
+
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const ElfW(Phdr) *one = &object->headers[number];
+
+		if (one->p_type != PT_LOAD)
+			continue;
+		while (at < count && headers[at].p_type != PT_LOAD)
+			at++;
+		if (at == count || headers[at].p_flags != one->p_flags || headers[at].p_offset != one->p_offset ||
+		    headers[at].p_vaddr != one->p_vaddr || headers[at].p_filesz != one->p_filesz || headers[at].p_memsz != one->p_memsz)
+			return false;
+		at++;
+	}
+	while (at < count && headers[at].p_type != PT_LOAD)
+		at++;
+	return at == count;
+}
+
+/* Finds the section in a file whose bytes are all here. The file says for which build-id it is. */
+static bool open_file(const uint8_t *bytes, size_t size, const struct object *object, const uint8_t *id, size_t id_size, struct section *found)
+{
+	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)(const void *)bytes;
+	bool is_for_object = false, has_section = false;
+
+	if (size < sizeof *file || memcmp(file->e_ident, ELFMAG, SELFMAG) != 0 || file->e_phoff > size || file->e_shoff > size ||
+	    file->e_phoff % 8 || file->e_shoff % 8 || file->e_phnum > (size - file->e_phoff) / sizeof(ElfW(Phdr)) ||
+	    file->e_shnum > (size - file->e_shoff) / sizeof(ElfW(Shdr)) ||
+	    !has_same_layout(object, (const ElfW(Phdr) *)(const void *)(bytes + file->e_phoff), file->e_phnum))
+		return false;
+	for (unsigned number = 0; number < file->e_shnum; number++) {
+		const ElfW(Shdr) *part = (const ElfW(Shdr) *)(const void *)(bytes + file->e_shoff) + number;
+		const uint8_t *start = bytes + part->sh_offset;
+
+		if (part->sh_offset > size || part->sh_size > size - part->sh_offset)
+			continue;
+		if (part->sh_type == SHT_NOTE && part->sh_size >= 16 + id_size && load32(start) == 4 && load32(start + 4) == id_size)
+			is_for_object |= load32(start + 8) == NT_GNU_BUILD_ID && memcmp(start + 16, id, id_size) == 0;
+		if (part->sh_type == SECTION_TYPE && !(part->sh_flags & SHF_COMPRESSED))
+			has_section = open_section(start, part->sh_size, object->bias + part->sh_addr, found);
+	}
+	return is_for_object && has_section;
+}
+
+static bool read_stored(const char *directory, const struct object *object, struct section *found)
+{
+	const uint8_t *id;
+	size_t size = find_build_id(object, &id), done = 0;
+	struct stat file;
+	int opened = size > 1 && size <= 64 ? open_stored(directory, id, size, &file) : -1;
+	uint8_t *bytes;
+	ssize_t count = 1;
+
+	if (opened < 0)
+		return false;
+	bytes = mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	while (bytes != MAP_FAILED && count > 0 && done < (size_t)file.st_size) {
+		count = read(opened, bytes + done, (size_t)file.st_size - done);
+		done += count > 0 ? (size_t)count : 0;
+	}
+	close(opened);
+	if (bytes == MAP_FAILED)
+		return false;
+	mprotect(bytes, (size_t)file.st_size, PROT_READ);
+	if (open_file(bytes, done, object, id, size, found))
+		return true;
+	munmap(bytes, (size_t)file.st_size);
+	return false;
+}
+
+static bool add_detached(uint64_t identity, const struct section *section)
+{
+	for (unsigned number = 0; number < MOST_DETACHED; number++) {
+		unsigned at = (unsigned)(identity + number) % MOST_DETACHED;
+		uint64_t none = 0;
+
+		if (!atomic_compare_exchange_strong(&detached[at].identity, &none, NOT_CACHED))
+			continue;
+		detached[at].section = *section;
+		atomic_store_explicit(&detached[at].identity, identity, memory_order_release);
+		atomic_store_explicit(&has_detached, true, memory_order_release);
+		return true;
+	}
+	return false;
+}
+
+static int prepare_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+	const char *path = getenv("SFRAMEGEN_PATH");
+	int *added = argument;
+	struct object object;
+	struct section section;
+
+	(void)size;
+	if (!describe(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr) || object.has != NO_SECTION ||
+	    identity_of(&object) == NOT_CACHED)
+		return 0;
+	while (path && *path) {
+		size_t length = strcspn(path, ":");
+		char directory[PATH_MAX];
+
+		if (length > 0 && length < sizeof directory) {
+			memcpy(directory, path, length);
+			directory[length] = 0;
+			if (read_stored(directory, &object, &section)) {
+				*added += add_detached(identity_of(&object), &section);
+				return 0;
+			}
+		}
+		path += length + (path[length] == ':');
+	}
+	return 0;
+}
+
 int sframe_backtrace_prepare(unsigned flags)
 {
-	if (flags == 0)
+	int added = 0;
+
+	if (flags != 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (getauxval(AT_SECURE))
 		return 0;
-	errno = EINVAL;
-	return -1;
+	dl_iterate_phdr(prepare_object, &added);
+	for (unsigned at = 0; added && at < CACHE_ENTRIES; at++) /* forget what had no rules */
+		atomic_store_explicit(&cache[at].key, 0, memory_order_relaxed);
+	return added;
 }

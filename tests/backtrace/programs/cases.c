@@ -226,7 +226,16 @@ CASE void is_full(void)
 		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
 }
 
-__attribute__((constructor)) static void before_main(void) { recursive(3); }
+__attribute__((constructor)) static void before_main(void)
+{
+	if (getenv("SFRAMEGEN_PATH")) {
+		sframe_backtrace(NULL, 0);
+		fprintf(stderr, "%d detached\n", sframe_backtrace_prepare(0));
+	}
+	if (getenv("ONLY_PREPARE"))
+		_exit(0);
+	recursive(3);
+}
 
 /* Code of the dynamic loader calls it, which need not have a section. */
 __attribute__((destructor)) static void after_main(void)
@@ -283,15 +292,17 @@ int main(int count, char **words)
 #endif
 	large_frame(count);
 	signals();
+#ifndef IN_VALGRIND /* it reports faults, and has a small stack */
 	faults();
-#ifndef NO_THREADS
-	threads();
 #endif
+	threads();
 	forks();
 	coroutines();
 	is_full();
 	exceptions();
+#ifndef IN_VALGRIND
 	recursive(10000);
+#endif
 	recursive(10);
 	return finish();
 }
