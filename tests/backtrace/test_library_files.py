@@ -24,6 +24,7 @@ pytestmark = pytest.mark.once
 PREFIXES = ["", *(machine.prefix for machine in MACHINES)]
 FUNCTIONS = {"sframe_backtrace", "sframe_backtrace_from", "sframe_backtrace_frames", "sframe_backtrace_prepare", "sframe_end_text"}
 ANSWERED = {"backtrace", "unw_backtrace", "_Unwind_Backtrace"}
+TAG = (2, 17)  # of manylinux_2_17
 VERSIONED = re.compile(r"Name: (?:GLIBC|GCC)_\S+")
 USER = """
 #include <sframe_backtrace.h>
@@ -72,6 +73,21 @@ def test_they_load_with_any_glibc_and_bind_at_once(folder: Path) -> None:
         assert VERSIONED.findall(shown) == []
         assert "BIND_NOW" in shown
         assert "TEXTREL" not in shown
+
+
+def test_what_they_need_is_in_the_oldest_glibc(tmp_path: Path) -> None:
+    """That of the wheel's tag: each function that they need has a version there, or is weak."""
+    needs("gcc")
+    assert compile_libraries(HERE, tmp_path, ["gcc"]) == ""
+    libc = printed("gcc", "-print-file-name=libc.so.6").strip()
+    oldest: dict[str, tuple[int, ...]] = {}
+    for name, version in re.findall(r" (\w+)@@?GLIBC_([\d.]+)$", printed("nm", "--dynamic", "--defined-only", libc), re.MULTILINE):
+        numbers = tuple(map(int, version.split(".")))
+        oldest[name] = min(numbers, oldest.get(name, numbers))
+    for library in (SHARED, PRELOAD):
+        needed = re.findall(r" U (\w+)$", printed("nm", "--dynamic", "--undefined-only", tmp_path / library), re.MULTILINE)
+        assert needed
+        assert {name: oldest.get(name) for name in needed if oldest.get(name, (99,)) > TAG} == {}
 
 
 def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
