@@ -34,7 +34,7 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     examples=[
         Example("Make stack traces of a heap profiler cheaper", "sframegen preload -- heaptrack ./prog"),
         Example("Make sections for what lacks one, first", "sframegen preload --detached store -- ./prog"),
-        Example("Also for a library that it loads later", "sframegen preload --detached store --also lib.so -- ./prog"),
+        Example("Also for a library that COMMAND preloads itself", "sframegen preload --detached store --also lib.so -- ./prog"),
         Example("Print at the end how many traces it answered", "sframegen preload --statistics -- ./prog"),
     ],
 )
@@ -50,7 +50,7 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     metavar="PATH",
     multiple=True,
     type=PathName(),
-    help="Look at this library, or all in this directory, too: what is loaded later. May be given again.",
+    help="Look at this library, or all in this directory, too: what COMMAND itself puts into LD_PRELOAD. May be given again.",
 )
 @SECTIONS
 @click.option(
