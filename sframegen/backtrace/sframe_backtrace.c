@@ -4,9 +4,9 @@
    The way of a frame: its PC -> a rule, in most cases from the cache -> (CFA, return address, FP) -> the caller's PC, SP and FP. A PC that
    is not in the cache -> the object that is loaded there -> its section -> the function -> the row -> the rule, into the cache.
 
-   Three things make this safe in a signal handler that may have interrupted anything, this file included. There is no state but the cache,
-   the table of pinned objects and the bounds of the thread's stack, and each of their words is valid alone. Memory is read only where
-   it is known to be readable. And every number in a section is checked before it is used. */
+   Three things make this safe in a signal handler that may have interrupted anything, this file included. What is written for later walks
+   (the cache, which objects are pinned, the bounds of the thread's stack) is valid at each moment, so that nobody waits for anybody.
+   Memory is read only where it is known to be readable. And every number in a section is checked before it is used. */
 #define _GNU_SOURCE
 #include "sframe_backtrace.h"
 
@@ -714,16 +714,20 @@ static bool describe_at(struct object *object, uintptr_t start, uintptr_t end, u
 	return false;
 }
 
-/* The program itself, whose headers the kernel says. A program without an interpreter is static: this code is in it. */
+/* The program itself, whose headers the kernel says. A program without an interpreter is static: this code is in it, and so is the start
+   of the file that the linker names. */
 static bool describe_program(struct object *program)
 {
 	const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
 	unsigned count = (unsigned)getauxval(AT_PHNUM);
 	uintptr_t bias = 0;
 
-	for (unsigned number = 0; number < count; number++)
+	for (unsigned number = 0; number < count; number++) {
 		if (headers[number].p_type == PT_PHDR)
 			return describe(program, headers, count, (uintptr_t)headers - headers[number].p_vaddr);
+		if (headers[number].p_type == PT_INTERP)
+			return false;
+	}
 	if (&__ehdr_start && __ehdr_start.e_type == ET_DYN)
 		bias = (uintptr_t)&__ehdr_start;
 	return describe(program, headers, count, bias);
@@ -1182,6 +1186,8 @@ __attribute__((noinline)) static int step(struct walker *walker)
 	*cfa = 0;
 	switch (packed & PACKED_KIND) {
 	case PACKED_RULE:
+		if (MACHINE_ABI == 2 && (walker->now.flags & SFRAME_GUESS) && !(packed & PACKED_BASE_FP))
+			return guess(walker, cfa); /* a frame record says where the caller's is, but not its SP */
 		rule = unpacked(packed);
 		break;
 	case PACKED_OUTERMOST:

@@ -2,8 +2,9 @@
    Linux on x86-64, AArch64 and s390x. docs/backtrace.md of sframegen describes it.
 
    All functions but sframe_backtrace_prepare are safe in signal handlers from the first call on: they take no lock, allocate nothing,
-   call nothing of the C library but getauxval and _dl_find_object, and keep errno. Any thread may call them at any time: before main, in
-   destructors, after fork, in a child of vfork, on alternate stacks and on those of coroutines. */
+   call nothing of the C library but getauxval, _dl_find_object, memcpy and memcmp (link with -z now, so that these are found at the
+   start), keep errno, and need 2 KB of stack. Any thread may call them at any time: before main, in destructors, after fork, in a child
+   of vfork, on alternate stacks and on those of coroutines. */
 #ifndef SFRAME_BACKTRACE_H
 #define SFRAME_BACKTRACE_H
 
