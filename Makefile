@@ -1,10 +1,10 @@
 # PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, GROUND_TRUTH_FLAGS, OFF_CPU_FLAGS, PROFILES_FLAGS, PROFILERS_FLAGS, BLIND_FLAGS,
-# CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS, MUTATIONS_FLAGS: what pytest,
-# corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/survey, corpus/rewritten, corpus/churn,
-# corpus/ground_truth, corpus/off_cpu, corpus/profiles, benchmarks/profilers, corpus/blind, corpus/contradictions, corpus/symbols, corpus/tools, tools/bare,
-# tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
+# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, GROUND_TRUTH_FLAGS, OFF_CPU_FLAGS, BACKTRACE_FLAGS, PROFILES_FLAGS,
+# PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS,
+# MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/survey,
+# corpus/rewritten, corpus/churn, corpus/ground_truth, corpus/off_cpu, corpus/backtrace, corpus/profiles, benchmarks/profilers, corpus/blind,
+# corpus/contradictions, corpus/symbols, corpus/tools, tools/bare, tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -50,9 +50,9 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
+    pkg-config:pkgconf node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
     createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
-    zstd:zstd unzip:unzip xz:xz-utils go:golang-go
+    zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
 
 .PHONY: test-machine
 test-machine: | machine
@@ -303,6 +303,10 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 	$(PYTHON) -m corpus.fetch bash libc libLLVM libxul
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
 
+.PHONY: bench-backtrace
+bench-backtrace: .venv/installed | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
+	.venv/bin/python -m benchmarks.backtrace
+
 .PHONY: bench-fleet
 bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md
 	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md
@@ -431,6 +435,18 @@ ground-truth-show: .venv/test-tools test-machine ## profiles of programs whose p
 .PHONY: off-cpu-show
 off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the scheduler's numbers, as root: docs/reports/off-cpu.md; OFF_CPU_FLAGS
 	.venv/bin/python -m corpus.off_cpu --report docs/reports/off-cpu.md $(OFF_CPU_FLAGS)
+
+# What takes the traces. A profiler that is not installed is left out, and the report says so.
+traced_with := heaptrack:heaptrack g++:g++
+
+.PHONY: backtrace-show
+backtrace-show: .venv/test-tools | machine ## heap profilers and Boost with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
+	@packages=(); \
+	for pair in $(traced_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	[[ -e /usr/include/gperftools/heap-profiler.h ]] || packages+=(libgoogle-perftools-dev); \
+	[[ -e /usr/include/boost/stacktrace.hpp ]] || packages+=(libboost-stacktrace-dev); \
+	$(install_packages)
+	.venv/bin/python -m corpus.backtrace --report docs/reports/backtraces.md $(BACKTRACE_FLAGS)
 
 # glibc is built once, in about ten minutes, and kept in the cache.
 .PHONY: glibc-show

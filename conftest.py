@@ -19,6 +19,7 @@ os.umask(0o022)  # the user's may be another one: dpkg-deb refuses what others c
 pytest.register_assert_rewrite("tests", "corpus")
 
 from tests.support import peers as foreign  # noqa: E402
+from tests.support.own_stack import OwnStack  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -61,6 +62,11 @@ def peers() -> foreign.Peers:
 @pytest.fixture(scope="session")
 def compile_c(peers: foreign.Peers, tmp_path_factory: pytest.TempPathFactory) -> foreign.Compiler:
     return foreign.Compiler(peers, tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="session")
+def own_stack(compile_c: foreign.Compiler, tmp_path_factory: pytest.TempPathFactory) -> OwnStack:
+    return OwnStack(compile_c, tmp_path_factory.mktemp("libraries"))
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
-"""How the modules that sframegen/program/build.py lists are compiled, and the kernel program, and what happens when they cannot be.
+"""How the modules that sframegen/program/build.py lists, the kernel program and the C libraries are compiled, or do without.
 
 Such a module is plain Python. With a C compiler it becomes an extension module of the limited API; without one, or with
 SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results. With SFRAMEGEN_PURE=0, what
 cannot be compiled is an error.
 
 clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
+
+The C compiler compiles the libraries of sframegen/backtrace. The same two values of SFRAMEGEN_PURE leave them out, and demand them.
 """
 
 import os
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
 
 COMPILED = runpy.run_path("sframegen/program/build.py")["MODULES"]
 # One file of each module for every Python from 3.11 on. Free-threaded Pythons have no limited API of that version.
@@ -38,11 +41,15 @@ def extensions() -> list[Extension]:
     return modules
 
 
-class BuildWithKernelProgram(build_py):  # type: ignore[misc]  # setuptools has no types
+class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no types
     def run(self) -> None:
         super().run()
-        if self.editable_mode:
-            return
+        if not self.editable_mode:
+            self.kernel_program()
+            if os.environ.get("SFRAMEGEN_PURE") != "1":
+                self.libraries()
+
+    def kernel_program(self) -> None:
         folder = "sframegen/profile/bpf"
         self.mkpath(f"{self.build_lib}/{folder}")
         compile_objects = runpy.run_path(f"{folder}/object_files.py")["compile_objects"]
@@ -51,9 +58,20 @@ class BuildWithKernelProgram(build_py):  # type: ignore[misc]  # setuptools has 
         if why:
             self.warn(f"the kernel program of sframegen profile is not built: {why}")
 
+    def libraries(self) -> None:
+        folder = "sframegen/backtrace"
+        self.mkpath(f"{self.build_lib}/{folder}")
+        library_files = runpy.run_path(f"{folder}/library_files.py")
+        compiler = library_files["compiler_of_the_build"]()
+        why = library_files["compile_libraries"](Path(folder), Path(self.build_lib, folder), compiler)
+        if why and os.environ.get("SFRAMEGEN_PURE") == "0":
+            raise CompileError(f"libsframe-backtrace is not built: {why}")
+        if why:
+            self.warn(f"libsframe-backtrace is not built: {why}")
+
 
 setup(
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildWithKernelProgram},
+    cmdclass={"build_py": BuildWithPrograms},
     options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"} if LIMITED else {}},
 )

@@ -27,6 +27,7 @@ ORDER = (
     "sframegen.conversion",
     "sframegen.detached",
     "sframegen.registry",
+    "sframegen.backtrace",
     "sframegen.code",
     "sframegen.stack",
     "sframegen.checks",

@@ -26,6 +26,7 @@ COMMANDS = {
     "link": "Run a linker, then add an SFrame section to its output.",
     "lookup": "Print the unwind rule at addresses of a file.",
     "merge": "Merge the SFrame sections of objects, as GNU ld does.",
+    "preload": "Run a command with stack traces from SFrame sections.",
     "profile": "Profile processes: sample their stacks, and show where the time goes.",
     "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
     "profile-report": "Show profiles that are in files: all of them together, as one profile.",

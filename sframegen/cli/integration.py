@@ -17,10 +17,11 @@ class Place(NamedTuple):
 
 # By option: a row for each file or directory that a tool needs to know.
 PLACES = {
-    "cmake-dir": Place("cmake", "CMake's find_package(Sframegen), as Sframegen_DIR."),
+    "cmake-dir": Place("cmake", "CMake's find_package(Sframegen) and (SframeBacktrace), as Sframegen_DIR, SframeBacktrace_DIR."),
     "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
     "include-dir": Place("include", "C header for programs that make code at run time: sframegen_jit.h."),
     "make-file": Place("make/sframe.mk", "The file that GNU makefiles include."),
+    "pkg-config-dir": Place("pkgconfig", "pkg-config sframe-backtrace: this directory for PKG_CONFIG_PATH."),
     "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
 }
 
@@ -37,7 +38,10 @@ def _print(**asked: bool) -> None:
 
 command = Command(
     "integration",
-    examples=[Example("Use CMake's find_package(Sframegen)", 'cmake -D "Sframegen_DIR=$(sframegen integration --cmake-dir)" .')],
+    examples=[
+        Example("Use CMake's find_package(Sframegen)", 'cmake -D "Sframegen_DIR=$(sframegen integration --cmake-dir)" .'),
+        Example("Let pkg-config find libsframe-backtrace", "export PKG_CONFIG_PATH=$(sframegen integration --pkg-config-dir)"),
+    ],
     callback=_print,
     params=[click.Option([f"--{name}"], is_flag=True, help=place.help) for name, place in PLACES.items()],
     help="Print the paths of the files for build systems and packaging. Without options, print all of them, each with its use.",

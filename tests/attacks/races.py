@@ -307,6 +307,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "link": ("a file: link", "a directory: link --install"),
     "lookup": ("a FIFO: lookup",),
     "merge": ("a directory: merge -o",),
+    "preload": "runs the user's own command; --detached writes as add-section does",
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
     "profile-diff": ("a directory: profile-diff -o",),
     "profile-report": ("a directory: profile-report -o",),

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from sframegen.backtrace import installed_libraries
+from sframegen.backtrace.library_files import PRELOAD
 from sframegen.cli.installation import attempts, tried_parts
 from sframegen.cli.installation import install_commands as installing
 from sframegen.cli.installation.attempts import within
@@ -70,6 +72,15 @@ def test_a_whole_installation() -> None:
     assert any(line.startswith("  ok  add-section: ") for line in lines)
     compiled = [line for line in lines if "compiled modules" in line]
     assert [line.split()[0] for line in compiled] == ["ok" if build_kind() == "compiled" else "no"]
+
+
+def test_an_installation_without_the_object_for_preload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installed_libraries, "HERE", tmp_path)
+    found = tried("preload")
+    assert not found.works
+    assert "install a C compiler" in found.found
+    (tmp_path / PRELOAD).write_text("not a library")
+    assert "does not load: ERROR: ld.so: object" in tried("preload").found
 
 
 @pytest.mark.once

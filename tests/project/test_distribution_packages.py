@@ -99,10 +99,10 @@ def test_each_file_that_is_named_exists() -> None:
 def test_each_script_can_be_run() -> None:
     tests = re.findall(r"^Tests: (.+)$", (ROOT / "debian/tests/control").read_text(), re.MULTILINE)
     recipes = re.findall(r"packager,([\w-]+)\)", (ROOT / "Makefile").read_text())
-    scripts = [f"packaging/{name}" for name in ("add-shared", "build-image", "installed-with-apt", *recipes)]
+    scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", "build-image", "installed-with-apt", *recipes)]
     scripts += ["debian/rules", "tools/demo", "tools/in-chroot"]
     scripts += [f"debian/tests/{name}" for name in tests]
-    assert len(scripts) == 12
+    assert len(scripts) == 13
     assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from sframegen.backtrace.library_files import PRELOAD, SHARED, STATIC
 from sframegen.program.build import MODULES
 from tests import ROOT
 from tools.release.building import missing_in, settle
@@ -81,10 +82,11 @@ def test_a_wheel_without_a_module_that_could_not_be_compiled_is_found(tmp_path: 
     wheel = tmp_path / "some.whl"
     objects = [f"sframegen/profile/bpf/walker_{machine}.bpf.o" for machine in ("x86_64", "aarch64")]
     modules = [f"{name.replace('.', '/')}.abi3.so" for name in MODULES]
+    libraries = [f"sframegen/backtrace/{name}" for name in (PRELOAD, STATIC, SHARED)]
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in objects + modules[1:]:
+        for name in objects + modules[1:] + libraries[1:]:
             archive.writestr(name, b"")
-    assert missing_in(wheel, compiled=True) == modules[:1]
+    assert missing_in(wheel, compiled=True) == [*modules[:1], *libraries[:1]]
     assert missing_in(wheel, compiled=False) == []
 
 

@@ -54,7 +54,10 @@ UPPER_HALF = {"sframegen.api", "sframegen.cli", "sframegen.fleet", "sframegen.pa
 
 # Only these tell one SFrame version or one ABI from another; all other code asks their tables.
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
-OPTIONS_OF_OTHERS = {"--decompress-debug-sections", "--gsframe", "--call-graph", "--build-id"}  # of objcopy, GNU as, perf, ld
+# Of objcopy, GNU as, perf, ld, and the dynamic loader.
+OPTIONS_OF_OTHERS = {
+    *("--decompress-debug-sections", "--gsframe", "--call-graph", "--build-id", "--no-as-needed", "--version-script", "--list"),
+}
 VERSION_NAMES = {"version", "abi", "abi_arch"}
 # What only one machine has lies in these folders, in files of the same names. The tables there name ABIs, and nothing else does.
 MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")

@@ -69,6 +69,20 @@ def compiled() -> str:
     return f"{len(MODULES)}, each imported"
 
 
+def preload() -> str:
+    """A program that loads the object says so at its end."""
+    import subprocess  # noqa: PLC0415
+
+    from sframegen.backtrace.installed_libraries import STATISTICS, preload_object  # noqa: PLC0415
+
+    library = preload_object()
+    environment = os.environ | {"LD_PRELOAD": str(library), STATISTICS: "1"}
+    done = subprocess.run([sys.executable, "-S", "-c", ""], check=False, capture_output=True, text=True, env=environment)
+    if "sframegen preload: " not in done.stderr:
+        raise DoesNotWorkError(f"{library} does not load: {next(iter(done.stderr.splitlines()), 'it says nothing')}")
+    return str(library)
+
+
 def add_section() -> str:
     """The whole way: a section for a program of this machine, in a copy of it, and read from there."""
     import sframegen  # noqa: PLC0415 - here and below: what is tried

@@ -67,6 +67,7 @@ def all_parts() -> Iterator[Part]:
     """In the order in which they are shown."""
     yield Part("sframegen", "compiled modules", "speed: everything takes 2 to 30 times as long", attempts.compiled, compiling())
     yield Part("sframegen", "add-section", "everything", attempts.add_section, getting_again())
+    yield Part("sframegen", "preload", "stack traces from inside a process", attempts.preload, compiling())
     for one in DEPENDENCIES:
         yield Part("libraries", one.project, one.use, partial(attempts.dependency, one), getting([one], again=True))
     with_clang = " && ".join(filter(None, [package("clang", "/usr/bin/clang"), getting_again(is_built=True)]))

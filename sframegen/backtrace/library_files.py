@@ -1,0 +1,91 @@
+"""The libraries in C, compiled when the package is built. setup.py runs this file.
+
+The shared objects refer to libc without symbol versions, so that they load with every glibc that has the functions: linked with a
+new glibc, they would demand that one. For this, empty libraries with glibc's names stand in for it in the link.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+HEADER = "sframe_backtrace.h"
+SHARED = "libsframe-backtrace.so"
+SONAME = "libsframe-backtrace.so.0"
+STATIC = "libsframe-backtrace.a"
+PRELOAD = "libsframe-backtrace-preload.so"
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion")
+CODE = ("-O2", "-g0", "-fPIC", "-fno-omit-frame-pointer", "-fno-lto")
+# Everything is bound when a library is loaded: the dynamic loader binds nothing in a signal handler.
+LINK = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,--no-as-needed")
+# The function that no glibc before 2.33 has; the kernel fills in the same structure on all machines that the library knows.
+FSTAT = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+__attribute__((visibility("hidden"))) int fstat(int descriptor, void *status)
+{
+	return (int)syscall(SYS_fstat, descriptor, status);
+}
+"""
+GLIBC = {"c": "libc.so.6", "dl": "libdl.so.2"}  # before glibc 2.34, dlsym is in the second one
+
+
+def compiler_of_the_build() -> list[str]:
+    """Return the C compiler that setuptools uses, with its arguments."""
+    return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+
+
+def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
+    """Write the libraries of the source folder into another one. Return why they cannot be, or an empty text."""
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            _compile(source.absolute(), folder.absolute(), Path(scratch), compiler)
+    except FileNotFoundError:
+        return f"there is no {compiler[0]}"
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if "error" in line.lower()] or error.stderr.splitlines()
+        return f"{compiler[0]} cannot compile them: {next(iter(lines), '')}"
+    return ""
+
+
+def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> None:
+    anywhere = f"-ffile-prefix-map={source}=."  # the same bytes in each folder
+    flags = (*shlex.split(os.environ.get("CFLAGS", "")), "-std=c11", *WARNINGS, *CODE, anywhere)
+    for name in ("sframe_backtrace", "preload"):
+        _run(compiler, *flags, "-c", source / f"{name}.c", "-o", scratch / f"{name}.o")
+    stand_ins = _stand_ins(scratch, compiler)
+    for name, soname, stem, needed in (
+        (SHARED, SONAME, "sframe_backtrace", ["-lc"]),
+        (PRELOAD, PRELOAD, "preload", ["-lc", "-ldl"]),
+    ):
+        names = (f"-Wl,-soname,{soname}", f"-Wl,--version-script={source / stem}.map")
+        _run(compiler, *LINK, *names, f"{stem}.o", *stand_ins, *needed, "-lgcc", "-o", name, cwd=scratch)
+    archiver = _run(compiler, "-print-prog-name=ar").strip()
+    _run([archiver], "rcsD", STATIC, "sframe_backtrace.o", cwd=scratch)
+    for name in (SHARED, PRELOAD, STATIC):
+        (folder / name).unlink(missing_ok=True)  # a process may have mapped it
+        (folder / name).write_bytes((scratch / name).read_bytes())
+
+
+def _stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
+    """Make what stands in for glibc, and return the arguments that link with it. Another libc is linked with itself."""
+    probe = scratch / "probe.c"
+    probe.write_text("#include <features.h>\n__GLIBC__\n")
+    if not _run(compiler, "-E", "-P", probe).split()[-1].isdecimal():
+        return []
+    (scratch / "empty.c").touch()
+    for name, soname in GLIBC.items():
+        _run(compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "empty.c", "-o", f"lib{name}.so", cwd=scratch)
+    (scratch / "fstat.c").write_text(FSTAT)
+    _run(compiler, *CODE, "-c", "fstat.c", cwd=scratch)
+    return ["fstat.o", "-L."]
+
+
+def _run(command: list[str], *arguments: str | Path, cwd: Path | None = None) -> str:
+    return subprocess.run([*command, *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout

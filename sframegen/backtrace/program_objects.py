@@ -1,0 +1,90 @@
+"""A program -> the objects that its dynamic loader maps when it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+
+from cfi.errors import FormatError, SframegenError
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_INTERP
+
+SCRIPTS = 4  # that name one another as interpreters
+FIRST_LINE = 256  # bytes of it that the kernel reads
+LISTED = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+
+
+class NotPreloadedError(SframegenError):
+    """The loader ignores LD_PRELOAD for this program, or has no part in it."""
+
+
+def is_program(path: str) -> bool:
+    """True for an executable ELF file."""
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):  # noqa: PTH113 - a text
+        return False
+    with open(path, "rb") as file:  # noqa: PTH123 - a text
+        return file.read(4) == b"\x7fELF"
+
+
+def program_of(command: str) -> str:
+    """Return the ELF file that runs for a command: itself, or the interpreter of a script. Raises OSError and FormatError."""
+    for _ in range(SCRIPTS):
+        path = shutil.which(command)
+        if path is None:
+            raise FileNotFoundError(2, os.strerror(2), command)
+        with open(path, "rb") as file:  # noqa: PTH123 - as the kernel does
+            first = file.read(FIRST_LINE).partition(b"\n")[0]
+        if not first.startswith(b"#!"):
+            return os.path.realpath(path)
+        words = [os.fsdecode(word) for word in first[2:].split()] or [""]
+        through_env = os.path.basename(words[0]) == "env" and len(words) > 1  # noqa: PTH119 - of a text
+        command = words[-1] if through_env else words[0]
+    raise FormatError("scripts that interpret scripts", file=command)
+
+
+def objects_of(program: str) -> list[str]:
+    """Return the paths of a program and the objects that its loader maps at its start. What it loads later is not among them.
+
+    Raises OSError, FormatError, and NotPreloadedError with the reason.
+    """
+    if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):  # noqa: PTH116 - a text
+        raise NotPreloadedError("set-user-ID and set-group-ID programs ignore LD_PRELOAD", file=program)
+    loader = _loader_of(program)
+    if not loader:
+        raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
+    return _listed(loader, program)
+
+
+def objects_below(path: str, program: str) -> list[str]:
+    """Return the libraries in a directory, or the one file, each with the objects that the program's loader maps with it.
+
+    Files of other kinds are left out. Raises OSError and FormatError.
+    """
+    loader = _loader_of(program)
+    if not os.path.isdir(path):  # noqa: PTH112 - a text
+        return _listed(loader, os.path.realpath(path))
+    found: dict[str, None] = {}
+    for folder, _, names in os.walk(path):
+        for name in sorted(names):
+            file = os.path.realpath(os.path.join(folder, name))  # noqa: PTH118 - a text
+            if ".so" in name and os.path.isfile(file):  # noqa: PTH113 - a text
+                found |= dict.fromkeys(_listed(loader, file))
+    return list(found)
+
+
+def _loader_of(program: str) -> str:
+    """Return the path of a program's dynamic loader; an empty text for a static one."""
+    elf = open_elf(program)
+    interpreter = next((segment for segment in elf.segments if segment.p_type == PT_INTERP), None)
+    if interpreter is None:
+        return ""
+    return os.fsdecode(bytes(elf.slice(interpreter.p_offset, interpreter.p_filesz, "PT_INTERP")).rstrip(b"\0"))
+
+
+def _listed(loader: str, path: str) -> list[str]:
+    listed = subprocess.run([loader, "--list", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED.findall(listed.stdout))
+    return list(dict.fromkeys([path, *libraries]))

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from cfi.errors import FormatError, SframegenError
+from sframegen.backtrace.installed_libraries import STATISTICS, preload_object
+from sframegen.backtrace.program_objects import is_program, objects_below, objects_of, program_of
+from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
+from sframegen.detached.stores import VARIABLE, Stores
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.text import count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sframegen.cli.shared.common_options import How
+
+MAX_NAMED = 3  # objects in the line about those without a section
+LOADED, STORED, NONE = "section", "in a store", "no section"
+
+
+@click.command(
+    name="preload",
+    cls=Command,
+    exclusive=[VERBOSE_OR_QUIET],
+    examples=[
+        Example("Make stack traces of a heap profiler cheaper", "sframegen preload -- heaptrack ./prog"),
+        Example("Make sections for what lacks one, first", "sframegen preload --detached store -- ./prog"),
+        Example("Also for a library that COMMAND preloads itself", "sframegen preload --detached store --also lib.so -- ./prog"),
+        Example("Print at the end how many traces it answered", "sframegen preload --statistics -- ./prog"),
+    ],
+)
+@click.argument("arguments", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--detached",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="First write sections for the objects without one to files of their own in DIR, where COMMAND finds them.",
+)
+@click.option(
+    "--also",
+    metavar="PATH",
+    multiple=True,
+    type=PathName(),
+    help="Look at this library, or all in this directory, too: what COMMAND itself puts into LD_PRELOAD. May be given again.",
+)
+@SECTIONS
+@click.option(
+    "--statistics",
+    is_flag=True,
+    help="When a process ends, print how many traces came from sections, and how many from its own unwinder.",
+)
+@verbose("List the objects that COMMAND loads at its start, each with where its section is.")
+@QUIET
+def command(
+    arguments: tuple[str, ...], *, detached: str | None, also: tuple[str, ...], sections: list[str], statistics: bool, how: How
+) -> NoReturn:
+    """Run COMMAND with stack traces from SFrame sections.
+
+    libsframe-backtrace-preload.so, in LD_PRELOAD, answers backtrace(), unw_backtrace() and _Unwind_Backtrace() in COMMAND and the
+    programs that it starts: heap profilers, crash handlers and stall detectors take most of their traces with these. A trace that
+    sections cannot complete is answered as without it. Exceptions are not affected.
+
+    On a terminal, a line says first which objects have no section: of COMMAND, of programs among its arguments, and of what they
+    load at their start. The exit status is that of COMMAND.
+    """
+    try:
+        library = preload_object()
+    except SframegenError as error:
+        note(str(error))
+        raise click.exceptions.Exit(1) from None
+    stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
+    if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
+        _prepare(_objects(arguments, also), detached, stores, how)
+    environment = os.environ | {"LD_PRELOAD": ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))}
+    if stores:
+        environment[VARIABLE] = ":".join(dict.fromkeys(stores))
+    if statistics:
+        environment[STATISTICS] = "1"
+    sys.stdout.flush()
+    try:
+        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's command
+    except OSError as error:
+        raise click.UsageError(f"{arguments[0]}: not a program: {error.strerror}") from None
+
+
+def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
+    """The objects of a command, of programs among its arguments, and others. Nothing here stops the command: errors are notes."""
+    found: dict[str, None] = {}
+    program = ""
+    try:
+        program = program_of(arguments[0])
+        found |= dict.fromkeys(objects_of(program))
+    except (OSError, SframegenError) as error:
+        note(in_words(error, arguments[0]))
+    looks: dict[str, Callable[[], list[str]]] = {
+        path: partial(objects_of, path) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
+    }
+    looks |= {path: partial(objects_below, path, program) for path in also if program}
+    for path, look in looks.items():
+        try:
+            found |= dict.fromkeys(look())
+        except (OSError, SframegenError) as error:
+            note(in_words(error, path))
+    return list(found)
+
+
+def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], how: How) -> None:
+    """Say which objects have sections, and make the others' if that is wanted."""
+    found = _found(objects, stores)
+    if detached and (lacking := [path for path, where in found.items() if where == NONE]):
+        _add_detached(lacking, detached, quiet=how.quiet)
+        found |= _found(lacking, stores)
+    if how.verbose:
+        for path, where in found.items():
+            note(f"{path}: {where}")
+    lacking = [path for path, where in found.items() if where == NONE]
+    if lacking and not how.quiet:
+        remedy = "" if detached else "; --detached DIR makes their sections"
+        note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {_some(lacking)}{remedy}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:
+    """Where each object has its section: an object that cannot be read has none."""
+    stores = Stores(directories)
+    found = {}
+    for path in objects:
+        found[path] = NONE
+        try:
+            elf = open_elf(path)
+            if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
+                found[path] = LOADED
+            elif stores.find_for(elf, len):
+                found[path] = STORED
+        except (OSError, FormatError) as error:
+            note(in_words(error, path))
+    for line in stores.take_notes():
+        note(line)
+    return found
+
+
+def _add_detached(paths: Iterable[str], directory: str, *, quiet: bool) -> None:
+    from sframegen import api  # noqa: PLC0415 - not for each run
+
+    for path in paths:
+        try:
+            summary = api.add_section(path, detached=directory)
+        except (OSError, SframegenError) as error:
+            note(in_words(error, path))
+        else:
+            if not quiet:
+                note(summary.one_line())

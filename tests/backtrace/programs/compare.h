@@ -1,0 +1,134 @@
+/* Frames of this library and of libgcc, compared: what the programs here share. */
+#pragma once
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#include "sframe_backtrace.h"
+
+enum { MOST = 16384 };
+struct other_frame {
+	uintptr_t pc, cfa;
+	int exact;
+};
+struct other_frames {
+	struct other_frame frames[MOST];
+	int count;
+};
+
+static long compared, differing;
+
+static _Unwind_Reason_Code take_other(struct _Unwind_Context *context, void *argument)
+{
+	struct other_frames *all = (struct other_frames *)argument;
+	int exact = 0;
+	uintptr_t pc = _Unwind_GetIPInfo(context, &exact);
+
+	if (all->count == MOST || pc == 0)
+		return _URC_END_OF_STACK;
+	all->frames[all->count].pc = pc;
+	all->frames[all->count].cfa = _Unwind_GetCFA(context);
+	all->frames[all->count++].exact = exact;
+	return _URC_NO_REASON;
+}
+
+static void say_frames(const struct sframe_frame *mine, int count, const struct other_frame *other, int other_count, enum sframe_end end)
+{
+	if (__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED) > 2)
+		return;
+	fprintf(stderr, "%d frames, %d of libgcc; end: %s\n", count, other_count, sframe_end_text(end));
+	for (int at = 0; at < count || at < other_count; at++)
+		if (at < 8)
+			fprintf(stderr, "  %2d %12p %12p %u | %12lx %12lx %d\n", at, at < count ? mine[at].pc : NULL, at < count ? mine[at].cfa : NULL,
+				at < count ? mine[at].flags : 0, at < other_count ? (long)other[at].pc : 0, at < other_count ? (long)other[at].cfa : 0,
+				at < other_count ? other[at].exact : 0);
+}
+
+/* `first`: the first frame whose PC has to be the same; libgcc's CFA of a frame is that of the frame before. */
+static int differ(const struct sframe_frame *mine, int count, const struct other_frame *other, int other_count, int first, enum sframe_end end)
+{
+#if defined(WITHOUT_CFI) /* the C library has none: both stop there, or frame pointers lead on */
+	int wrong = (end != SFRAME_OUTERMOST && end != SFRAME_NO_RULE) || count < other_count;
+
+	count = other_count;
+#elif defined(OUTERMOST_UNCOVERED) /* as in version 2 */
+	int wrong = (end != SFRAME_OUTERMOST && end != SFRAME_NO_RULE) || count != other_count;
+#else
+	int wrong = end != SFRAME_OUTERMOST || count != other_count;
+#endif
+
+	for (int at = first; at < count && !wrong; at++) {
+		wrong = (uintptr_t)mine[at].pc != other[at].pc || (mine[at].flags & SFRAME_EXACT) != (unsigned)other[at].exact;
+		wrong |= (mine[at].flags & SFRAME_GUESS) != 0;
+		if (at > first && !(mine[at].flags & SFRAME_EXACT))
+			wrong |= (uintptr_t)mine[at - 1].cfa != other[at].cfa;
+	}
+	__atomic_fetch_add(&compared, count, __ATOMIC_RELAXED);
+	if (wrong)
+		say_frames(mine, count, other, other_count, end);
+	return wrong;
+}
+
+/* The frames of the caller. Not for use in two threads at a time without `place`. */
+struct comparison {
+	struct sframe_frame mine[MOST];
+	struct other_frames other;
+	void *plain[MOST];
+};
+static struct comparison comparison;
+
+__attribute__((noinline)) static int compare_in(struct comparison *place)
+{
+	enum sframe_end end;
+	int count, plain, wrong;
+
+	errno = 4711;
+	count = sframe_backtrace_frames(NULL, place->mine, MOST, &end);
+	place->other.count = 0;
+	_Unwind_Backtrace(take_other, &place->other);
+	wrong = differ(place->mine, count, place->other.frames, place->other.count, 1, end);
+	plain = sframe_backtrace(place->plain, MOST);
+	wrong |= plain != count || errno != 4711;
+	for (int at = 1; at < plain && at < count; at++)
+		wrong |= place->plain[at] != place->mine[at].pc;
+	if (wrong)
+		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
+	return wrong;
+}
+
+__attribute__((noinline)) static int compare(void)
+{
+	int wrong = compare_in(&comparison);
+
+	__asm__ volatile("" ::: "memory");
+	return wrong;
+}
+
+/* In a signal handler: the frames of the code that it interrupted. */
+__attribute__((noinline)) static int compare_interrupted(struct comparison *place, void *context)
+{
+	enum sframe_end end;
+	int count = sframe_backtrace_frames(context, place->mine, MOST, &end), first = 0;
+
+	place->other.count = 0;
+	_Unwind_Backtrace(take_other, &place->other);
+	while (first < place->other.count &&
+	       !(place->other.frames[first].exact && place->other.frames[first].pc == (uintptr_t)place->mine[0].pc))
+		first++;
+	return differ(place->mine, count, place->other.frames + first, place->other.count - first, 0, end);
+}
+
+static int finish(void)
+{
+	printf("%ld frames, %ld wrong\n", compared, differing);
+	return differing != 0;
+}

@@ -1,0 +1,146 @@
+"""Each frame is libgcc's: in programs of every compiler and linker at hand, and with libraries that come and go."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from tests.support.cross import ARM64, S390X
+from tests.support.own_stack import INCLUDE, PROGRAMS, SOURCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.cross import Machine
+    from tests.support.own_stack import OwnStack
+    from tests.support.peers import Peers
+
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
+FRAMES = 15_000  # at least, most of them of the recursion
+
+
+def frames_of(printed: str) -> int:
+    """The number of frames that were compared; none was wrong."""
+    counts = [(int(count), int(wrong)) for count, wrong in re.findall(r"(\d+) frames, (\d+) wrong", printed)]
+    assert counts, printed
+    assert not any(wrong for _, wrong in counts), printed
+    return max(count for count, _ in counts)
+
+
+def needs(tool: str, package: str) -> str:
+    if shutil.which(tool) is None:
+        pytest.skip(f"no {tool} on this machine: install {package}")
+    return tool
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
+    subprocess.run([needs(compiler, compiler), *STRICT, *INCLUDE, "-O2", "-c", SOURCE, "-o", tmp_path / "a.o"], check=True)
+
+
+def test_header_is_cplusplus_too(tmp_path: Path) -> None:
+    source = tmp_path / "a.cpp"
+    source.write_text('#include "sframe_backtrace.h"\nint main() { void *a[2]; return sframe_backtrace(a, 2) < 0; }\n')
+    command: list[str | Path] = [
+        needs("g++", "g++"),
+        "-std=c++11",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        *INCLUDE,
+        "-c",
+        source,
+        "-o",
+    ]
+    subprocess.run([*command, tmp_path / "a.o"], check=True)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-O2",
+        "-O0",
+        "-Os -fno-omit-frame-pointer",
+        "-O2 -mstackrealign",
+        "-O2 -no-pie",
+        "-O2 -fuse-ld=mold",
+        "-O2 -fuse-ld=lld",
+    ],
+)
+def test_all_kinds_of_frames(own_stack: OwnStack, flags: str) -> None:
+    for tool in ("mold", "lld"):
+        if f"={tool}" in flags:
+            needs({"lld": "ld.lld"}.get(tool, tool), tool)
+    program = own_stack.program("cases.c", own_stack.object(), *flags.split())
+    assert frames_of(own_stack.run(program)) > FRAMES
+
+
+def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
+    needs("g++", "g++")
+    program = own_stack.program("cases.c", own_stack.object(), "-x", "c++", "-O2", "-lstdc++")
+    assert frames_of(own_stack.run(program)) > FRAMES
+
+
+@pytest.mark.parametrize("flag", ["-static", "-static-pie"])
+def test_static_programs(own_stack: OwnStack, flag: str) -> None:
+    program = own_stack.program("cases.c", own_stack.object(), "-O2", flag)
+    assert frames_of(own_stack.run(program, alone=True)) > FRAMES
+
+
+def test_version_2(own_stack: OwnStack) -> None:
+    """It has no rules for outermost code, and none for signal frames: their code is known by its bytes."""
+    program = own_stack.program("cases.c", own_stack.object(), "-O2", "-static", "-DOUTERMOST_UNCOVERED", version=2)
+    assert frames_of(own_stack.run(program, alone=True)) > FRAMES
+
+
+@pytest.mark.parametrize("flag", ["-static", "-static-libgcc"])
+def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
+    """Without _dl_find_object, which the loader's list replaces; and with Debian's libgcc, which needs one."""
+    compiler = needs("musl-gcc", "musl-tools")
+    library, program = tmp_path / "library.o", tmp_path / "program"
+    subprocess.run([compiler, "-O2", *INCLUDE, "-c", SOURCE, "-o", library], check=True)
+    subprocess.run(["objcopy", "--redefine-sym", "_dl_find_object=no_such_function", library], check=True)
+    flags = ["-O2", flag, "-Wl,--eh-frame-hdr", "-DWITHOUT_CFI"]
+    sources = [PROGRAMS / "cases.c", PROGRAMS / "musl_find_object.c"]
+    subprocess.run([compiler, *flags, *INCLUDE, *sources, library, "-o", program], check=True)
+    sframegen.add_section(program)
+    assert frames_of(own_stack.run(program, alone=True)) > 11_000
+
+
+@pytest.mark.parametrize("build_id", ["sha1", "none"])
+def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path, build_id: str) -> None:
+    libraries = []
+    for size in (1024, 2048):
+        library = tmp_path / f"lib{size}.so"
+        flags = ("-O2", "-shared", "-fPIC", f"-DBYTES={size}", f"-Wl,--build-id={build_id}")
+        shutil.copy(own_stack.compiled("reloaded.c", *flags), library)
+        sframegen.add_section(library)
+        libraries.append(library)
+    assert libraries[0].stat().st_size == libraries[1].stat().st_size
+    program = own_stack.program("reloads.c", own_stack.object(), "-O2", "-ldl")
+    printed = own_stack.run(program, *libraries, "100")
+    assert printed.startswith("99 of 100 at the same address; ")
+    assert frames_of(printed) == 800
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [(ARM64, ""), (ARM64, "-mbranch-protection=standard"), (S390X, "")],
+    ids=["arm64", "arm64-signed", "s390x"],
+)
+def test_other_machines(peers: Peers, tmp_path: Path, machine: Machine, flags: str) -> None:
+    options = ["-O2", *INCLUDE, SOURCE, *machine.static.split(), *flags.split()]
+    plain = machine.compiler(peers, tmp_path)((PROGRAMS / "cases.c").read_text(), *options)
+    program = tmp_path / "program"
+    shutil.copy(plain, program)
+    sframegen.add_section(program)
+    command = machine.command(machine.root, program, WITHOUT_LOADER="1")
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert frames_of(done.stdout) > FRAMES

@@ -1,0 +1,167 @@
+"""The C libraries as the package has them: for each machine, with nothing but their functions, without versions of one glibc."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.backtrace.installed_libraries import HERE
+from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME, STATIC, compile_libraries
+from sframegen.cli.integration import HERE as INTEGRATION
+from tests import ROOT
+from tests.support.cross import MACHINES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+PREFIXES = ["", *(machine.prefix for machine in MACHINES)]
+FUNCTIONS = {"sframe_backtrace", "sframe_backtrace_from", "sframe_backtrace_frames", "sframe_backtrace_prepare", "sframe_end_text"}
+ANSWERED = {"backtrace", "unw_backtrace", "_Unwind_Backtrace"}
+TAG = (2, 17)  # of manylinux_2_17
+VERSIONED = re.compile(r"Name: (?:GLIBC|GCC)_\S+")
+USER = """
+#include <sframe_backtrace.h>
+#include <stdio.h>
+int main(void) { void *buffer[10]; printf("%d\\n", sframe_backtrace(buffer, 10) > 0); }
+"""
+
+
+def needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} on this machine")
+
+
+def printed(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def exported(library: Path) -> set[str]:
+    lines = printed("nm", "--dynamic", "--defined-only", library).splitlines()
+    return {line.split()[2].partition("@")[0] for line in lines if line.split()[1] != "A"}
+
+
+@pytest.fixture(scope="module", params=PREFIXES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs(f"{request.param}gcc")
+    made = tmp_path_factory.mktemp("libraries")
+    assert compile_libraries(HERE, made, [f"{request.param}gcc"]) == ""
+    return made
+
+
+def test_they_export_their_functions_and_nothing_else(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {PRELOAD, SHARED, STATIC}
+    assert exported(folder / SHARED) == FUNCTIONS
+    others = exported(folder / PRELOAD) - ANSWERED
+    assert exported(folder / PRELOAD) >= ANSWERED
+    assert others
+    assert all(name.startswith("_Unwind_Get") for name in others)
+
+
+def test_they_load_with_any_glibc_and_bind_at_once(folder: Path) -> None:
+    """No symbol has a version: that of a new glibc would raise the tag of the wheel."""
+    for name, soname in ((SHARED, SONAME), (PRELOAD, PRELOAD)):
+        shown = printed("readelf", "--wide", "--dynamic", "--version-info", folder / name)
+        assert f"Library soname: [{soname}]" in shown
+        assert VERSIONED.findall(shown) == []
+        assert "BIND_NOW" in shown
+        assert "TEXTREL" not in shown
+
+
+def test_what_they_need_is_in_the_oldest_glibc(tmp_path: Path) -> None:
+    """That of the wheel's tag: each function that they need has a version there, or is weak."""
+    needs("gcc")
+    assert compile_libraries(HERE, tmp_path, ["gcc"]) == ""
+    libc = printed("gcc", "-print-file-name=libc.so.6").strip()
+    oldest: dict[str, tuple[int, ...]] = {}
+    for name, version in re.findall(r" (\w+)@@?GLIBC_([\d.]+)$", printed("nm", "--dynamic", "--defined-only", libc), re.MULTILINE):
+        numbers = tuple(map(int, version.split(".")))
+        oldest[name] = min(numbers, oldest.get(name, numbers))
+    for library in (SHARED, PRELOAD):
+        needed = re.findall(r" U (\w+)$", printed("nm", "--dynamic", "--undefined-only", tmp_path / library), re.MULTILINE)
+        assert needed
+        assert {name: oldest.get(name) for name in needed if oldest.get(name, (99,)) > TAG} == {}
+
+
+def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
+    needs("gcc")
+    made = []
+    for name in ("one", "another"):
+        source, output = shutil.copytree(HERE, tmp_path / name / "source"), tmp_path / name / "output"
+        output.mkdir()
+        assert compile_libraries(source, output, ["gcc"]) == ""
+        made.append({path.name: path.read_bytes() for path in output.iterdir() if path.name != "source"})
+    assert made[0] == made[1]
+
+
+def test_without_a_compiler_it_is_said(tmp_path: Path) -> None:
+    assert compile_libraries(HERE, tmp_path, ["no-such-compiler"]) == "there is no no-such-compiler"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_compile_is_said(tmp_path: Path) -> None:
+    needs("gcc")
+    source = shutil.copytree(HERE, tmp_path / "source")
+    (source / "preload.c").write_text("#error no such machine\n")
+    assert re.match(r"gcc cannot compile them: .*#error no such machine", compile_libraries(source, tmp_path, ["gcc"]))
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Path:
+    """The parts of an installation that other build systems read."""
+    needs("gcc")
+    shutil.copytree(HERE, tmp_path / "sframegen/backtrace")
+    shutil.copytree(INTEGRATION, tmp_path / "sframegen/integration")
+    assert compile_libraries(HERE, tmp_path / "sframegen/backtrace", ["gcc"]) == ""
+    (tmp_path / "user.c").write_text(USER)
+    return tmp_path
+
+
+def test_pkg_config_finds_the_static_library(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("pkg-config")
+    monkeypatch.setenv("PKG_CONFIG_PATH", str(installation / "sframegen/integration/pkgconfig"))
+    flags = printed("pkg-config", "--cflags", "--libs", "sframe-backtrace").split()
+    printed("gcc", "-o", installation / "user", installation / "user.c", *flags)
+    shutil.rmtree(installation / "sframegen")
+    assert printed(installation / "user") == "1\n"
+    assert "libsframe" not in printed("readelf", "--dynamic", installation / "user")
+
+
+def test_pkg_config_says_the_version_of_the_package() -> None:
+    assert f"\nVersion: {sframegen.__version__}\n" in (INTEGRATION / "pkgconfig/sframe-backtrace.pc").read_text()
+
+
+def test_cmake_finds_it(installation: Path) -> None:
+    needs("cmake", "make")
+    (installation / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.21)\nproject(user C)\nfind_package(SframeBacktrace REQUIRED)\n"
+        "add_executable(user user.c)\ntarget_link_libraries(user SframeBacktrace::SframeBacktrace)\n"
+    )
+    place = f"-DSframeBacktrace_DIR={installation / 'sframegen/integration/cmake'}"
+    printed("cmake", "-S", installation, "-B", installation / "build", place)
+    printed("cmake", "--build", installation / "build")
+    assert printed(installation / "build/user") == "1\n"
+
+
+def test_a_system_has_it_as_a_shared_library(installation: Path) -> None:
+    """What packages of distributions install: packaging/add-libraries."""
+    needs("pkg-config")
+    root = installation / "root"
+    subprocess.run([ROOT / "packaging/add-libraries", root, installation, "usr/lib64"], check=True)
+    link = root / "usr/lib64" / SHARED
+    assert link.readlink().name == SONAME
+    environment = {"PKG_CONFIG_LIBDIR": str(root / "usr/lib64/pkgconfig"), "PKG_CONFIG_SYSROOT_DIR": str(root)}
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "sframe-backtrace"], check=True, capture_output=True, text=True, env=environment
+    ).stdout.split()
+    assert flags[-1] == "-lsframe-backtrace"
+    places = ("-I", root / "usr/include", "-L", link.parent, f"-Wl,-rpath,{link.parent}")
+    printed("gcc", "-o", installation / "user", installation / "user.c", *places, flags[-1])
+    assert printed(installation / "user") == "1\n"

@@ -1,0 +1,179 @@
+"""The object for LD_PRELOAD: its answers are those of the functions behind it, with sections and without; exceptions go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from sframegen.backtrace.installed_libraries import HERE, STATISTICS
+from sframegen.backtrace.library_files import PRELOAD, compile_libraries
+from tests.support.cross import MACHINES, Machine
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler, Peers
+
+pytestmark = pytest.mark.once
+
+PLACE = Path(__file__).parent
+LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libstdc++.so.6")
+COUNTED = re.compile(r"sframegen preload: process \d+: (\d+) stack traces from sections, (\d+) by the program's own unwinder(.*)\n")
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc on this machine")
+    folder = tmp_path_factory.mktemp("libraries")
+    assert compile_libraries(HERE, folder, ["gcc"]) == ""
+    return folder / PRELOAD
+
+
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with copies of the system's libraries that have sections."""
+    folder = tmp_path_factory.mktemp("sections")
+    for name in LIBRARIES:
+        found = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        sframegen.add_section(os.path.realpath(found), output=folder / name)
+    return folder
+
+
+def run(preload: Path, program: Path, *arguments: str, libraries: Path | None = None) -> tuple[str, int, int, str]:
+    """What a program prints, how many traces came from sections and how many not, and where the first of these stopped."""
+    environment = {"LD_PRELOAD": str(preload), STATISTICS: "1", "PATH": os.environ["PATH"]}
+    if libraries:
+        environment["LD_LIBRARY_PATH"] = str(libraries)
+    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = COUNTED.fullmatch(done.stderr)
+    assert counted, done.stderr
+    return done.stdout, int(counted[1]), int(counted[2]), counted[3]
+
+
+def with_section(program: Path, folder: Path) -> Path:
+    sframegen.add_section(program, output=folder / program.name)
+    return folder / program.name
+
+
+@pytest.fixture
+def drop_in(compile_c: Compiler) -> Path:
+    return compile_c((PLACE / "drop_in.c").read_text(), "-O2", "-Wno-pedantic", "-fno-optimize-sibling-calls")
+
+
+@pytest.mark.parametrize(("depth", "known"), [(3, 24), (100, 24), (1500, 12)])
+def test_traces_from_sections_are_those_of_the_functions_behind(
+    preload: Path, sections: Path, drop_in: Path, tmp_path: Path, depth: int, known: int
+) -> None:
+    """Half of them are of _Unwind_Backtrace, which walks 1,024 frames itself; then the function behind goes on."""
+    printed, answered, passed_on, _ = run(preload, with_section(drop_in, tmp_path), str(depth), libraries=sections)
+    assert printed.endswith(" frames, 0 differences\n")
+    assert (answered, passed_on) == (known, 24 - known)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("has_sections", [True, False])
+def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_sections: bool) -> None:
+    """By qemu. On s390x, where the kernel's trampoline has no place in a library, traces of the signal handler may be passed on."""
+    compiler = machine.compiler(peers, tmp_path)
+    program = compiler((PLACE / "drop_in.c").read_text(), "-O2", "-Wno-pedantic", "-fno-optimize-sibling-calls")
+    assert compile_libraries(HERE, tmp_path, [f"{machine.prefix}gcc"]) == ""
+    if has_sections:
+        program = with_section(program, tmp_path)
+        for name in LIBRARIES[:2]:
+            sframegen.add_section(Path(machine.root, "lib", name).resolve(), output=tmp_path / name)
+    settings: dict[str, Path | str] = {"LD_PRELOAD": tmp_path / PRELOAD, "LD_LIBRARY_PATH": tmp_path, STATISTICS: "1"}
+    command = machine.command(machine.root, program, "20", **settings)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(" frames, 0 differences\n")
+    [counted] = COUNTED.findall(done.stderr)
+    assert (int(counted[0]) >= 12) == has_sections
+
+
+def test_traces_without_sections_are_passed_on(preload: Path, drop_in: Path) -> None:
+    printed, answered, passed_on, stopped = run(preload, drop_in, "10")
+    assert printed.endswith(" frames, 0 differences\n")
+    assert answered < passed_on
+    assert re.match(r"; the first of these stopped in \S+ \+ 0x", stopped)
+
+
+def test_traces_that_stop_half_way_are_those_of_the_functions_behind(preload: Path, drop_in: Path, tmp_path: Path) -> None:
+    """The program has a section, and libc has none: frames that were delivered already are not delivered again."""
+    printed, answered, passed_on, stopped = run(preload, with_section(drop_in, tmp_path), "10")
+    assert printed.endswith(" frames, 0 differences\n")
+    assert answered < passed_on
+    assert "libc.so.6 + 0x" in stopped
+
+
+@pytest.mark.parametrize("has_sections", [True, False])
+def test_exceptions_are_thrown_and_caught(
+    preload: Path, sections: Path, compile_c: Compiler, tmp_path: Path, *, has_sections: bool
+) -> None:
+    program = compile_c((PLACE / "throwing.cc").read_text(), "-x", "c++", "-O2", "-pthread", "-lstdc++")
+    if has_sections:
+        program = with_section(program, tmp_path)
+    printed, answered, _, _ = run(preload, program, libraries=sections if has_sections else None)
+    assert printed == "500 caught\n"
+    assert (answered > 1000) == has_sections
+
+
+HOST = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    for (int round = 0; round < 3; round++) {
+        void *plugin = dlopen(words[count - 1], RTLD_NOW | RTLD_LOCAL);
+        int (*thrown)(void);
+        if (!plugin)
+            return puts(dlerror()), 1;
+        *(void **)&thrown = dlsym(plugin, "thrown");
+        printf("%d\\n", thrown());
+        dlclose(plugin);
+    }
+}
+"""
+PLUGIN = """
+#include <stdexcept>
+#include <vector>
+static void __attribute__((noinline)) raise() { std::vector<int> destroyed(3); throw std::runtime_error("plugin"); }
+extern "C" int thrown() { try { raise(); } catch (const std::exception &) { return 7; } return 0; }
+"""
+
+
+def test_exceptions_in_a_library_that_brings_its_own_unwinder_late(preload: Path, compile_c: Compiler) -> None:
+    """The program is of C: libgcc_s comes with the plugin, and is in nobody's order of libraries but the plugin's."""
+    plugin = compile_c(PLUGIN, "-x", "c++", "-shared", "-fPIC", "-lstdc++", name="plugin.so")
+    host = compile_c(HOST, "-O1")
+    assert run(preload, host, str(plugin))[0] == "7\n7\n7\n"
+
+
+UNWINDER = "int unw_backtrace(void **buffer, int size) { buffer[0] = buffer; return size > 40 ? -40 : -1; }"
+USER = """
+#include <stdio.h>
+int unw_backtrace(void **, int);
+int main(void) {
+    void *buffer[50];
+    int length = unw_backtrace(buffer, 50);
+    printf("%d %d\\n", length > 2, length);
+}
+"""
+
+
+def test_the_call_of_libunwind(preload: Path, sections: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    """A library stands for libunwind: what is passed on comes back as it answered."""
+    library = compile_c(UNWINDER, "-shared", "-fPIC", name="libunwinder.so")
+    program = compile_c(USER, f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-O1", "-lunwinder")
+    assert run(preload, program)[0] == "0 -40\n"
+    assert run(preload, with_section(program, tmp_path), libraries=sections)[0].startswith("1 ")
+
+
+def test_without_being_asked_it_prints_nothing(preload: Path, drop_in: Path) -> None:
+    done = subprocess.run([drop_in], check=True, capture_output=True, text=True, env={"LD_PRELOAD": str(preload)})
+    assert done.stderr == ""

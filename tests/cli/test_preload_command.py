@@ -1,0 +1,159 @@
+"""sframegen preload: it runs the command as it is, with LD_PRELOAD, and says which objects have no section."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import sframegen
+from cfi.errors import FormatError, SframegenError
+from sframegen.backtrace import installed_libraries
+from sframegen.backtrace.installed_libraries import HERE, preload_object
+from sframegen.backtrace.library_files import PRELOAD
+from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
+from sframegen.detached.stores import VARIABLE
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.once
+
+MAIN = "int main(void) { return 7; }\n"
+
+
+@pytest.fixture
+def library() -> Path:
+    if not (HERE / PRELOAD).exists():
+        pytest.skip("this installation has no libsframe-backtrace: no C compiler made it")
+    return preload_object()
+
+
+def preload(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "sframegen", "preload", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environ)
+
+
+def shown(name: str) -> tuple[str, ...]:
+    return "--", "sh", "-c", f'echo "${name}"'
+
+
+def test_the_command_has_the_library_first(library: Path) -> None:
+    assert preload(*shown("LD_PRELOAD")).stdout == f"{library}\n"
+    done = preload(*shown("LD_PRELOAD"), LD_PRELOAD="libm.so.6")
+    assert (done.stdout, done.stderr, done.returncode) == (f"{library}:libm.so.6\n", "", 0)
+
+
+@pytest.mark.usefixtures("library")
+def test_the_exit_status_is_that_of_the_command() -> None:
+    assert preload("--", "sh", "-c", "exit 3").returncode == 3
+    assert preload("--", "sh", "-c", "kill -9 $$").returncode == -9
+
+
+@pytest.mark.usefixtures("library")
+def test_no_such_command_is_wrong_usage() -> None:
+    done = preload("--", "/no/such/program")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "Error: /no/such/program: not a program: No such file or directory",
+    )
+
+
+@pytest.mark.usefixtures("library")
+def test_stores_are_those_of_options_then_of_the_environment(tmp_path: Path) -> None:
+    done = preload("--sections", tmp_path, *shown(VARIABLE), **{VARIABLE: "/a:/b"})
+    assert done.stdout == f"{tmp_path}:/a:/b\n"
+    assert preload(*shown(VARIABLE), **{VARIABLE: ""}).stdout == "\n"
+
+
+@pytest.mark.usefixtures("library")
+def test_objects_without_a_section_are_named(compile_c: Compiler) -> None:
+    program = compile_c(MAIN)
+    done = preload("--verbose", "--", program)
+    assert done.returncode == 7
+    assert f"sframegen: {program}: no section\n" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("sframegen: no section in 3 of 3 objects: ")
+    assert done.stderr.endswith("; --detached DIR makes their sections\n")
+
+
+@pytest.mark.usefixtures("library")
+def test_detached_makes_the_missing_sections_once(compile_c: Compiler, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    sframegen.add_section(compile_c(MAIN, "-Wl,--build-id"), output=program)
+    store = tmp_path / "store"
+    done = preload("--detached", store, "--verbose", "--", program)
+    assert done.returncode == 7
+    made = {path: path.stat().st_mtime_ns for path in store.rglob("*.sframe")}
+    assert len(made) == 2  # libc and ld.so
+    assert f"sframegen: {program}: section\n" in done.stderr
+    assert done.stderr.count(": in a store\n") == 2
+    again = preload("--detached", store, "--", program)
+    assert (again.returncode, again.stderr) == (7, "")
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*.sframe")} == made
+    assert preload("--detached", store, *shown(VARIABLE)).stdout == f"{store}\n"
+
+
+@pytest.mark.usefixtures("library")
+def test_programs_among_the_arguments_and_other_libraries(compile_c: Compiler, tmp_path: Path) -> None:
+    """Of a script that starts a program, and of a library that is loaded later."""
+    program, text = compile_c(MAIN), tmp_path / "text"
+    text.write_text("no program\n")
+    folder = tmp_path / "plugins/below"
+    folder.mkdir(parents=True)
+    plugin = folder / "plugin.so"
+    plugin.write_bytes(compile_c("int f(void) { return 1; }", "-shared", "-fPIC", name="plugin.so").read_bytes())
+    (folder / "plugin.so.txt").write_text("no library\n")
+    for also in (folder.parent, plugin):
+        done = preload("--verbose", "--also", also, "--", "sh", "-c", '"$0"', program, text)
+        assert done.returncode == 7
+        assert f"sframegen: {program}: no section\n" in done.stderr
+        assert f"sframegen: {plugin}: no section\n" in done.stderr
+        assert f"{text}: " not in done.stderr
+
+
+@pytest.mark.usefixtures("library")
+def test_what_hinders_only_the_list_does_not_hinder_the_command(compile_c: Compiler) -> None:
+    program = compile_c(MAIN, "-static", "-nostartfiles", "-Wl,-e,main")
+    done = preload("--verbose", "--", program)
+    assert done.stderr == f"sframegen: {program}: a static program: it has no loader that reads LD_PRELOAD\n"
+
+
+def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> None:
+    for first in ("#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S sh"):
+        script = tmp_path / "script"
+        script.write_text(f"{first}\nexit\n")
+        script.chmod(0o755)
+        assert program_of(str(script)) == os.path.realpath("/bin/sh")
+    script.write_text(f"#!{script}\n")
+    with pytest.raises(FormatError, match="scripts that interpret scripts"):
+        program_of(str(script))
+    with pytest.raises(FileNotFoundError):
+        program_of("no-such-program-anywhere")
+
+
+def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compile_c(MAIN)
+    first, *others = objects_of(str(program))
+    assert first == str(program)
+    assert {Path(path).name.partition(".")[0] for path in others} == {"libc", "ld-linux-x86-64"}
+    private = tmp_path / "private"
+    private.write_bytes(program.read_bytes())
+    private.chmod(0o4755)
+    with pytest.raises(NotPreloadedError, match="ignore LD_PRELOAD"):
+        objects_of(str(private))
+
+
+def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installed_libraries, "HERE", tmp_path)
+    with pytest.raises(SframegenError, match="install a C compiler, then sframegen again from its sources"):
+        preload_object()
+    spaced = tmp_path / "a place"
+    spaced.mkdir()
+    (spaced / PRELOAD).touch()
+    monkeypatch.setattr(installed_libraries, "HERE", spaced)
+    with pytest.raises(SframegenError, match="no spaces and colons: copy the file elsewhere"):
+        preload_object()
