@@ -1349,6 +1349,9 @@ const char *sframe_end_text(enum sframe_end end)
 
 enum { MOST_BYTES = 1 << 30, SECTION_TYPE = 0x6ffffff4 };
 
+/* Older C libraries do not export fstat; on these machines the kernel's structure is theirs. */
+static bool find_status(int opened, struct stat *status) { return system_call(SYS_fstat, opened, (uintptr_t)status, 0, 0) == 0; }
+
 /* Opens DIRECTORY/.build-id/xx/yyyy.sframe; below the directory there are no symbolic links. -1 if it cannot be opened or trusted. */
 static int open_stored(const char *directory, const uint8_t *id, size_t size, struct stat *file)
 {
@@ -1372,11 +1375,11 @@ static int open_stored(const char *directory, const uint8_t *id, size_t size, st
 		if (next < 0)
 			return -1;
 		opened = next;
-		if (at == 0 && fstat(opened, &of_directory) != 0)
+		if (at == 0 && !find_status(opened, &of_directory))
 			break;
 		if (at < 3)
 			continue;
-		if (fstat(opened, file) == 0 && S_ISREG(file->st_mode) && file->st_size > 0 && file->st_size < MOST_BYTES &&
+		if (find_status(opened, file) && S_ISREG(file->st_mode) && file->st_size > 0 && file->st_size < MOST_BYTES &&
 		    (file->st_uid == 0 || file->st_uid == geteuid() || file->st_uid == of_directory.st_uid) && !(file->st_mode & S_IWOTH) &&
 		    !(geteuid() == 0 && (file->st_mode & S_IWGRP) && file->st_gid != 0))
 			return opened;

@@ -1,7 +1,11 @@
-"""Damaged sections and corrupt stacks: no read is outside of what may be read, and every walk ends."""
+"""Damaged sections and corrupt stacks: no read is outside of what may be read, and every walk ends.
+
+SFRAMEGEN_DAMAGE_ROUNDS=20000 makes it a study of minutes.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.own_stack import OwnStack
 
-ROUNDS = 150  # of 64 copies each
+ROUNDS = int(os.environ.get("SFRAMEGEN_DAMAGE_ROUNDS", "150"))  # of 64 copies each
 
 
 @pytest.fixture(scope="module")

@@ -144,3 +144,11 @@ def test_other_machines(peers: Peers, tmp_path: Path, machine: Machine, flags: s
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert frames_of(done.stdout) > FRAMES
+
+
+def test_needs_nothing_of_new_c_libraries(own_stack: OwnStack) -> None:
+    """Every name that it needs is in glibc 2.17, or may be missing."""
+    printed = subprocess.run(["nm", "-u", own_stack.object()], capture_output=True, text=True, check=True).stdout
+    needed = {line.split()[1] for line in printed.splitlines() if line.split()[0] == "U"}
+    known = {"__errno_location", "close", "dl_iterate_phdr", "getauxval", "getenv", "geteuid", "memcmp", "memcpy", "memset", "mmap"}
+    assert needed <= known | {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail", "mprotect", "munmap", "openat", "read", "strcspn"}

@@ -1,4 +1,7 @@
-"""Signals at 10,000 Hz in threads that allocate, load, throw and print; and what the sanitizers and valgrind say."""
+"""Signals at 10,000 Hz in threads that allocate, load, throw and print; and what the sanitizers and valgrind say.
+
+SFRAMEGEN_STORM_SECONDS=600 makes it a study.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.own_stack import OwnStack
 
-SECONDS = "2"
+SECONDS = os.environ.get("SFRAMEGEN_STORM_SECONDS", "2")
 
 
 @pytest.fixture

@@ -115,6 +115,9 @@ int main(int count, char **words)
 	uint8_t *stack = make_stack();
 	long opened = 0;
 
+	if (is_readable(0) || is_readable((uintptr_t)stack - 8) || is_readable((uintptr_t)stack + STACK) || !is_readable((uintptr_t)stack) ||
+	    !is_readable((uintptr_t)stack + STACK - 8) || is_readable(1ull << 63))
+		abort();
 	state = count > 2 ? strtoull(words[2], NULL, 0) * 2 + 1 : 1;
 	for (long round = 0; round < rounds; round++) {
 		struct file file = read_file(words[3 + round % (count - 3)]);
