@@ -754,26 +754,33 @@ static const struct link_map *next_pinned(const struct r_debug *list, const stru
 	return gnu_libc_version && map->l_addr == list->r_ldbase ? NULL : map->l_next;
 }
 
-/* Where objects begin that are known to be pinned: they are found in the list once. */
-static _Atomic uintptr_t pinned[512];
+/* Where objects begin whose answer is known: as it is where they are pinned, with UNPINNED where not. Neither changes: the list's part
+   does not, and nothing else is ever loaded where a pinned object is. */
+static _Atomic uintptr_t judged[512];
+
+enum { UNPINNED = 1 };
+
+static bool is_in_pinned_part(const struct link_map *map)
+{
+	struct object program;
+	const struct r_debug *list = describe_program(&program) ? loader_list(&program) : NULL;
+
+	for (const struct link_map *at = list ? list->r_map : NULL; at; at = next_pinned(list, at))
+		if (at == map)
+			return true;
+	return false;
+}
 
 static bool is_pinned(const struct link_map *map, uintptr_t start)
 {
-	_Atomic uintptr_t *known = &pinned[(start >> 12 ^ start >> 21) % 512];
-	const struct r_debug *list;
-	struct object program;
+	_Atomic uintptr_t *known = &judged[(start >> 12 ^ start >> 21) % 512];
+	uintptr_t answer = atomic_load_explicit(known, memory_order_relaxed);
 
-	if (atomic_load_explicit(known, memory_order_relaxed) == start)
-		return true;
-	if (!describe_program(&program) || !(list = loader_list(&program)))
-		return false;
-	for (const struct link_map *at = list->r_map; at; at = next_pinned(list, at)) {
-		if (at == map) {
-			atomic_store_explicit(known, start, memory_order_relaxed);
-			return true;
-		}
+	if ((answer & ~(uintptr_t)UNPINNED) != start) {
+		answer = start | (is_in_pinned_part(map) ? 0 : UNPINNED);
+		atomic_store_explicit(known, answer, memory_order_relaxed);
 	}
-	return false;
+	return !(answer & UNPINNED);
 }
 
 static bool is_in(const struct object *object, uintptr_t pc) { return pc >= object->start && pc < object->end; }
