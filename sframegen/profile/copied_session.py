@@ -69,7 +69,9 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, TableCache(), stores=plan.stores))
+            cache = TableCache()
+            opened.callback(cache.close)
+            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, cache, stores=plan.stores))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.packed_frames import unpacked_frame
@@ -90,3 +92,20 @@ def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> 
             os.killpg(process.pid, signal.SIGKILL)
     assert shown.seconds > 0
     assert {one.frames[-1].name for one in shown.stacks if one.frames} == {"main"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_stays_open(backend: str) -> None:
+    """Not even the files that names were read from, once nobody has the profile."""
+
+    def profile() -> int:
+        with open_session(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 999), backend)[0] as session:
+            session.begin()
+            while session.samples < 20:
+                session.turn()
+            name_stacks(session.finish())
+        del session
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a list of names
+
+    assert profile() == profile()

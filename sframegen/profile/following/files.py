@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import finalize
 
 from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
@@ -38,6 +39,7 @@ class TracedFile:
     final: bool = True  # no proof can add rules to it
     is_copy: bool = False  # of a file on a file system that may stop answering
     made: bool = False  # no file, but code that a process makes: addresses are run-time ones
+    closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
 
     def take(self, built: Built) -> None:
         """Use what its table has become. A proof that adds no rules has none."""
@@ -176,6 +178,7 @@ class TracedFiles:
             os.close(descriptor)
         else:
             self._by_inode[inode] = traced
+            traced.closing = finalize(traced, os.close, descriptor)
         return traced
 
     def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
@@ -223,8 +226,8 @@ class TracedFiles:
 
 
 def _close(file: TracedFile) -> None:
-    if file.elf is not None and file.elf.descriptor is not None:
-        os.close(file.elf.descriptor)
+    if file.elf is not None and file.closing is not None:
+        file.closing()
         file.elf.descriptor = None
 
 
