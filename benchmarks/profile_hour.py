@@ -2,7 +2,7 @@
 
     python -m benchmarks.profile_hour --seconds 3600
 
-As root. Compilers run on all processors, one after the other, so that processes come and go.
+As root. Compilers run on all processors, one after the other, so that processes come and go; with --as-it-is, only what runs already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,9 +45,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="of sampling (default %(default)s)")
     parser.add_argument("--frequency", type=int, default=999)
     parser.add_argument("--by", default="pid")
+    parser.add_argument("--as-it-is", action="store_true", help="start no compilers")
     parser.add_argument("--endings", nargs="*", default=ENDINGS, choices=FORMATS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name, compiling(Path(name)):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name, nullcontext() if options.as_it_is else compiling(Path(name)):
         outputs = [Path(name, f"profile{ending}") for ending in options.endings]
         arguments = ["--system", "-F", options.frequency, "--by", options.by, "--duration", options.seconds]
         command = [*PROFILE, *arguments, *(word for one in outputs for word in ("-o", one))]
