@@ -2,7 +2,7 @@
 
     python -m benchmarks.profile_hour --seconds 3600
 
-As root. Compilers run on all processors, one after the other, so that processes come and go; with --as-it-is, only what runs already.
+As root. Compilers run on all processors, one after the other, so that processes come and go; --as-it-is starts none.
 """
 
 from __future__ import annotations
