@@ -44,8 +44,10 @@ def program_of(command: str) -> str:
         if not first.startswith(b"#!"):
             return os.path.realpath(path)
         words = [os.fsdecode(word) for word in first[2:].split()] or [""]
-        through_env = os.path.basename(words[0]) == "env" and len(words) > 1  # noqa: PTH119 - of a text
-        command = words[-1] if through_env else words[0]
+        command = words[0]
+        if os.path.basename(command) == "env":  # noqa: PTH119 - of a text
+            named = (word for word in words[1:] if not word.startswith("-") and "=" not in word)  # what env -S would run
+            command = next(named, command)
     raise FormatError("scripts that interpret scripts", file=command)
 
 

@@ -160,7 +160,7 @@ def test_what_hinders_only_the_list_does_not_hinder_the_command(compile_c: Compi
 
 
 def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> None:
-    for first in ("#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S sh"):
+    for first in ("#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S sh", "#!/usr/bin/env -S A=b sh -e"):
         script = tmp_path / "script"
         script.write_text(f"{first}\nexit\n")
         script.chmod(0o755)
