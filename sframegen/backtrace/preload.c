@@ -51,33 +51,32 @@ static _Atomic(void *) functions[FUNCTIONS];
 /* The search may allocate, and an allocator may take a trace: that one gets what is known so far. */
 static __thread bool is_searching __attribute__((tls_model("initial-exec")));
 
-/* Libraries that are loaded already stay so: somebody else has them open. */
-static void *symbol_of(const char *library, int mode, const char *name)
+/* The library that has the symbol stays loaded, as the symbol's address is kept: somebody may close it later. */
+static void *symbol_of(const char *library, const char *name)
 {
-	void *handle = dlopen(library, RTLD_LAZY | mode), *symbol;
+	void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD), *symbol, *owner;
+	Dl_info place;
 
 	if (!handle)
 		return NULL;
 	symbol = dlsym(handle, name);
-	if (!symbol || (mode & RTLD_NOLOAD))
-		dlclose(handle);
+	owner = symbol && dladdr(symbol, &place) ? dlopen(place.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) : NULL;
+	if (owner)
+		dlclose(owner);
+	dlclose(handle);
 	return symbol;
 }
 
-/* What the caller would call without this object: the next one in the loader's order. A library that dlopen loaded has an order of its own,
-   in which its unwinder may be alone. Where there is none yet, libgcc_s is loaded, as backtrace() of glibc does. */
+/* What the caller would call without this object: the next one in the loader's order. A library that dlopen loaded has an order of its
+   own, in which its unwinder may be alone. */
 static void *search(enum behind which, const void *caller)
 {
 	void *symbol = dlsym(RTLD_NEXT, names[which]);
 	Dl_info place;
 
 	if (!symbol && dladdr(caller, &place) && place.dli_fname)
-		symbol = symbol_of(place.dli_fname, RTLD_NOLOAD, names[which]);
-	if (!symbol)
-		symbol = symbol_of("libgcc_s.so.1", RTLD_NOLOAD, names[which]);
-	if (!symbol && which == UNWIND_BACKTRACE)
-		symbol = symbol_of("libgcc_s.so.1", 0, names[which]);
-	return symbol;
+		symbol = symbol_of(place.dli_fname, names[which]);
+	return symbol ? symbol : symbol_of("libgcc_s.so.1", names[which]);
 }
 
 typedef void any_function(void);
@@ -143,13 +142,23 @@ __attribute__((destructor)) static void print_statistics(void)
 		return; /* nobody reads it */
 }
 
-/* Whoever calls before this, from a constructor of another library, makes the search earlier. */
+static void find_functions(void)
+{
+	for (unsigned which = 0; which < FUNCTIONS; which++)
+		atomic_store_explicit(&functions[which], dlsym(RTLD_NEXT, names[which]), memory_order_relaxed);
+}
+
+/* Whoever calls before this, from a constructor of another library, makes the search earlier. Contexts go back to the unwinder that made
+   them only if there is one for all: in a program without one, each library that dlopen loads could bring another, which nobody else sees.
+   libgcc_s, which backtrace() of glibc loads too, then stands before these. */
 __attribute__((constructor)) static void start(void)
 {
 	is_counting = getenv("SFRAMEGEN_PRELOAD_STATISTICS") != NULL;
 	sframe_backtrace_prepare(0);
-	for (unsigned which = 0; which < FUNCTIONS; which++)
-		atomic_store_explicit(&functions[which], dlsym(RTLD_NEXT, names[which]), memory_order_relaxed);
+	find_functions();
+	if (!atomic_load_explicit(&functions[UNWIND_BACKTRACE], memory_order_relaxed) && dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_GLOBAL))
+		find_functions();
+	dlerror(); /* what was not found is not the program's error */
 }
 
 /* --- backtrace, unw_backtrace ----------------------------------------------------------------------------------------------------- */

@@ -7,10 +7,14 @@ import re
 import shutil
 import stat
 import subprocess
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, SframegenError
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_INTERP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SCRIPTS = 4  # that name one another as interpreters
 FIRST_LINE = 256  # bytes of it that the kernel reads
@@ -40,21 +44,26 @@ def program_of(command: str) -> str:
         if not first.startswith(b"#!"):
             return os.path.realpath(path)
         words = [os.fsdecode(word) for word in first[2:].split()] or [""]
-        through_env = os.path.basename(words[0]) == "env" and len(words) > 1  # noqa: PTH119 - of a text
-        command = words[-1] if through_env else words[0]
+        command = words[0]
+        if os.path.basename(command) == "env":  # noqa: PTH119 - of a text
+            named = (word for word in words[1:] if not word.startswith("-") and "=" not in word)  # what env -S would run
+            command = next(named, command)
     raise FormatError("scripts that interpret scripts", file=command)
 
 
-def objects_of(program: str) -> list[str]:
+def objects_of(program: str, others: Iterable[str] | None = None) -> list[str]:
     """Return the paths of a program and the objects that its loader maps at its start. What it loads later is not among them.
 
-    Raises OSError, FormatError, and NotPreloadedError with the reason.
+    With the paths of other programs, the loader runs only if it is also the loader of one of them: a program that is not to be run
+    names any file as its loader. Raises OSError, FormatError, and NotPreloadedError with the reason.
     """
     if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):  # noqa: PTH116 - a text
         raise NotPreloadedError("set-user-ID and set-group-ID programs ignore LD_PRELOAD", file=program)
     loader = _loader_of(program)
     if not loader:
         raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
+    if others is not None and not any(os.path.realpath(loader) == os.path.realpath(_loader_of(other)) for other in others):
+        raise NotPreloadedError("it names another loader than the command, which is not run", file=program)
     return _listed(loader, program)
 
 

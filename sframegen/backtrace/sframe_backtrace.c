@@ -272,6 +272,7 @@ struct header {
 
 _Static_assert(sizeof(struct header) == 28, "as in the file");
 
+enum { PAGE = 4096 };
 enum { MAGIC = 0xdee2, FLAG_SORTED = 1, FLAG_FRAME_POINTERS = 2, FLAG_RELATIVE = 4 };
 
 /* A section whose header was checked: `functions` entries of the index and `rows_size` bytes of rows can be read. */
@@ -338,9 +339,21 @@ static inline uintptr_t function_start(const struct section *section, const uint
 	return from + (section->version == 3 ? load64(entry) : (uint64_t)(int32_t)load32(entry));
 }
 
+static bool is_readable(uintptr_t at);
+
+/* A program may have made its code unreadable. */
+static bool has_readable_call(uintptr_t end)
+{
+	uintptr_t start = end - CALL_SIZE;
+
+	return is_readable(end - 1) && (start / PAGE == (end - 1) / PAGE || is_readable(start));
+}
+
 static bool is_after_call(const struct section *section, uintptr_t pc)
 {
-	return pc > section->code_end || pc - CALL_SIZE < section->code_start || ends_call((const uint8_t *)pc);
+	if (pc > section->code_end || pc - CALL_SIZE < section->code_start || !has_readable_call(pc))
+		return true;
+	return ends_call((const uint8_t *)pc);
 }
 
 /* An index that is not in order leads to a wrong entry, which does not contain the PC, or to a wrong rule; to nothing worse. */
@@ -525,7 +538,7 @@ struct object {
 	struct section section;
 };
 
-enum { NOT_CACHED = 1, PAGE = 4096, MOST_PAGES = 1024 };
+enum { NOT_CACHED = 1, MOST_PAGES = 1024 };
 
 /* struct dl_find_object of glibc 2.35, for older headers. */
 struct loaded_object {
@@ -674,7 +687,9 @@ static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned 
 	if (part) {
 		const uint8_t *bytes = segment_bytes(object, part);
 
-		object->has = bytes && open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
+		/* A file that is cut off ends before its section's last byte. */
+		object->has = bytes && part->p_memsz != 0 && is_readable((uintptr_t)bytes + part->p_memsz - 1) &&
+			open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
 	} else if (find_detached(object)) {
 		object->has = HAS_SECTION;
 	}
@@ -881,23 +896,30 @@ __attribute__((noinline)) static bool reach(struct walker *walker, uintptr_t at)
 	return true;
 }
 
-/* Where a thread's stack ends: the C library puts the thread's own data above it, and the kernel random bytes above that of the first
-   thread. */
+/* The kernel puts random bytes above the stack of the first thread, and the C library a thread's own data above those of the others.
+   That of the first one is among the libraries, where a coroutine's stack may be below it. After fork in another thread, the child's
+   stack is not found. */
+static uintptr_t stack_top(void)
+{
+	bool is_first = system_call(SYS_getpid, 0, 0, 0, 0) == system_call(SYS_gettid, 0, 0, 0, 0);
+
+	return is_first ? getauxval(AT_RANDOM) : thread_pointer();
+}
+
 static void keep_own_stack(struct walker *walker)
 {
-	uintptr_t tops[] = { thread_pointer(), getauxval(AT_RANDOM) };
+	uintptr_t top;
 
 	if (walker->now.low > walker->first_page)
 		return; /* there is a gap in what is known */
-	for (unsigned number = 0; number < 2 && own_stack.low == 0; number++) {
-		uintptr_t top = tops[number];
-
+	if (own_stack.low == 0) {
+		top = stack_top();
 		if (top < walker->now.low || top - walker->now.low >= walker->now.high - walker->now.low + FARTHEST_TOP)
-			continue;
+			return;
 		while (walker->now.high <= top && is_readable(walker->now.high))
 			walker->now.high += PAGE;
 		if (walker->now.high <= top)
-			continue;
+			return;
 		own_stack.high = walker->now.high;
 		atomic_signal_fence(memory_order_seq_cst); /* a handler that comes now finds no range yet */
 		own_stack.low = walker->now.low;
@@ -1160,7 +1182,8 @@ static int guess(struct walker *walker, uintptr_t *cfa)
 	fp = load(record);
 	ra = without_signature(load(record + 8));
 	object = meet(walker, ra - 1);
-	if (!object || !is_code(object, ra - 1) || !is_code(object, ra - CALL_SIZE) || !ends_call((const uint8_t *)ra))
+	if (!object || !is_code(object, ra - 1) || !is_code(object, ra - CALL_SIZE) || !has_readable_call(ra) ||
+	    !ends_call((const uint8_t *)ra))
 		return SFRAME_NO_RULE;
 	*cfa = record + 16;
 	walker->now.pc = ra;

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -80,16 +83,28 @@ def command(
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
     if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
         _prepare(_objects(arguments, also), detached, stores, how)
-    environment = os.environ | {"LD_PRELOAD": ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))}
+    environment = _environment() | {"LD_PRELOAD": ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))}
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
     if statistics:
         environment[STATISTICS] = "1"
     sys.stdout.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's command
-    except OSError as error:
-        raise click.UsageError(f"{arguments[0]}: not a program: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{arguments[0]}: not a program: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _environment() -> dict[str, str]:
+    """The environment that we were started with: Python adds LC_CTYPE where the locale is C."""
+    environment = dict(os.environ)
+    with suppress(OSError):
+        before = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(line.startswith(b"LC_CTYPE=") for line in before):
+            environment.pop("LC_CTYPE", None)
+    return environment
 
 
 def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
@@ -101,8 +116,9 @@ def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
         found |= dict.fromkeys(objects_of(program))
     except (OSError, SframegenError) as error:
         note(in_words(error, arguments[0]))
+    trusted = [path for path in (program, sys.executable) if path]
     looks: dict[str, Callable[[], list[str]]] = {
-        path: partial(objects_of, path) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
+        path: partial(objects_of, path, trusted) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
     }
     looks |= {path: partial(objects_below, path, program) for path in also if program}
     for path, look in looks.items():

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import ARM64, S390X
 from tests.support.own_stack import INCLUDE, PROGRAMS, SOURCE
 
@@ -111,6 +113,36 @@ def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
     subprocess.run([compiler, *flags, *INCLUDE, *sources, library, "-o", program], check=True)
     sframegen.add_section(program)
     assert frames_of(own_stack.run(program, alone=True)) > 11_000
+
+
+def test_a_coroutine_s_stack_is_not_the_thread_s_own(own_stack: OwnStack) -> None:
+    """Nor is it known to be readable when it is gone."""
+    program = own_stack.program("beside.c", own_stack.object(), "-O1")
+    assert own_stack.run(program) == "1 frame\n"
+
+
+LARGE_FRAME = "int f{number}(int (*f)(void)) {{ volatile char room[{size}]; room[0] = 1; return f() + room[0]; }}"
+MANY = "\n".join(LARGE_FRAME.format(number=number, size=number % 300 * 16 + 16) for number in range(900))
+
+
+def test_a_library_whose_file_is_cut_off_while_it_is_loaded(own_stack: OwnStack, tmp_path: Path) -> None:
+    """Build-ids make rules stay in the cache, so it has none."""
+    source = f"int call(int (*f)(void)) {{ return f() + 0; }}\n{MANY}\n"
+    flags = ("-O1", "-fno-optimize-sibling-calls", "-shared", "-fPIC", "-Wl,--build-id=none")
+    library = tmp_path / "many.so"
+    sframegen.add_section(own_stack.compile_c(source, *flags, name="many.so"), output=library)
+    [section] = [segment for segment in open_elf(library).segments if segment.p_type == PT_GNU_SFRAME]
+    assert section.p_filesz > 2 * 4096
+    program = own_stack.program("cut.c", own_stack.object(), "-O1", "-ldl")
+    assert own_stack.run(program, library, str(section.p_offset + 4096)) == "0 1\n"
+
+
+def test_code_that_is_not_readable(own_stack: OwnStack, tmp_path: Path) -> None:
+    """Neither a guess nor a rule looks at the call before a return address there."""
+    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
+    library = tmp_path / "call.so"
+    sframegen.add_section(plain, output=library)
+    assert own_stack.run(own_stack.program("unreadable.c", own_stack.object(), "-O1", "-ldl"), library) == "1\n1\n"
 
 
 @pytest.mark.parametrize("build_id", ["sha1", "none"])

@@ -154,6 +154,83 @@ def test_exceptions_in_a_library_that_brings_its_own_unwinder_late(preload: Path
     assert run(preload, host, str(plugin))[0] == "7\n7\n7\n"
 
 
+OTHER_UNWINDER = """
+#include <stdlib.h>
+#include <unwind.h>
+static long mark = 4711;
+static void check(struct _Unwind_Context *context) { if (*(long *)context != mark) abort(); }
+_Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn call, void *argument) {
+    for (int frame = 0; frame < 20; frame++)
+        if (call((void *)&mark, argument) != _URC_NO_REASON)
+            break;
+    return _URC_END_OF_STACK;
+}
+_Unwind_Ptr _Unwind_GetIP(struct _Unwind_Context *context) { check(context); return 1; }
+_Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *is_exact) { *is_exact = 0; check(context); return 1; }
+void *_Unwind_GetLanguageSpecificData(struct _Unwind_Context *context) { check(context); return NULL; }
+"""
+OTHER_PLUGIN = """
+#include <unwind.h>
+static _Unwind_Reason_Code called(struct _Unwind_Context *context, void *is_exact) {
+    _Unwind_GetLanguageSpecificData(context);
+    return _Unwind_GetIP(context) == 1 && _Unwind_GetIPInfo(context, is_exact) == 1 ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+int thrown(void) { int is_exact; _Unwind_Backtrace(called, &is_exact); return 7; }
+"""
+
+
+def test_two_unwinders_that_come_late(preload: Path, compile_c: Compiler) -> None:
+    """No context goes to the unwinder of another plugin, which did not make it."""
+    folder = compile_c(OTHER_UNWINDER, "-shared", "-fPIC", name="libother.so").parent
+    link = (f"-L{folder}", f"-Wl,-rpath,{folder}", "-Wl,--no-as-needed", "-lother")
+    other = compile_c(OTHER_PLUGIN, "-shared", "-fPIC", *link, name="plugin-other.so")
+    plugin = compile_c(PLUGIN, "-x", "c++", "-shared", "-fPIC", "-lstdc++", name="plugin.so")
+    host = compile_c(HOST.replace("int main(", "int one(") + TWO, "-O1")
+    assert run(preload, host, str(other), str(plugin))[0] == "7\n" * 6
+
+
+TWO = "int main(int count, char **words) { one(count - 1, words); one(count, words); }"
+CLOSING = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <sys/mman.h>
+int main(int count, char **words) {
+    const char *none = dlerror();
+    puts(none ? none : "no error");
+    for (int round = 0; round < 3; round++) {
+        void *plugin = dlopen(words[count - 1], RTLD_NOW | RTLD_LOCAL);
+        int (*traced)(void);
+        *(void **)&traced = dlsym(plugin, "traced");
+        printf("%d\\n", traced());
+        dlclose(plugin);
+        for (int size = 1; size < 200; size++) /* where its libraries were */
+            mmap(NULL, 4096 * (size % 7 + 1), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+}
+"""
+TRACED = """
+#include <unwind.h>
+int unw_backtrace(void **, int);
+static _Unwind_Reason_Code called(struct _Unwind_Context *context, void *count) {
+    *(int *)count += _Unwind_GetIP(context) != 0;
+    return _URC_NO_REASON;
+}
+int traced(void) {
+    void *buffer[50];
+    int count = 0;
+    _Unwind_Backtrace(called, &count);
+    return unw_backtrace(buffer, 50) + (count > 2);
+}
+"""
+
+
+def test_unwinders_that_are_closed_while_their_addresses_are_known(preload: Path, compile_c: Compiler) -> None:
+    library = compile_c(UNWINDER, "-shared", "-fPIC", name="libunwinder.so")
+    link = (f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-lunwinder", "-Wl,--no-as-needed", "-lgcc_s")
+    plugin = compile_c(TRACED, "-shared", "-fPIC", *link, name="traced.so")
+    assert run(preload, compile_c(CLOSING, "-O1", "-D_GNU_SOURCE"), str(plugin))[0] == "no error\n" + "-39\n" * 3
+
+
 UNWINDER = "int unw_backtrace(void **buffer, int size) { buffer[0] = buffer; return size > 40 ? -40 : -1; }"
 USER = """
 #include <stdio.h>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,42 @@ def test_no_such_command_is_wrong_usage() -> None:
         2,
         "Error: /no/such/program: not a program: No such file or directory",
     )
+
+
+@pytest.mark.usefixtures("library")
+def test_an_empty_command_is_wrong_usage() -> None:
+    done = preload("--", "")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("Error: : not a program: ")
+
+
+@pytest.mark.usefixtures("library")
+def test_the_command_ignores_no_signals_that_python_ignores() -> None:
+    [ignored] = [line for line in preload("--", "cat", "/proc/self/status").stdout.splitlines() if line.startswith("SigIgn:")]
+    assert int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1) == 0
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}])
+def test_the_command_has_the_locale_of_its_user(given: dict[str, str]) -> None:
+    """Python itself sets LC_CTYPE where the locale is C."""
+    command = [sys.executable, "-P", "-m", "sframegen", "preload", "--", "env"]
+    environment = {"PATH": os.environ["PATH"], **given}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert ("LC_CTYPE=C.UTF-8" in printed.splitlines()) == bool(given)
+
+
+@pytest.mark.usefixtures("library")
+def test_the_loader_that_an_argument_names_is_not_run(compile_c: Compiler, tmp_path: Path) -> None:
+    """Only the command is to be run: `sframegen preload -- file ./suspect` runs nothing of ./suspect."""
+    loader = tmp_path / "loader"
+    loader.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    loader.chmod(0o755)
+    suspect = compile_c(MAIN, f"-Wl,--dynamic-linker={loader}")
+    done = preload("--verbose", "--", "true", suspect)
+    assert done.returncode == 0
+    assert f"{suspect}: it names another loader than the command, which is not run" in done.stderr
+    assert not (tmp_path / "was-run").exists()
 
 
 @pytest.mark.usefixtures("library")
@@ -123,7 +160,7 @@ def test_what_hinders_only_the_list_does_not_hinder_the_command(compile_c: Compi
 
 
 def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> None:
-    for first in ("#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S sh"):
+    for first in ("#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S sh", "#!/usr/bin/env -S A=b sh -e"):
         script = tmp_path / "script"
         script.write_text(f"{first}\nexit\n")
         script.chmod(0o755)
