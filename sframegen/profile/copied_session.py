@@ -69,9 +69,7 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            cache = TableCache()
-            opened.callback(cache.close)
-            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, cache, stores=plan.stores))
+            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, TableCache(), stores=plan.stores))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")

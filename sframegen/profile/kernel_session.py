@@ -93,7 +93,6 @@ class KernelSession:
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._cache = TableCache()
-            opened.callback(self._cache.close)
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self._walker = KernelWalker(
                 None if plan.targets is None else set(plan.targets),

@@ -42,7 +42,7 @@ class Built(NamedTuple):
 
 
 class TableBuilder:
-    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left, and trims the cache."""
+    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left and closes the cache."""
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class TableBuilder:
         self._proofs.close()
         if self._cache is not None:
             self._cache.trim()
+            self._cache.close()
 
     def _make(self, request: tuple[int, ElfFile]) -> Answer:
         """In a process."""
