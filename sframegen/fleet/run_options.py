@@ -41,8 +41,9 @@ class RunOptions:
         return bool(self.adding.get("force"))
 
     def key_of(self, *parts: str) -> str:
-        """Hexadecimal; another one if the tool, or an option that results depend on, is another."""
-        what = [__version__, self.mode, json.dumps(self.adding, sort_keys=True), *parts]
+        """Hexadecimal; another one if the tool, or an option that results depend on, is another. A flag that is off is not given."""
+        given = {name: value for name, value in self.adding.items() if value is not False}
+        what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
