@@ -41,8 +41,8 @@ class RunOptions:
         return bool(self.adding.get("force"))
 
     def key_of(self, *parts: str) -> str:
-        """Hexadecimal; another one if the tool, or an option that results depend on, is another. A flag that is off is not given."""
-        given = {name: value for name, value in self.adding.items() if value is not False}
+        """Hexadecimal; another one if the tool, or an option that results depend on, is another."""
+        given = {name: value for name, value in self.adding.items() if value is not False}  # a flag that is off is not given
         what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
