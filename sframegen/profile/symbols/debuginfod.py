@@ -69,8 +69,9 @@ class Debuginfod:
                 for piece in _pieces(answer):
                     file.write(piece)
         except HTTPError as error:
-            if error.code != NOT_FOUND:
-                self._drop(server, str(error))
+            with error:  # it is an answer, too
+                if error.code != NOT_FOUND:
+                    self._drop(server, str(error))
             return False
         except (OSError, HTTPException, ValueError) as error:  # the last of a URL that is none
             self._drop(server, str(error) or type(error).__name__)
