@@ -312,13 +312,14 @@ bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian 
 	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md
 
 # What it samples, and with what: what is missing is left out of the report.
-profiled := perf:linux-perf bpftrace:bpftrace clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
+profiled := clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
 
 .PHONY: bench-profilers
 bench-profilers: .venv/installed peers | machine ## as root: sframegen profile against other profilers, docs/reports/profilers.md; PROFILERS_FLAGS
 	@packages=(); \
 	for pair in $(profiled); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	$(install_packages)
+	tools/get-peers --profilers
 	$(PYTHON) -m corpus.fetch libc libLLVM libxul
 	.venv/bin/python -m benchmarks.profilers --report docs/reports/profilers.md $(PROFILERS_FLAGS)
 

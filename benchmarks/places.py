@@ -23,6 +23,11 @@ def peer(program: str) -> Path:
     return PEERS / "bin" / program
 
 
+def profiler(program: str) -> Path:
+    """Return the path of perf or bpftrace, as `tools/get-peers --profilers` got it."""
+    return CACHE / "profilers" / "bin" / program
+
+
 def libsframe() -> Path:
     return next(PEERS.glob("root/usr/lib/*/libsframe.so.3"))
 

@@ -1,6 +1,6 @@
 """What it costs to profile the time off the CPU: two processes wake each other, alone, under sframegen profile and under bpftrace.
 
-usage: python -m benchmarks.switches [ROUNDS]    Prints the figures. Needs root, gcc, and bpftrace for its row.
+usage: python -m benchmarks.switches [ROUNDS]    Prints the figures. Needs root, gcc, and what `tools/get-peers --profilers` gets for bpftrace's row.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.profilers.samplers import BPFTRACE, WITH_TRACEFS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,11 +32,10 @@ FLAGS = ("-O2", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 SCRIPT = """
 tracepoint:sched:sched_switch {
   if (comm == "switches") { @stack[tid] = ustack; @since[tid] = nsecs; }
-  $since = @since[args->next_pid];
-  if ($since) { @off[args->next_pid, @stack[args->next_pid]] = sum(nsecs - $since); delete(@since[args->next_pid]); }
+  $since = @since[args.next_pid];
+  if ($since) { @off[args.next_pid, @stack[args.next_pid]] = sum(nsecs - $since); delete(@since[args.next_pid]); }
 }
 """
-MOUNTED = 'mount -t debugfs none /sys/kernel/debug; mount -t tracefs none /sys/kernel/tracing; exec "$@"'
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
             "alone": lambda: _alone(program),
             "sframegen profile --off-cpu": lambda: _ours(program),
         }
-        if shutil.which("bpftrace"):
+        if shutil.which(BPFTRACE):
             ways["bpftrace, frame pointers"] = lambda: _bpftrace(program)
         costs: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds):
@@ -90,18 +91,18 @@ def _alone(program: Path) -> int:
 
 def _ours(program: Path) -> int:
     with _started(program) as process:
-        command = [sys.executable, "-P", "-m", "sframegen", "profile", "--off-cpu", str(process.pid)]
+        command: list[str | Path] = [sys.executable, "-P", "-m", "sframegen", "profile", "--off-cpu", str(process.pid)]
         return _beside(command, process)
 
 
 def _bpftrace(program: Path) -> int:
     with _started(program) as process:
         environment = os.environ | {"BPFTRACE_MAX_MAP_KEYS": "65536"}
-        command = ["unshare", "--mount", "sh", "-c", MOUNTED, "sh", "bpftrace", "-e", SCRIPT]
+        command: list[str | Path] = ["unshare", "--mount", "sh", "-c", WITH_TRACEFS, "sh", BPFTRACE, "-e", SCRIPT]
         return _beside(command, process, environment)
 
 
-def _beside(command: list[str], process: subprocess.Popen[bytes], environment: dict[str, str] | None = None) -> int:
+def _beside(command: list[str | Path], process: subprocess.Popen[bytes], environment: dict[str, str] | None = None) -> int:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment) as profiler:
         time.sleep(3)  # until it samples

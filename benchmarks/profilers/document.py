@@ -12,6 +12,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.places import PEERS
+from benchmarks.profilers.samplers import BPFTRACE, PERF
 from corpus.run.report import table
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 HEAD = Path(__file__).with_name("head.md")
 PARTS = re.compile(r"^## ", re.MULTILINE)
-VERSIONED = {"perf": ("perf", "--version"), "bpftrace": ("bpftrace", "--version"), "clang": ("clang", "--version")}
+VERSIONED: dict[str, tuple[str | Path, str]] = {
+    "perf": (PERF, "--version"),
+    "bpftrace": (BPFTRACE, "--version"),
+    "clang": ("clang", "--version"),
+}
 NUMBER = re.compile(r"\d+(\.\d+)+")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.profilers.run_time import run_time_measured
 from benchmarks.profilers.running import Failed, Recording, progress
-from benchmarks.profilers.samplers import BPFTRACE, OURS, Request
+from benchmarks.profilers.samplers import BY_DWARF, BY_FRAME_POINTERS, OURS, Request, missing
 from benchmarks.profilers.targets import PROGRAMS, TARGETS, running
 from corpus.stacks.workloads import must
 
@@ -47,9 +47,13 @@ class PerSample(NamedTuple):
 
 def depths(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSample]:
     """With a target on each CPU, so that all but a few runs of the kernel program are for samples of them."""
-    ways = {"no frame pointers": (OURS, ()), "frame pointers": (BPFTRACE, WITH_POINTERS)}
+    ways = (
+        ("no frame pointers", OURS, ()),
+        ("no frame pointers", BY_DWARF, ()),
+        ("frame pointers", BY_FRAME_POINTERS, WITH_POINTERS),
+    )
     with run_time_measured():
-        for number, (what, (sampler, flags)) in enumerate(ways.items()):
+        for number, (what, sampler, flags) in enumerate(way for way in ways if not missing(way[1])):
             program = folder / f"depth-{number}"
             must(*COMPILER, *flags, PROGRAMS / "depth.c", "-o", program)
             for depth in DEPTHS:
@@ -69,7 +73,7 @@ def large(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSamp
             failures.append(f"clang: {error}")
             return
         time.sleep(WARMING)
-        for sampler in (OURS, BPFTRACE):
+        for sampler in (one for one in (OURS, BY_DWARF, BY_FRAME_POINTERS) if not missing(one)):
             request = Request(pids, COLD_FREQUENCY, folder / f"run-{sampler.name}")
             yield from _noted(failures, sampler, "clang", request, seconds)
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-PERF_FRAME = re.compile(r"^\s+([0-9a-f]+) \((.*)\)$")
+PERF_FRAME = re.compile(r"^\s+([0-9a-f]+) \((.*?)(?:\+0x([0-9a-f]+))?\)$")
 KERNEL = 1 << 63
 EU_FRAME = re.compile(r"^\* frame (\d+): rel_pc=[0-9a-f]+ raw_pc=([0-9a-f]+) ")
 EU_SAMPLE = "find_dwfl "
 NOT_USER = ("kernel", "missing")  # kinds of frames in our own JSON
-BPFTRACE_FRAME = re.compile(r"^\s+([0-9a-f]+) .*$")
+BPFTRACE_FRAME = re.compile(r"^([0-9a-f]+)$")
 BPFTRACE_COUNT = re.compile(r"^\]: (\d+)$")
 
 
@@ -35,14 +35,14 @@ class Sampled(NamedTuple):
 
 
 def perf_script(lines: Iterable[str]) -> Iterator[Sampled]:
-    """`perf script -F pid,tid,ip,dso`: a block each sample. perf prints file offsets; frames of the kernel are left out."""
+    """`perf script -F pid,tid,ip,dso,dsoff`: a block each sample, with offsets in files; frames of the kernel are left out."""
     depth, outermost, begun = 0, None, False
     for line in lines:
         found = PERF_FRAME.match(line)
         if found:
             address, path = int(found[1], 16), found[2]
             if address < KERNEL and not path.startswith("[kernel"):
-                depth, outermost = depth + 1, Place(path, address)
+                depth, outermost = depth + 1, Place(path, int(found[3] or found[1], 16))
         elif line.strip():
             if begun:
                 yield Sampled(depth, outermost)
@@ -66,7 +66,7 @@ def eu_stackprof(lines: Iterable[str], maps: list[Mapped]) -> Iterator[Sampled]:
 
 
 def bpftrace(lines: Iterable[str], maps: list[Mapped]) -> Iterator[Sampled]:
-    """A map whose keys are `ustack(perf)`: run-time addresses, the innermost first, then how often."""
+    """A map whose keys are `ustack(raw)`: run-time addresses, the innermost first, then how often."""
     depth, last = 0, 0
     for line in lines:
         if found := BPFTRACE_FRAME.match(line):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.places import peer
+from benchmarks.places import peer, profiler
 from benchmarks.profilers import readers
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from benchmarks.profilers.readers import Sampled
 
 DEEPEST = 8192  # frames
+PERF, BPFTRACE = profiler("perf"), profiler("bpftrace")
+EU_STACKPROF, SAMPLY = peer("eu-stackprof"), peer("samply")
+WITH_TRACEFS = 'mount -t tracefs tracefs /sys/kernel/tracing && exec "$@"'  # bpftrace asks for it
 
 
 class Request(NamedTuple):
@@ -41,6 +44,7 @@ class Sampler(NamedTuple):
     """`command`: samples until SIGINT. `read`: its stacks, given the process's mappings."""
 
     name: str
+    program: str | Path
     command: Callable[[Request], list[str | Path]]
     read: Callable[[Request, list[Mapped]], Iterator[Sampled]]
     afterwards: Callable[[Request], list[str | Path]] | None = None  # what makes stacks of its copies
@@ -52,21 +56,20 @@ class Sampler(NamedTuple):
 
 def missing(sampler: Sampler) -> str:
     """Why a profiler cannot run here; "": it can."""
-    program = str(sampler.command(Request((1,), 1, Path()))[0])
-    return "" if shutil.which(program) else f"{Path(program).name} is not installed"
+    return "" if shutil.which(sampler.program) else f"{Path(sampler.program).name} is not installed"
 
 
 def _perf(*graph: str) -> Callable[[Request], list[str | Path]]:
     def command(request: Request) -> list[str | Path]:
         sampling = ("-e", "cpu-clock", "-F", str(request.frequency), "-p", request.joined)
-        return ["perf", "record", "-q", *sampling, *graph, "-o", request.folder / "perf.data"]
+        return [PERF, "record", "-q", *sampling, *graph, "-o", request.folder / "perf.data"]
 
     return command
 
 
 def _perf_script(request: Request) -> list[str | Path]:
-    fields = ("-F", "pid,tid,ip,dso", "--no-inline", "--max-stack", str(DEEPEST))
-    return ["perf", "script", "-f", "-i", request.folder / "perf.data", *fields]
+    fields = ("-F", "pid,tid,ip,dso,dsoff", "--no-inline", "--max-stack", str(DEEPEST))
+    return [PERF, "script", "-f", "-i", request.folder / "perf.data", *fields]
 
 
 def _read_perf(request: Request, _: list[Mapped]) -> Iterator[Sampled]:
@@ -85,10 +88,14 @@ def _read_eu_stackprof(request: Request, maps: list[Mapped]) -> Iterator[Sampled
         yield from readers.eu_stackprof(lines, maps)
 
 
-def _bpftrace(request: Request) -> list[str | Path]:
-    wanted = " || ".join(f"pid == {pid}" for pid in request.pids)
-    sampling = f"profile:hz:{request.frequency} /{wanted}/ {{ @[ustack(perf, 127)] = count(); }}"
-    return ["bpftrace", "-B", "none", "-e", sampling]
+def _bpftrace(function: str) -> Callable[[Request], list[str | Path]]:
+    def command(request: Request) -> list[str | Path]:
+        wanted = " || ".join(f"pid == {pid}" for pid in request.pids)
+        sampling = f"profile:hz:{request.frequency} /{wanted}/ {{ @[{function}(raw, 127)] = count(); }}"
+        described = [option for pid in request.pids for option in ("--dwarf-pid", str(pid))] if function == "dw_ustack" else []
+        return ["unshare", "--mount", "sh", "-c", WITH_TRACEFS, "sh", BPFTRACE, "-B", "none", *described, "-e", sampling]
+
+    return command
 
 
 def _ours(*arguments: str) -> Callable[[Request], list[str | Path]]:
@@ -103,33 +110,40 @@ def _read_ours(request: Request, _: list[Mapped]) -> Iterator[Sampled]:
     yield from readers.own_json(request.folder / "profile.json", request.pids)
 
 
-OURS = Sampler("sframegen", _ours(), _read_ours, sign="bpf_link")  # its first perf events follow processes
-BPFTRACE = Sampler(
-    "bpftrace",
-    _bpftrace,
-    _read_bpftrace,
-    environment={"BPFTRACE_NO_USER_SYMBOLS": "1", "BPFTRACE_MAP_KEYS_MAX": "65536"},  # names of a large program take minutes
+OURS = Sampler("sframegen", sys.executable, _ours(), _read_ours, sign="bpf_link")  # its first perf events follow processes
+BY_FRAME_POINTERS, BY_DWARF = (
+    Sampler(
+        f"bpftrace {function}",
+        BPFTRACE,
+        _bpftrace(function),
+        _read_bpftrace,
+        environment={"BPFTRACE_MAX_MAP_KEYS": "65536"},
+    )
+    for function in ("ustack", "dw_ustack")
 )
 SAMPLERS = (
     OURS,
-    Sampler("sframegen, copies", _ours("--backend", "copies"), _read_ours),
-    Sampler("perf fp", _perf("--call-graph", "fp"), _read_perf, _perf_script),
-    Sampler("perf dwarf, 8 KB", _perf("--call-graph", "dwarf,8192"), _read_perf, _perf_script),
-    Sampler("perf dwarf, 64 KB", _perf("-m", "4096", "--call-graph", "dwarf,65528"), _read_perf, _perf_script),
+    Sampler("sframegen, copies", sys.executable, _ours("--backend", "copies"), _read_ours),
+    Sampler("perf fp", PERF, _perf("--call-graph", "fp"), _read_perf, _perf_script),
+    Sampler("perf dwarf, 8 KB", PERF, _perf("--call-graph", "dwarf,8192"), _read_perf, _perf_script),
+    Sampler("perf dwarf, 64 KB", PERF, _perf("-m", "4096", "--call-graph", "dwarf,65528"), _read_perf, _perf_script),
     Sampler(
         "eu-stackprof",
-        lambda request: [peer("eu-stackprof"), "-n", str(DEEPEST), "-p", request.joined],
+        EU_STACKPROF,
+        lambda request: [EU_STACKPROF, "-n", str(DEEPEST), "-p", request.joined],
         _read_eu_stackprof,
         frequency=1000,
         verbose=("-v", "-v", "-v"),
     ),
     Sampler(
         "samply",
+        SAMPLY,
         lambda request: [
-            *(peer("samply"), "record", "-s", "-r", str(request.frequency), "-p", request.joined),
+            *(SAMPLY, "record", "-s", "-r", str(request.frequency), "-p", request.joined),
             *("-o", request.folder / "profile.json.gz"),
         ],
         lambda request, _: readers.firefox_profile(request.folder / "profile.json.gz", request.pids),
     ),
-    BPFTRACE,
+    BY_FRAME_POINTERS,
+    BY_DWARF,
 )

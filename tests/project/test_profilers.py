@@ -14,7 +14,7 @@ from benchmarks.profilers import complete, document, map_memory, overhead, per_s
 from benchmarks.profilers.complete import Stacks, count
 from benchmarks.profilers.endings import Mapped, Place, is_outermost, linked_place, mapped_place, mappings
 from benchmarks.profilers.readers import Sampled
-from benchmarks.profilers.samplers import BPFTRACE, OURS, SAMPLERS, missing
+from benchmarks.profilers.samplers import BY_FRAME_POINTERS, OURS, SAMPLERS, missing
 from benchmarks.profilers.targets import TARGETS
 from sframegen.elf.file import open_elf
 from tests.support.kernel_events import needs_bpf
@@ -45,8 +45,8 @@ def test_perf_script_has_a_block_for_each_sample() -> None:
     text = """\
 10/12
 \t        ffffffff81003f12 ([kernel.kallsyms])
-\t            11bc (/usr/bin/one)
-\t             107 (/lib/two words.so)
+\t            55b4 (/usr/bin/one+0x11bc)
+\t            7f07 (/lib/two words.so+0x107)
 
 10/10
 \tffffffff81003f12 ([kernel.kallsyms])
@@ -86,12 +86,12 @@ Attaching 1 probe...
 
 
 @[
-	55b4 0x55b4 ([unknown])
-	7f01 0x7f01 ([unknown])
+55b4
+7f01
 ]: 97
 @[
-	55b4 0x55b4 ([unknown])
-	3030303034310033 0x3030303034310033 ([unknown])
+55b4
+3030303034310033
 ]: 1
 @[
 ]: 5
@@ -167,7 +167,7 @@ def test_our_own_json_says_why_stacks_are_incomplete(program: Path, tmp_path: Pa
 def test_a_small_round_of_each_measurement(tmp_path: Path) -> None:
     """With what is here of the other profilers."""
     failures: list[str] = []
-    samplers = [one for one in SAMPLERS if one in (OURS, BPFTRACE) and not missing(one)]
+    samplers = [one for one in SAMPLERS if one in (OURS, BY_FRAME_POINTERS) and not missing(one)]
     deep = [one for one in TARGETS if one.name == "deep recursion"]
     for name in ("stacks", "costs", "samples", "memory"):
         (tmp_path / name).mkdir()
