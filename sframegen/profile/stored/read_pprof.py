@@ -47,6 +47,23 @@ class _Field(NamedTuple):
     size: int
 
 
+class _About(NamedTuple):
+    """What the comments of a file say of all of its samples."""
+
+    event: str = ""
+    frequency: int = 0
+    backend: str = ""
+    lost: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Sample(NamedTuple):
+    node: int
+    end: End
+    task: int
+    value: int
+
+
 class PprofProfiles:
     """Merges profiles; `named`: all that were added."""
 
@@ -55,7 +72,7 @@ class PprofProfiles:
         self._tasks: dict[tuple[int, int, str, str], int] = {}
 
     def add(self, data: bytes) -> None:
-        """Add a file's content. Raises FormatError."""
+        """Add a file's content. Raises FormatError, and then nothing of it was counted."""
         if len(data) > MAX_BYTES:
             raise FormatError(f"more than {MAX_BYTES:,} bytes", "pprof")
         _File(uncompressed(data), self.named, self._tasks).add()
@@ -86,6 +103,8 @@ class _File:
         for field in self._read(0, len(data), "profile"):
             self._fields.setdefault(field.number, []).append(field)
         self._strings = [printable(bytes(self._text(field)).decode(errors="replace")) for field in self._of(6)]
+        if self._strings[:1] != [""]:
+            raise FormatError("it does not begin with an empty string", "pprof string table")
         self._ids = zeros("Q", MAX_LOCATIONS)
         self._labelled: dict[bytes, tuple[End, int]] = {}  # by the bytes of all labels of a sample
         self._known = Numbered(named.room)  # locations by id
@@ -96,11 +115,13 @@ class _File:
         functions = self._functions()
         for field in self._of(4):
             self._add_location(self._message(field, "location"), paths, functions)
-        self._add_about()
-        column = self._column()
-        for field in self._of(2):
-            self._add_sample(self._message(field, "sample"), column)
+        about = self._about()
+        column, unit = self._column(about)
+        samples = [self._sample(self._message(field, "sample"), column) for field in self._of(2)]
         self._known.close()
+        self._add_about(about, unit)
+        for node, end, task, value in samples:
+            self._named.tree.count(self._named.tree.row(node, end, task), value, 0)
 
     # -- fields
 
@@ -192,35 +213,43 @@ class _File:
 
     # -- the profile
 
-    def _add_about(self) -> None:
+    def _value_types(self) -> list[str]:
+        return [self._string(_first(self._message(field, "value type"), 1)) for field in self._of(1)]
+
+    def _about(self) -> _About:
+        names, lost, notes = self._value_types(), [], []
+        found = _About("" if self._named.event else names[-1] if names else "samples")
+        for number in self._numbers(self._of(13)):
+            line = self._string(number)
+            if about := ABOUT.fullmatch(line):
+                found = _About(about["event"], int((about["rate"] or "0").replace(",", "")), about["backend"])
+            elif counted := LOST.fullmatch(line):
+                lost.append((counted[2], int(counted[1].replace(",", ""))))
+            elif not line.startswith(WHOLE_OR_NOT):
+                notes.append(line)
+        return found._replace(lost=tuple(lost), notes=tuple(notes))
+
+    def _add_about(self, about: _About, unit: Unit) -> None:
         named = self._named
         began, seconds = self._one(9) / NANOSECONDS, self._one(10) / NANOSECONDS
         named.started = min(named.started, began) if named.started else began
         named.seconds += seconds
-        named.frequency = round(NANOSECONDS / self._one(12)) if self._one(12) else 0
-        for number in self._numbers(self._of(13)):
-            line = self._string(number)
-            if about := ABOUT.fullmatch(line):
-                named.event, named.backend = about["event"], about["backend"]
-                if rate := about["rate"]:
-                    named.frequency = int(rate.replace(",", ""))
-            elif lost := LOST.fullmatch(line):
-                named.lost[lost[2]] += int(lost[1].replace(",", ""))
-            elif not line.startswith(WHOLE_OR_NOT) and line not in named.notes:
-                named.notes.append(line)
+        named.frequency = about.frequency or (round(NANOSECONDS / self._one(12)) if self._one(12) else 0)
+        named.unit, named.event, named.backend = unit, about.event or named.event, about.backend or named.backend
+        for reason, count in about.lost:
+            named.lost[reason] += count
+        named.notes += [line for line in dict.fromkeys(about.notes) if line not in named.notes]
 
-    def _column(self) -> int:
-        """Which of the values counts samples; the last if none says so. Raises FormatError where other profiles count otherwise."""
-        names = [self._string(_first(self._message(field, "value type"), 1)) for field in self._of(1)]
-        unit = Unit.MICROSECONDS if TIMED.fullmatch(self._named.event) else Unit.SAMPLES
-        if unit is not self._named.unit and self._named.tree.rows.count:
+    def _column(self, about: _About) -> tuple[int, Unit]:
+        """Which value counts samples, the last if none says so, and what it counts. Raises FormatError where others differ."""
+        named = self._named
+        names = self._value_types()
+        unit = Unit.MICROSECONDS if TIMED.fullmatch(about.event or named.event) else Unit.SAMPLES
+        if unit is not named.unit and named.tree.rows.count:
             raise FormatError("one profile has times, another one samples", "pprof")
-        self._named.unit = unit
-        if not self._named.event:
-            self._named.event = names[-1] if names else "samples"
-        return names.index("samples") if "samples" in names else len(names) - 1
+        return names.index("samples") if "samples" in names else len(names) - 1, unit
 
-    def _add_sample(self, sample: dict[int, list[_Field]], column: int) -> None:
+    def _sample(self, sample: dict[int, list[_Field]], column: int) -> _Sample:
         locations, values = array("Q", self._numbers(sample.get(1, []))), self._numbers(sample.get(2, []))
         if not 0 <= column < len(values) or values[column] >= SIGNED:
             raise FormatError("a sample has no value", "pprof")
@@ -233,7 +262,7 @@ class _File:
         key = b"".join(bytes(self._text(field)) for field in sample.get(3, ()))
         if key not in self._labelled:
             self._labelled[key] = self._end_and_task(sample.get(3, []))
-        tree.count(tree.row(node, *self._labelled[key]), values[column], 0)
+        return _Sample(node, *self._labelled[key], values[column])
 
     def _end_and_task(self, fields: list[_Field]) -> tuple[End, int]:
         """What the labels of a sample say."""

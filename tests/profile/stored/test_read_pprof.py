@@ -104,6 +104,25 @@ def test_what_makes_no_sense_is_refused(samples: bytes, message_: str) -> None:
         read(of_another_profiler(samples=samples))
 
 
+def test_of_a_damaged_file_nothing_is_counted() -> None:
+    """Its last sample is wrong: those before it are not added either."""
+    profile = named(*EXAMPLE)
+    profile.lost["the ring buffer was full"] = 3
+    profiles = PprofProfiles()
+    profiles.add(written(profile))
+    with pytest.raises(FormatError, match="unknown location"):
+        profiles.add(gzip.decompress(written(profile)) + message(2, packed_numbers(1, [1 << 40]) + packed_numbers(2, [1, 1])))
+    again = group_stacks(profiles.named, "comm")
+    assert (again.samples, again.seconds, again.lost) == (profile.samples, profile.seconds, profile.lost)
+    assert stacks_of(again) == stacks_of(profile)
+
+
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), text_field(6, "samples")])
+def test_a_file_that_holds_no_profile_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError, match="string table"):
+        read(data)
+
+
 def test_damaged_files_are_refused_or_read() -> None:
     """No other exception, whatever the bytes are."""
     good = gzip.decompress(written(named(*EXAMPLE)))
