@@ -176,7 +176,7 @@ def test_intervals_of_a_process(tmp_path: Path) -> None:
     arguments = ["--every", "1", "-F", "999", "-o", folder, "--", sys.executable, "-c", BUSY.format(seconds=3.5)]
     command = [sys.executable, "-m", "sframegen", "profile", *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     files = sorted(folder.iterdir())
     assert len(files) >= 3
     profiles = [json.loads(run("profile", "report", "--json", file).stdout) for file in files]
