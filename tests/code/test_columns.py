@@ -96,6 +96,7 @@ def by_columns(piece: Piece) -> Plain:
 
 @settings(max_examples=200, deadline=None)
 @given(code=st.binary(min_size=1, max_size=300))
+@example(code=bytes.fromhex("ff2d00000080"))
 @example(code=bytes.fromhex("66c9 66558d05 f0ffffff 488d3d10000000 3effe0 f2ff2520000000 6690 660f1f440000 b810104000 eb"))
 @pytest.mark.parametrize("abi", [AMD64, AARCH64])
 def test_columns_say_what_a_plain_reading_does(abi: Abi, code: bytes) -> None:

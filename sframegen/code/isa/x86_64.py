@@ -97,7 +97,7 @@ def _control(address: int, end: int, name: str, operands: str) -> Point:
     if operands[:1].isdigit():
         return Point(address, end, (), flow, int(operands, 0))
     match = RIP.search(operands)
-    slot = end + int(match[1] + match[2], 0) if match else None
+    slot = (end + int(match[1] + match[2], 0)) % (1 << 64) if match else None
     return Point(address, end, (), Flow.CALL if flow is Flow.CALL else Flow.INDIRECT, None, slot)
 
 
