@@ -55,6 +55,7 @@ SECTIONS = click.option(
 )
 
 
+OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors that an open file can still have
 PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # by which a command ends
 
 
@@ -139,7 +140,8 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, OSError):
         if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _nowhere():
             return "the current directory has been removed: change to one that exists"
-        return f"{error.filename or path}: {error.strerror or error}"
+        name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
+        return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)
     if isinstance(error, MemoryError):
         return f"{path}: not enough memory"
     if isinstance(error, ImportError):

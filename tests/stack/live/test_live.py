@@ -643,6 +643,13 @@ def test_a_command_is_started_and_sampled() -> None:
     assert b"copied\n" in output
 
 
+def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running, Path("/dev/full").open("w") as full:
+        line = [sys.executable, "-P", "-m", "sframegen", "stack", str(running.pid)]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "sframegen: standard output: No space left on device\n")
+
+
 def test_refusals_are_one_line() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
