@@ -1,6 +1,7 @@
 """What it costs to profile the time off the CPU: two processes wake each other, alone, under sframegen profile and under bpftrace.
 
-usage: python -m benchmarks.switches [ROUNDS]    Prints the figures. Needs root, gcc, and what `tools/get-peers --profilers` gets for bpftrace's row.
+usage: python -m benchmarks.switches [ROUNDS]    Prints the figures. Needs root and gcc, and for bpftrace's row what
+`tools/get-peers --profilers` gets.
 """
 
 from __future__ import annotations
