@@ -23,16 +23,6 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion")
 CODE = ("-O2", "-g0", "-fPIC", "-fno-omit-frame-pointer", "-fno-lto")
 # Everything is bound when a library is loaded: the dynamic loader binds nothing in a signal handler.
 LINK = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,--no-as-needed")
-# The function that no glibc before 2.33 has; the kernel fills in the same structure on all machines that the library knows.
-FSTAT = """
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <unistd.h>
-__attribute__((visibility("hidden"))) int fstat(int descriptor, void *status)
-{
-	return (int)syscall(SYS_fstat, descriptor, status);
-}
-"""
 GLIBC = {"c": "libc.so.6", "dl": "libdl.so.2"}  # before glibc 2.34, dlsym is in the second one
 
 
@@ -82,9 +72,7 @@ def _stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
     (scratch / "empty.c").touch()
     for name, soname in GLIBC.items():
         _run(compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "empty.c", "-o", f"lib{name}.so", cwd=scratch)
-    (scratch / "fstat.c").write_text(FSTAT)
-    _run(compiler, *CODE, "-c", "fstat.c", cwd=scratch)
-    return ["fstat.o", "-L."]
+    return ["-L."]
 
 
 def _run(command: list[str], *arguments: str | Path, cwd: Path | None = None) -> str:

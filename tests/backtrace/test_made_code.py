@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from sframegen.backtrace.library_files import SHARED, SONAME, compile_libraries
+from tests.support.own_stack import LIBRARY
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.own_stack import OwnStack
 
 
-def test_tables_of_made_code(own_stack: OwnStack) -> None:
-    program = own_stack.program("made_code.c", own_stack.object(), "-O2", "-fomit-frame-pointer")
+@pytest.mark.parametrize("is_shared", [False, True], ids=["linked", "shared library"])
+def test_tables_of_made_code(is_shared: bool, own_stack: OwnStack, tmp_path: Path) -> None:
+    """The shared library finds the list of the program, which it does not have itself."""
+    library = [own_stack.object()]
+    if is_shared:
+        assert compile_libraries(LIBRARY, tmp_path, ["gcc"]) == ""
+        (tmp_path / SONAME).symlink_to(SHARED)
+        library = [f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path}", "-lsframe-backtrace"]
+    program = own_stack.program("made_code.c", *library, "-O2", "-fomit-frame-pointer")
     lines = dict(line.split(": ", 1) for line in own_stack.run(program).splitlines())
     assert lines["described"] == "frame 1, no guesses, the outermost frame"
     no_rule = "frame 1, no guesses, no rule describes this code, and no frame pointer leads on"

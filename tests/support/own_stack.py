@@ -47,7 +47,7 @@ class OwnStack:
 
     def object(self, *flags: str) -> str:
         """The library, compiled."""
-        return str(self.compile_c(Path(SOURCE).read_text(), *INCLUDE, "-O2", "-fPIC", "-c", *flags, name="sframe_backtrace.o"))
+        return str(self.compile_c(f'#include "{SOURCE}"\n', *INCLUDE, "-O2", "-fPIC", "-c", *flags, name="sframe_backtrace.o"))
 
     def compiled(self, name: str, *flags: str) -> Path:
         """A program of `programs`, with the library and without a section."""

@@ -65,8 +65,13 @@ SFRAMEGEN_JIT_ASSERT(sizeof(struct sframegen_jit_table) == 32 && offsetof(struct
 SFRAMEGEN_JIT_ASSERT(sizeof(struct sframegen_jit_region) == 40 && sizeof(struct sframegen_jit_list) == 16, "layout");
 
 /* By this name others find the list. A program has to export it, if it is to be found when the program is stripped:
-   -Wl,--export-dynamic-symbol=__sframegen_jit_tables */
+   -Wl,--export-dynamic-symbol=__sframegen_jit_tables
+   Who only reads the tables of its process defines SFRAMEGEN_JIT_READER: then there is a list if somebody else has one. */
+#ifdef SFRAMEGEN_JIT_READER
+extern __attribute__((weak)) struct sframegen_jit_list __sframegen_jit_tables;
+#else
 __attribute__((weak, visibility("default"), used)) struct sframegen_jit_list __sframegen_jit_tables = {1, 0, 0};
+#endif
 
 /* Makes a table of `bytes` bytes of memory, aligned to 8: its header, and as many entries as there is room for. */
 static inline struct sframegen_jit_table *sframegen_jit_init(void *memory, size_t bytes) {

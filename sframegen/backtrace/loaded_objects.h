@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/* The program and the libraries that are loaded: which one has a PC, where its section is, whether it can go. */
+#ifndef SFRAMEGEN_LOADED_OBJECTS_H
+#define SFRAMEGEN_LOADED_OBJECTS_H
+
+#include "sections.h"
+#include <elf.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+
+#ifndef PT_GNU_SFRAME
+#define PT_GNU_SFRAME 0x6474e554
+#endif
+
+/* A loaded program or library, as one walk sees it. `identity` goes into the cache's keys: 0 for what is pinned (it is never unloaded),
+   a hash of the build-id and the place for other objects, NOT_CACHED for others without a build-id. */
+struct object {
+	uintptr_t start, end, bias;
+	uint64_t identity;
+	const ElfW(Phdr) *headers;
+	unsigned header_count;
+	enum { NO_SECTION, HAS_SECTION, BAD_SECTION } has;
+	struct section section;
+};
+
+enum { NOT_CACHED = 1, MOST_PAGES = 1024 };
+
+/* struct dl_find_object of glibc 2.35, for older headers. */
+struct loaded_object {
+	unsigned long long flags;
+	void *start, *end;
+	struct link_map *map;
+	void *eh_frame;
+	unsigned long long reserved[8];
+};
+
+/* Functions of the C library that may not be there. Weak references are resolved when this code is loaded, so there is no first call
+   that would be different. _dl_find_object takes no lock. */
+__attribute__((weak)) int find_loaded_object(void *address, struct loaded_object *found) __asm__("_dl_find_object");
+__attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
+__attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
+
+/* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
+static const uint8_t *segment_bytes(const struct object *object, const ElfW(Phdr) *part)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const ElfW(Phdr) *load = &object->headers[number];
+		uint64_t offset = part->p_vaddr - load->p_vaddr;
+
+		if (load->p_type == PT_LOAD && (load->p_flags & PF_R) && offset <= load->p_filesz && part->p_memsz <= load->p_filesz - offset)
+			return (const uint8_t *)(object->bias + part->p_vaddr);
+	}
+	return NULL;
+}
+
+static bool is_code(const struct object *object, uintptr_t pc)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const ElfW(Phdr) *load = &object->headers[number];
+
+		if (load->p_type == PT_LOAD && (load->p_flags & (PF_R | PF_X)) == (PF_R | PF_X) && pc - (object->bias + load->p_vaddr) < load->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+	return hash ^ hash >> 29;
+}
+
+/* Returns the build-id's bytes and their number; 0 if there is none. */
+static size_t find_build_id(const struct object *object, const uint8_t **id)
+{
+	for (unsigned number = 0; number < object->header_count; number++) {
+		const uint8_t *note = object->headers[number].p_type == PT_NOTE ? segment_bytes(object, &object->headers[number]) : NULL;
+		size_t left = note ? object->headers[number].p_memsz : 0;
+
+		while (left >= 12) {
+			uint64_t name = (load32(note) + 3ull) & ~3ull, size = load32(note + 4), whole = 12 + name + ((size + 3) & ~3ull);
+
+			if (12 + name + size > left)
+				break;
+			if (load32(note + 8) == NT_GNU_BUILD_ID && load32(note) == 4 && memcmp(note + 12, "GNU", 4) == 0) {
+				*id = note + 16;
+				return size;
+			}
+			if (whole > left)
+				break;
+			note += whole;
+			left -= whole;
+		}
+	}
+	return 0;
+}
+
+/* Equal build-ids at equal places are equal bytes, and equal rules, whatever was unloaded and loaded in between. */
+static uint64_t identity_of(const struct object *object)
+{
+	const uint8_t *id;
+	size_t size = find_build_id(object, &id);
+	uint64_t hash = mix(object->bias, size), word;
+
+	if (size < 8)
+		return NOT_CACHED;
+	for (size_t at = 0; at + 8 <= size; at += 8)
+		hash = mix(hash, load64(id + at));
+	memcpy(&word, id + size - 8, 8);
+	return mix(hash, word) | 1ull << 63; /* no address has this bit */
+}
+
+static bool find_detached(struct object *object); /* detached_sections.h */
+
+/* Sets everything but the identity. Returns false if the headers describe no such object. */
+static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
+{
+	const ElfW(Phdr) *part = NULL, *code = NULL;
+
+	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
+	for (unsigned number = 0; number < count; number++) {
+		const ElfW(Phdr) *header = &headers[number];
+
+		if (header->p_type == PT_LOAD) {
+			if (bias + header->p_vaddr < object->start)
+				object->start = bias + header->p_vaddr;
+			if (bias + header->p_vaddr + header->p_memsz > object->end)
+				object->end = bias + header->p_vaddr + header->p_memsz;
+			if ((header->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
+				code = header;
+		} else if (header->p_type == PT_GNU_SFRAME) {
+			part = header;
+		}
+	}
+	if (part) {
+		const uint8_t *bytes = segment_bytes(object, part);
+
+		/* A file that is cut off ends before its section's last byte. */
+		object->has = bytes && part->p_memsz != 0 && is_readable((uintptr_t)bytes + part->p_memsz - 1) &&
+			open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
+	} else if (find_detached(object)) {
+		object->has = HAS_SECTION;
+	}
+	object->section.code_start = code ? bias + code->p_vaddr : UINTPTR_MAX;
+	object->section.code_end = code ? bias + code->p_vaddr + code->p_filesz : 0;
+	return object->start < object->end;
+}
+
+/* Are these the headers of an object, of which one says that they are here? */
+static bool has_itself(const ElfW(Phdr) *headers, size_t size, uintptr_t bias, uint64_t offset)
+{
+	for (const ElfW(Phdr) *load = headers; load < headers + size / sizeof *headers; load++)
+		if (load->p_type == PT_LOAD && offset >= load->p_offset && offset - load->p_offset + size <= load->p_filesz &&
+		    bias + load->p_vaddr + (offset - load->p_offset) == (uintptr_t)headers)
+			return true;
+	return false;
+}
+
+/* `start`: of an object's first segment, which begins with the ELF header. The program headers are in it, or in a later segment, whose
+   bytes are farther apart in memory than in the file: by whole pages. */
+static bool describe_at(struct object *object, uintptr_t start, uintptr_t end, uintptr_t bias)
+{
+	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)start;
+	size_t size = (size_t)file->e_phnum * sizeof(ElfW(Phdr));
+	uintptr_t at = start + file->e_phoff;
+
+	if (memcmp(file->e_ident, ELFMAG, SELFMAG) != 0 || file->e_phentsize != sizeof(ElfW(Phdr)) || file->e_phoff % 8 != 0)
+		return false;
+	for (int pages = 0; pages < MOST_PAGES && at < end && size <= end - at; pages++, at += PAGE) {
+		const ElfW(Phdr) *headers = (const ElfW(Phdr) *)at;
+
+		if (at + size > start + PAGE && !(is_readable(at) && is_readable(at + size - 8)))
+			continue;
+		if (has_itself(headers, size, bias, file->e_phoff))
+			return describe(object, headers, file->e_phnum, bias);
+	}
+	return false;
+}
+
+/* The program itself, whose headers the kernel says. A program without an interpreter is static: this code is in it, and so is the start
+   of the file that the linker names. */
+static bool describe_program(struct object *program)
+{
+	const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	unsigned count = (unsigned)getauxval(AT_PHNUM);
+	uintptr_t bias = 0;
+
+	for (unsigned number = 0; number < count; number++) {
+		if (headers[number].p_type == PT_PHDR)
+			return describe(program, headers, count, (uintptr_t)headers - headers[number].p_vaddr);
+		if (headers[number].p_type == PT_INTERP)
+			return false;
+	}
+	if (&__ehdr_start && __ehdr_start.e_type == ET_DYN)
+		bias = (uintptr_t)&__ehdr_start;
+	return describe(program, headers, count, bias);
+}
+
+static const struct r_debug *loader_list(const struct object *program)
+{
+	for (unsigned number = 0; number < program->header_count; number++) {
+		const ElfW(Phdr) *header = &program->headers[number];
+
+		if (header->p_type != PT_DYNAMIC)
+			continue;
+		for (const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(program->bias + header->p_vaddr); entry->d_tag != DT_NULL; entry++)
+			if (entry->d_tag == DT_DEBUG)
+				return (const struct r_debug *)entry->d_un.d_ptr;
+	}
+	return NULL;
+}
+
+/* Returns the object after this one in the part of the loader's list that never changes, NULL at its end. glibc only appends to the list,
+   and never unloads what was there at the start; ld.so was. musl never unloads anything. */
+static const struct link_map *next_pinned(const struct r_debug *list, const struct link_map *map)
+{
+	return gnu_libc_version && map->l_addr == list->r_ldbase ? NULL : map->l_next;
+}
+
+/* Where objects begin whose answer is known: as it is where they are pinned, with UNPINNED where not. Neither changes: the list's part
+   does not, and nothing else is ever loaded where a pinned object is. */
+static _Atomic uintptr_t judged[512];
+
+enum { UNPINNED = 1 };
+
+static bool is_in_pinned_part(const struct link_map *map)
+{
+	struct object program;
+	const struct r_debug *list = describe_program(&program) ? loader_list(&program) : NULL;
+
+	for (const struct link_map *at = list ? list->r_map : NULL; at; at = next_pinned(list, at))
+		if (at == map)
+			return true;
+	return false;
+}
+
+static bool is_pinned(const struct link_map *map, uintptr_t start)
+{
+	_Atomic uintptr_t *known = &judged[(start >> 12 ^ start >> 21) % 512];
+	uintptr_t answer = atomic_load_explicit(known, memory_order_relaxed);
+
+	if ((answer & ~(uintptr_t)UNPINNED) != start) {
+		answer = start | (is_in_pinned_part(map) ? 0 : UNPINNED);
+		atomic_store_explicit(known, answer, memory_order_relaxed);
+	}
+	return !(answer & UNPINNED);
+}
+
+static bool is_in(const struct object *object, uintptr_t pc) { return pc >= object->start && pc < object->end; }
+
+static bool find_in_list(uintptr_t pc, struct object *object)
+{
+	const struct r_debug *list;
+	const struct link_map *map;
+
+	if (!describe_program(object))
+		return false;
+	if (is_in(object, pc))
+		return true;
+	list = loader_list(object);
+	for (map = list ? list->r_map : NULL; map; map = next_pinned(list, map))
+		if (map->l_addr && describe_at(object, map->l_addr, UINTPTR_MAX, map->l_addr) && is_in(object, pc))
+			return true;
+	return false;
+}
+
+/* An object that is not pinned cannot go while it is looked at if it has a frame on this stack. Only a stack that is corrupt can name an
+   object that another thread is just unloading. The first of the loader's objects is the program, or in a namespace of its own. */
+static bool find_object(uintptr_t pc, struct object *object)
+{
+	struct loaded_object found;
+
+	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0)
+		return find_in_list(pc, object);
+	if (!found.map->l_prev && describe_program(object) && is_in(object, pc))
+		return true;
+	if (!describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
+		return false;
+	object->identity = is_pinned(found.map, (uintptr_t)found.start) ? 0 : identity_of(object);
+	return true;
+}
+
+#endif

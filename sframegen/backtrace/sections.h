@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/* A section -> the rule for a PC. Every number in a section is checked before it is used. */
+#ifndef SFRAMEGEN_SECTIONS_H
+#define SFRAMEGEN_SECTIONS_H
+
+#include "machines.h"
+
+enum { BASE_CFA = 0xfe, KEPT = 0xff }; /* besides the numbers of registers */
+
+/* A value: *(base + offset), or base + offset without `deref`. KEPT: it is in its own register. */
+struct value {
+	int32_t offset;
+	uint8_t base;
+	bool deref;
+};
+
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_UNKNOWN, RULE_DAMAGED };
+
+/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT:
+   a library has put the frame's return address on the stack. RULE_UNKNOWN: there is none, and guesses are not wanted. */
+struct rule {
+	enum rule_kind kind;
+	struct value cfa, ra, fp;
+};
+
+/* Most rules fit into a word, which is what the cache has:
+   (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or kept).
+   Where FP is kept its offset is that of RA, so that a reader can load first and decide afterwards, without a branch. */
+typedef uint64_t packed_rule;
+
+enum { PACKED_RULE, PACKED_OUTERMOST, PACKED_NONE, PACKED_OTHER, PACKED_KIND = 3, PACKED_BASE_FP = 4, PACKED_FP_SAVED = 8 };
+
+static inline int32_t cfa_offset(packed_rule rule) { return (int32_t)((int64_t)rule >> 40); }
+static inline int32_t ra_offset(packed_rule rule) { return RA_OFFSET ? RA_OFFSET : (int16_t)(rule >> 24); }
+static inline int32_t fp_offset(packed_rule rule) { return (int16_t)(rule >> 8); }
+
+static bool fits(int32_t value, int bits) { return value >= -(1 << (bits - 1)) && value < 1 << (bits - 1); }
+
+static packed_rule pack(const struct rule *rule)
+{
+	const struct value *cfa = &rule->cfa, *ra = &rule->ra, *fp = &rule->fp;
+	packed_rule packed = PACKED_RULE;
+
+	if (rule->kind == RULE_OUTERMOST || rule->kind == RULE_NONE)
+		return rule->kind == RULE_NONE ? PACKED_NONE : PACKED_OUTERMOST;
+	if (rule->kind != RULE || cfa->deref || (cfa->base != SP && cfa->base != FP) || !fits(cfa->offset, 24))
+		return PACKED_OTHER;
+	if (ra->base != BASE_CFA || !ra->deref || !fits(ra->offset, 16) || (RA_OFFSET != 0 && ra->offset != RA_OFFSET))
+		return PACKED_OTHER;
+	if (fp->base != KEPT && (fp->base != BASE_CFA || !fp->deref || !fits(fp->offset, 16)))
+		return PACKED_OTHER;
+	if (cfa->base == FP)
+		packed |= PACKED_BASE_FP;
+	if (fp->base != KEPT)
+		packed |= PACKED_FP_SAVED;
+	packed |= (uint64_t)(uint16_t)(fp->base != KEPT ? fp->offset : ra->offset) << 8;
+	return packed | (uint64_t)(uint16_t)ra->offset << 24 | (uint64_t)cfa->offset << 40;
+}
+
+struct header {
+	uint16_t magic;
+	uint8_t version, flags, abi;
+	int8_t fixed_fp_offset, fixed_ra_offset;
+	uint8_t auxiliary_size;
+	uint32_t functions, rows, rows_size, index_at, rows_at;
+};
+
+_Static_assert(sizeof(struct header) == 28, "as in the file");
+
+enum { MAGIC = 0xdee2, FLAG_SORTED = 1, FLAG_FRAME_POINTERS = 2, FLAG_RELATIVE = 4 };
+
+/* A section whose header was checked: `functions` entries of the index and `rows_size` bytes of rows can be read. */
+struct section {
+	const uint8_t *start, *index, *rows;
+	uint32_t functions, rows_size;
+	uintptr_t origin; /* where the section would be if its numbers were right for the place of the code */
+	uintptr_t code_start, code_end; /* code that can be read */
+	uint8_t version, entry_size;
+	bool is_relative; /* a function's start counts from its own field */
+};
+
+static uint16_t load16(const uint8_t *at) { uint16_t value; memcpy(&value, at, sizeof value); return value; }
+static uint32_t load32(const uint8_t *at) { uint32_t value; memcpy(&value, at, sizeof value); return value; }
+static uint64_t load64(const uint8_t *at) { uint64_t value; memcpy(&value, at, sizeof value); return value; }
+
+/* Returns false if there is something in the header that is wrong, or that this file does not know. */
+static bool open_section(const uint8_t *bytes, size_t size, uintptr_t origin, struct section *section)
+{
+	struct header header;
+	size_t entry_size, room;
+
+	if (size < sizeof header)
+		return false;
+	memcpy(&header, bytes, sizeof header);
+	if (header.magic != MAGIC || header.abi != MACHINE_ABI || header.fixed_fp_offset != 0 || header.fixed_ra_offset != RA_OFFSET)
+		return false;
+	if (header.version == 3)
+		entry_size = 16;
+	else if (header.version == 2)
+		entry_size = 20;
+	else
+		return false;
+	if ((header.flags & ~(FLAG_FRAME_POINTERS | FLAG_RELATIVE)) != FLAG_SORTED || size - sizeof header < header.auxiliary_size)
+		return false;
+	room = size - sizeof header - header.auxiliary_size;
+	if (header.index_at > room || header.functions > (room - header.index_at) / entry_size)
+		return false;
+	if (header.rows_at > room || header.rows_size > room - header.rows_at)
+		return false;
+	bytes += sizeof header + header.auxiliary_size;
+	*section = (struct section){ .start = bytes - sizeof header - header.auxiliary_size, .index = bytes + header.index_at,
+		.rows = bytes + header.rows_at, .functions = header.functions, .rows_size = header.rows_size, .origin = origin,
+		.version = header.version, .entry_size = (uint8_t)entry_size, .is_relative = (header.flags & FLAG_RELATIVE) != 0 };
+	return true;
+}
+
+/* The rows of a function: `left` bytes from `rows` on can be read. */
+struct function {
+	const uint8_t *rows;
+	size_t left;
+	uint32_t count, size;
+	uintptr_t offset; /* of the PC from the function's start */
+	uint8_t info, block_size;
+	bool is_flexible, is_signal;
+};
+
+enum { INFO_START_WIDTH = 0x0f, INFO_BLOCKS = 0x10, INFO_SIGNAL = 0x80, TYPE_MASK = 0x1f, TYPE_FLEXIBLE = 1 };
+
+static inline uintptr_t function_start(const struct section *section, const uint8_t *entry)
+{
+	uintptr_t from = section->origin + (section->is_relative ? (uintptr_t)(entry - section->start) : 0);
+
+	return from + (section->version == 3 ? load64(entry) : (uint64_t)(int32_t)load32(entry));
+}
+
+static bool is_after_call(const struct section *section, uintptr_t pc)
+{
+	if (pc > section->code_end || pc - CALL_SIZE < section->code_start || !has_readable_call(pc))
+		return true;
+	return ends_call((const uint8_t *)pc);
+}
+
+/* An index that is not in order leads to a wrong entry, which does not contain the PC, or to a wrong rule; to nothing worse. */
+static enum rule_kind find_function(const struct section *section, uintptr_t pc, struct function *function)
+{
+	const uint8_t *entry;
+	uint32_t low = 0, high = section->functions, at;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (function_start(section, section->index + (size_t)middle * section->entry_size) <= pc)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == 0)
+		return RULE_NONE;
+	entry = section->index + (size_t)(low - 1) * section->entry_size;
+	function->offset = pc - function_start(section, entry);
+	function->size = load32(entry + (section->version == 3 ? 8 : 4));
+	if (function->offset >= function->size)
+		return RULE_NONE;
+	at = load32(entry + (section->version == 3 ? 12 : 8));
+	if (at > section->rows_size)
+		return RULE_DAMAGED;
+	function->rows = section->rows + at;
+	function->left = section->rows_size - at;
+	if (section->version == 2) {
+		function->count = load32(entry + 12);
+		function->info = entry[16];
+		function->block_size = entry[17];
+		function->is_flexible = function->is_signal = false;
+		return RULE;
+	}
+	if (function->left < 5)
+		return RULE_DAMAGED;
+	function->count = load16(function->rows);
+	function->info = function->rows[2];
+	function->is_signal = function->info & INFO_SIGNAL;
+	function->is_flexible = (function->rows[3] & TYPE_MASK) == TYPE_FLEXIBLE;
+	if ((function->rows[3] & TYPE_MASK) > TYPE_FLEXIBLE)
+		return RULE_DAMAGED;
+	function->block_size = function->rows[4];
+	function->rows += 5;
+	function->left -= 5;
+	return function->count == 0 ? RULE_OUTERMOST : RULE;
+}
+
+/* The data words of a row. */
+struct words {
+	const uint8_t *at;
+	unsigned count, width;
+};
+
+static int32_t signed_word(const struct words *words, unsigned number)
+{
+	const uint8_t *at = words->at + number * words->width;
+
+	if (words->width == 1)
+		return (int8_t)*at;
+	return words->width == 2 ? (int16_t)load16(at) : (int32_t)load32(at);
+}
+
+static uint32_t unsigned_word(const struct words *words, unsigned number)
+{
+	uint32_t word = (uint32_t)signed_word(words, number);
+
+	return words->width == 4 ? word : word & ((1u << 8 * words->width) - 1);
+}
+
+enum { ROW_BASE_SP = 1 };
+
+/* Finds the last row that begins at the PC or before it. */
+static enum rule_kind find_row(const struct function *function, struct words *words, uint8_t *info)
+{
+	unsigned width = 1u << (function->info & INFO_START_WIDTH);
+	const uint8_t *row = function->rows, *end = row + function->left;
+	uintptr_t offset = function->offset;
+	enum rule_kind found = RULE_NONE;
+
+	if (width > 4 || ((function->info & INFO_BLOCKS) && function->block_size == 0))
+		return RULE_DAMAGED;
+	if (function->info & INFO_BLOCKS)
+		offset %= function->block_size;
+	for (uint32_t number = 0; number < function->count; number++) {
+		struct words here;
+		uint32_t start;
+
+		if ((size_t)(end - row) < width + 1)
+			return RULE_DAMAGED;
+		start = width == 1 ? *row : width == 2 ? load16(row) : load32(row);
+		if (start > offset)
+			break;
+		here = (struct words){ .at = row + width + 1, .count = row[width] >> 1 & 15, .width = 1u << (row[width] >> 5 & 3) };
+		if (here.width > 4 || (size_t)(end - here.at) < here.count * here.width)
+			return RULE_DAMAGED;
+		*words = here;
+		*info = row[width];
+		found = RULE;
+		row = here.at + here.count * here.width;
+	}
+	return found;
+}
+
+/* CFA, and then, without those that the machine fixes, RA and FP, all from the CFA. */
+static enum rule_kind read_default(const struct words *words, uint8_t info, uint8_t version, struct rule *rule)
+{
+	struct value *tracked[] = { &rule->ra, &rule->fp };
+	unsigned number = 1;
+
+	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = signed_word(words, 0) * CFA_SCALE + CFA_BIAS };
+	for (unsigned which = RA_OFFSET ? 1 : 0; which < 2 && number < words->count; which++, number++) {
+		int32_t offset = signed_word(words, number);
+
+		if (MACHINE_ABI == 4 && version == 2 && (offset & 1)) /* a register */
+			*tracked[which] = (struct value){ .base = (uint8_t)(offset >> 1) };
+		else if (offset != 0)
+			*tracked[which] = (struct value){ .base = BASE_CFA, .offset = offset, .deref = true };
+	}
+	return number == words->count ? RULE : RULE_DAMAGED;
+}
+
+/* For each of CFA, RA and FP a control word and an offset, or a 0 for what the machine fixes. */
+static enum rule_kind read_flexible(const struct words *words, struct rule *rule)
+{
+	struct value *tracked[] = { &rule->cfa, &rule->ra, &rule->fp };
+	unsigned number = 0;
+
+	for (unsigned which = 0; which < 3 && number < words->count; which++) {
+		uint32_t control = unsigned_word(words, number++);
+
+		if (control == 0)
+			continue;
+		if (number == words->count || control >> 3 > 31)
+			return RULE_DAMAGED;
+		*tracked[which] = (struct value){ .base = control & 1 ? (uint8_t)(control >> 3) : BASE_CFA, .deref = control & 2,
+			.offset = signed_word(words, number++) };
+	}
+	if (CFA_SCALE != 1 && rule->cfa.base < 32)
+		rule->cfa.offset = rule->cfa.offset * CFA_SCALE + CFA_BIAS;
+	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
+}
+
+/* The rule of a return address is that of the call before it. Before an address that a library has put on the stack there is no call:
+   code is to go on there that a signal handler returns to, that catches an exception, or that makecontext() chose. */
+static void find_rule(const struct section *section, uintptr_t pc, bool is_return, struct rule *rule)
+{
+	bool is_put = is_return && !is_after_call(section, pc);
+	struct function function;
+	struct words words;
+	uint8_t info;
+
+	rule->cfa = rule->fp = rule->ra = (struct value){ .base = KEPT };
+	if (RA_OFFSET)
+		rule->ra = (struct value){ .base = BASE_CFA, .offset = RA_OFFSET, .deref = true };
+	rule->kind = find_function(section, is_return && !is_put ? pc - 1 : pc, &function);
+	if (rule->kind == RULE)
+		rule->kind = find_row(&function, &words, &info);
+	if (rule->kind != RULE)
+		return;
+	if (words.count == 0)
+		rule->kind = RULE_OUTERMOST;
+	else if (function.is_flexible)
+		rule->kind = read_flexible(&words, rule);
+	else
+		rule->kind = read_default(&words, info, section->version, rule);
+	if (rule->kind == RULE)
+		rule->kind = function.is_signal ? RULE_SIGNAL : is_put ? RULE_PUT : RULE;
+}
+
+#endif
