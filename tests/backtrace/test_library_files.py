@@ -90,14 +90,19 @@ def test_what_they_need_is_in_the_oldest_glibc(tmp_path: Path) -> None:
         assert {name: oldest.get(name) for name in needed if oldest.get(name, (99,)) > TAG} == {}
 
 
+def copied_source(folder: Path) -> Path:
+    shutil.copytree(INTEGRATION / "include", folder / "integration/include")
+    return shutil.copytree(HERE, folder / "backtrace")
+
+
 def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
     needs("gcc")
     made = []
     for name in ("one", "another"):
-        source, output = shutil.copytree(HERE, tmp_path / name / "source"), tmp_path / name / "output"
+        source, output = copied_source(tmp_path / name), tmp_path / name / "output"
         output.mkdir()
         assert compile_libraries(source, output, ["gcc"]) == ""
-        made.append({path.name: path.read_bytes() for path in output.iterdir() if path.name != "source"})
+        made.append({path.name: path.read_bytes() for path in output.iterdir()})
     assert made[0] == made[1]
 
 
@@ -108,7 +113,7 @@ def test_without_a_compiler_it_is_said(tmp_path: Path) -> None:
 
 def test_what_does_not_compile_is_said(tmp_path: Path) -> None:
     needs("gcc")
-    source = shutil.copytree(HERE, tmp_path / "source")
+    source = copied_source(tmp_path)
     (source / "preload.c").write_text("#error no such machine\n")
     assert re.match(r"gcc cannot compile them: .*#error no such machine", compile_libraries(source, tmp_path, ["gcc"]))
 

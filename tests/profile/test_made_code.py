@@ -165,7 +165,13 @@ def made_frames(collected: Collected, stack: Stack) -> list[int]:
 def sampled(program: Path, *arguments: str) -> tuple[Collected, Chains]:
     chains: Chains = {}
     pipe = subprocess.PIPE
-    command = ["nice", "-n", "5", program, *arguments]  # what it makes is to be read in time on a busy machine, too
+    command: list[str | Path] = [
+        "nice",
+        "-n",
+        "5",
+        program,
+        *arguments,
+    ]  # what it makes is to be read in time on a busy machine, too
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
         assert process.stdin
         assert process.stdout
