@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cfi.errors import FormatError, SframegenError
-from sframegen.backtrace.installed_libraries import STATISTICS, preload_object
+from sframegen.backtrace.installed_libraries import STATISTICS, preloading
 from sframegen.backtrace.program_objects import is_program, objects_below, objects_of, program_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
@@ -76,14 +76,14 @@ def command(
     load at their start. The exit status is that of COMMAND.
     """
     try:
-        library = preload_object()
+        loading = preloading(os.environ)
     except SframegenError as error:
         note(str(error))
         raise click.exceptions.Exit(1) from None
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
     if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
         _prepare(_objects(arguments, also), detached, stores, how)
-    environment = _environment() | {"LD_PRELOAD": ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))}
+    environment = _environment() | loading
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
     if statistics:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 import sframegen
 from cfi.errors import FormatError, SframegenError
 from sframegen.backtrace import installed_libraries
-from sframegen.backtrace.installed_libraries import HERE, preload_object
+from sframegen.backtrace.installed_libraries import HERE, STATISTICS, preload_object, preloading
 from sframegen.backtrace.library_files import PRELOAD
 from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
 from sframegen.detached.stores import VARIABLE
@@ -31,7 +33,7 @@ MAIN = "int main(void) { return 7; }\n"
 def library() -> Path:
     if not (HERE / PRELOAD).exists():
         pytest.skip("this installation has no libsframe-backtrace: no C compiler made it")
-    return preload_object()
+    return Path(preloading({})["LD_PRELOAD"])
 
 
 def preload(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -188,9 +190,22 @@ def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(installed_libraries, "HERE", tmp_path)
     with pytest.raises(SframegenError, match="install a C compiler, then sframegen again from its sources"):
         preload_object()
+    colon = tmp_path / "a:place"
+    colon.mkdir()
+    (colon / PRELOAD).touch()
+    monkeypatch.setattr(installed_libraries, "HERE", colon)
+    with pytest.raises(SframegenError, match="no path with colons and semicolons: copy the file elsewhere"):
+        preloading({})
+
+
+@pytest.mark.usefixtures("library")
+def test_an_installation_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spaced = tmp_path / "a place"
     spaced.mkdir()
-    (spaced / PRELOAD).touch()
+    shutil.copy(HERE / PRELOAD, spaced)
     monkeypatch.setattr(installed_libraries, "HERE", spaced)
-    with pytest.raises(SframegenError, match="no spaces and colons: copy the file elsewhere"):
-        preload_object()
+    variables = preloading({"LD_PRELOAD": "libm.so.6", "LD_LIBRARY_PATH": "/nowhere"})
+    assert variables == {"LD_PRELOAD": f"{PRELOAD}:libm.so.6", "LD_LIBRARY_PATH": f"{spaced}:/nowhere"}
+    environment = os.environ | preloading({}) | {STATISTICS: "1"}
+    done = subprocess.run([sys.executable, "-S", "-c", ""], check=True, capture_output=True, text=True, env=environment)
+    assert re.fullmatch(r"sframegen preload: process .*\n", done.stderr)

@@ -73,10 +73,10 @@ def preload() -> str:
     """A program that loads the object says so at its end."""
     import subprocess  # noqa: PLC0415
 
-    from sframegen.backtrace.installed_libraries import STATISTICS, preload_object  # noqa: PLC0415
+    from sframegen.backtrace.installed_libraries import STATISTICS, preload_object, preloading  # noqa: PLC0415
 
-    library = preload_object()
-    environment = os.environ | {"LD_PRELOAD": str(library), STATISTICS: "1"}
+    library, loading = preload_object(), preloading({})
+    environment = os.environ | loading | {STATISTICS: "1"}
     done = subprocess.run([sys.executable, "-S", "-c", ""], check=False, capture_output=True, text=True, env=environment)
     if "sframegen preload: " not in done.stderr:
         raise DoesNotWorkError(f"{library} does not load: {next(iter(done.stderr.splitlines()), 'it says nothing')}")
