@@ -264,6 +264,11 @@ SHAPES = {
     "add %eax, %ebx; ret $8": "none",  # no caller expects that
     ".byte 6; ret": "none",  # after what is no instruction
     "jmp *%rdi": "none",
+    "push %rbx; lea 1f(%rip), %r8; test %edi, %edi; jz 2f; lea 3f(%rip), %r8; 2: jmp *%r8; 1: nop; 3: pop %rbx; ret": "all",
+    "push %rbx; lea 1f(%rip), %r8; test %edi, %edi; jz 2f; mov (%rsi), %r8; 2: jmp *%r8; 1: nop; pop %rbx; ret": "none",
+    "push %rbx; lea 1f(%rip), %r8; mulx %rax, %r8, %rcx; jmp *%r8; 1: nop; pop %rbx; ret": "none",
+    "push %rbx; lea 1f(%rip), %r8; xchg %rax, %r8; jmp *%r8; 1: nop; pop %rbx; ret": "none",
+    "push %rbx; lea 1f(%rip), %rcx; rep movsb; jmp *%rcx; 1: nop; pop %rbx; ret": "none",
 }  # fmt: skip
 
 
@@ -279,6 +284,22 @@ def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> 
     code_bytes = bytes(open_elf(file).at(begin, 64)).rstrip(b"\xcc")
     found = covered(sframegen.read(out).table) & set(range(begin, begin + 64))
     assert found == (set(range(begin, begin + len(code_bytes))) if SHAPES[code] == "all" else set())
+
+
+TABLE = r"""__asm__(".section .data.rel.ro,\"aw\"\n table: .long 1f - table, 2f - table, 3f - table, 4f - table, 0\n"
+    ".text\n.globl f\n.type f, @function\nf: push %rbx\n and $1, %eax\n"
+    " lea 2(%rax), %rcx\n cmp $3, %edx\n cmovg %rcx, %rax\n"
+    " lea table(%rip), %rdx\n movslq (%rdx,%rax,4), %rax\n add %rdx, %rax\n jmp *%rax\n"
+    "1: nop\n2: pop %rbx\n ret\n3: nop\n4: pop %rbx\n ret\n.size f, .-f\n");"""
+
+
+@pytest.mark.parametrize("flags", [("-Wl,-z,relro",), ("-Wl,-z,norelro",)], ids=["relro", "norelro"])
+def test_a_jump_table_that_is_read_only_once_the_file_is_loaded(flags: tuple[str, ...], compile_c: Compiler) -> None:
+    """Its index is one of two values: `and` bounds the first one only."""
+    file = compile_c(TABLE, "-shared", "-nostdlib", *flags)
+    function = next(symbol for symbol in functions_of(open_elf(file)) if symbol.name == "f")
+    found = covered(described(file)) & set(range(function.address, function.address + function.size))
+    assert len(found) == (function.size if flags == ("-Wl,-z,relro",) else 0)
 
 
 def test_no_function_begins_within_an_instruction(compile_c: Compiler) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.isa.effects import Flow
-from sframegen.elf.records import PF_W, PT_LOAD
+from sframegen.elf.records import PF_W, PT_GNU_RELRO, PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +25,14 @@ MIN_WIDTH = 4  # bytes of an entry that would hardly lead into the function by c
 
 
 class ReadOnly:
-    """The read-only memory of a file."""
+    """The read-only memory of a file, also what is read-only when it is relocated: offsets between places in the file stay."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self.ranges = [
             (load.p_vaddr, load.p_vaddr + load.p_filesz)
             for load in elf.segments
-            if load.p_type == PT_LOAD and not load.p_flags & PF_W
+            if (load.p_type == PT_LOAD and not load.p_flags & PF_W) or load.p_type == PT_GNU_RELRO
         ]
 
     def read(self, address: int, size: int) -> bytes | None:
@@ -51,6 +51,7 @@ class Tables:
         self.form = piece.frames.isa.jump_tables
         self.read = read
         self.steps = STEPS * (len(piece) + MAX_ENTRIES)
+        self.labels: dict[str, Sequence[int]] = {}
         self.sources: dict[int, int] = {}
         for branch in piece.numbers_of(Flow.BRANCH | 1 << DIRECT):
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
@@ -66,7 +67,7 @@ class Tables:
         self.steps -= 1
         table = self.form.find(self, number, operands)
         if table is None:
-            return ()
+            return self._labels(operands, begins)
         count = self._bound(table)
         if count:
             found = sorted(set(self._entries(table, count))) if count <= MAX_ENTRIES else ()
@@ -75,6 +76,29 @@ class Tables:
             return ()
         targets = list(takewhile(begins, self._entries(table)))
         return sorted(set(targets)) if len(targets) > 1 else ()
+
+    def _labels(self, register: str, begins: Callable[[int], bool]) -> Sequence[int]:
+        """Return the places of the function that are all that it ever puts into a register; none if it puts anything else there."""
+        form = self.form
+        if form.label is None or register not in form.explicit:
+            return ()
+        if register not in self.labels:
+            found = set(self._written(register))
+            known = sorted(one for one in found if one is not None and begins(one))
+            self.labels[register] = known if len(known) == len(found) and self.steps >= 0 else ()
+        return self.labels[register]
+
+    def _written(self, register: str) -> Iterator[int | None]:
+        """Yield the places that instructions write into a register, None for anything else."""
+        form = self.form
+        for number in range(len(self.piece)):
+            self.steps -= 1
+            instruction = self.piece.instruction(number)
+            mnemonic, parts = instruction[2], [form.whole(one) for one in instruction[3].split(", ")]
+            if register in parts[1:2] and mnemonic.startswith(form.second):
+                yield None
+            elif parts[0] == register and mnemonic not in form.reads:
+                yield form.label(instruction) if form.label else None
 
     def _entries(self, table: JumpTable, count: int = 0) -> Iterator[int]:
         """Return the targets of `count` entries, none if read-only memory has fewer; without a count, of all possible entries."""
@@ -125,6 +149,8 @@ class Tables:
                 return int(number, 0) + more if number[:1].isdigit() else 0
             elif mnemonic == "and" and self.form.whole(parts[0]) == index and parts[-1].lstrip("#")[:1].isdigit():
                 return int(parts[-1].lstrip("#"), 0) + 1
+            elif mnemonic.startswith(self.form.chooses) and self.form.whole(parts[0]) == index:
+                return 0
             elif mnemonic in self.form.copies and self.form.whole(parts[0]) == index:
                 index = self.form.whole(parts[1])
         return 0

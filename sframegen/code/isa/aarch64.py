@@ -327,6 +327,7 @@ ISA = Isa(
         compares=frozenset({"cmp", "subs"}),
         copies=frozenset({"mov", "uxtb", "uxth", "sxtw"}),
         whole=_whole,
+        chooses=("cs",),
     ),
     by_register=by_register,
     slot=slot,

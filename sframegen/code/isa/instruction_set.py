@@ -68,6 +68,11 @@ class JumpTables(NamedTuple):
     compares: frozenset[str]
     copies: frozenset[str]  #: instructions that copy the index
     whole: Callable[[str], str]  #: the whole register, from the name of one of its parts
+    chooses: tuple[str, ...] = ()  #: how instructions begin that write one of two values
+    label: Callable[[Instruction], int | None] | None = None  #: the address that an instruction puts into its first operand
+    explicit: frozenset[str] = frozenset()  #: registers that only instructions that name them write
+    second: tuple[str, ...] = ()  #: how instructions begin that write their second operand, too
+    reads: frozenset[str] = frozenset()  #: instructions that do not write their first operand, or give it back to the caller
 
 
 class Isa(NamedTuple):

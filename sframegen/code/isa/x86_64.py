@@ -12,6 +12,7 @@ from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, 
 from sframegen.code.isa.plt_stubs import Stubs, stub
 
 if TYPE_CHECKING:
+    from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import CodeBefore
 
 RELATIVE, IRELATIVE = 8, 37  # R_X86_64_RELATIVE, R_X86_64_IRELATIVE
@@ -184,7 +185,7 @@ TABLE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
 ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
 UNSCALED = re.compile(r"dword ptr \[\w+ \+ \w+\]$")
 SUM = re.compile(r"\[(\w+) \+ (\w+)\]$")
-LEA = re.compile(r"(\w+), \[rip ([+-]) (0x[0-9a-f]+|\d+)\]$")
+LEA = re.compile(r"\w+, \[rip(?: ([+-]) (0x[0-9a-f]+|\d+))?\]$")
 
 _LETTERS = {"a": "ax", "b": "bx", "c": "cx", "d": "dx"}
 WHOLE = {
@@ -235,12 +236,16 @@ def _in_memory(number: int, operands: str) -> JumpTable | None:
     return JumpTable(int(match[2], 0), 8, False, 0, 0, match[1], number) if match else None
 
 
+def label(instruction: Instruction) -> int | None:
+    """Return what `lea r, [rip + n]` puts into the register."""
+    address, size, mnemonic, operands = instruction
+    match = LEA.match(operands) if mnemonic == "lea" else None
+    return address + size + int((match[1] or "") + (match[2] or "0"), 0) if match else None
+
+
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     """The address that the last `lea` before an instruction puts into a register."""
-    for address, size, mnemonic, operands in code.all_before(number):
-        if mnemonic == "lea" and (match := LEA.match(operands)) and match[1] == register:
-            return address + size + int(match[2] + match[3], 0)
-    return None
+    return next((found for one in code.all_before(number) if one[3].startswith(f"{register}, ") and (found := label(one))), None)
 
 
 # -- PLT entries
@@ -308,6 +313,11 @@ ISA = Isa(
         compares=frozenset({"cmp"}),
         copies=frozenset({"mov", "movzx", "movsx", "movsxd"}),
         whole=_whole,
+        chooses=("cmov",),
+        label=label,
+        explicit=frozenset(f"r{number}" for number in range(8, 16)),
+        second=("xchg", "xadd", "mulx"),
+        reads=frozenset({"push", "pop", "cmp", "test", "bt", "jmp", "call"}),
     ),
     prefix=OPERAND_SIZE,
     # lea r, [rip + n]; call n
