@@ -304,8 +304,8 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
 
 .PHONY: bench-backtrace
-bench-backtrace: .venv/installed | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
-	.venv/bin/python -m benchmarks.backtrace
+bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
+	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
 
 .PHONY: bench-fleet
 bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md

@@ -1,12 +1,11 @@
 """Stack traces of the own process: nanoseconds for each frame, beside glibc, libgcc, libunwind and frame pointers.
 
-usage: python -m benchmarks.backtrace    Prints a table.
-
 Sections are added to the program and to copies of its libraries. Medians of 15 rounds, walkers in turn, and of the runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shutil
@@ -18,10 +17,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from corpus.report_pages import write_or_print
+from corpus.run.report import table
 from sframegen import add_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 HERE = Path(__file__).parent
 LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libunwind.so.8")
@@ -29,6 +30,19 @@ LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libunwind.so.8")
 DEPTHS = (5, 30, 95)
 RUNS = 5
 MANY_LIBRARIES = 200
+OURS = ("sframe_backtrace",)
+WALKERS = (*OURS, "backtrace", "_Unwind_Backtrace", "unw_backtrace", "libunwind's cursor", "frame pointers")
+HEAD = """# What a stack trace of the own process costs
+
+`make bench-backtrace` (`benchmarks/backtrace`) writes this document. One program walks its stack with each of these in turn:
+medians of 15 rounds, and of five runs. The program and its libraries have sections. It is built with frame pointers, which only
+their own row uses.
+
+**empty cache**: the first look-up of each PC. **first call**: all of the first trace in a process, with the libraries that it
+loads. **threads**: that many at a time, each with its own CPU time.
+
+![Nanoseconds for each frame, of sframe_backtrace, backtrace, _Unwind_Backtrace, unw_backtrace](own-stack.svg)
+"""
 
 
 def build(home: Path) -> Path:
@@ -81,15 +95,35 @@ def measure(home: Path) -> Iterable[tuple[str, int, float]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.backtrace", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--report", type=Path, help="write a page to this file, and its picture beside it, not to standard output")
+    options = parser.parse_args()
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)
     load = os.getloadavg()[0]
     with TemporaryDirectory() as home:
         for name, frames, nanoseconds in measure(Path(home)):
             taken[name, frames].append(nanoseconds)
-    print(f"{os.cpu_count()} cores, {platform.machine()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after it.\n")
-    print("| | frames | ns for each frame |\n| --- | --- | --- |")
-    for (name, frames), values in taken.items():
-        print(f"| {name} | {frames} | {median(values):,.1f} |")
+    found = {key: median(values) for key, values in taken.items()}
+    machine = f"{os.cpu_count()} cores, {platform.machine()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after it."
+    write_or_print(options.report, page(found, machine))
+    if options.report:
+        from benchmarks.plot import draw_bars  # noqa: PLC0415 - matplotlib, which only pictures need
+
+        draw_bars("Nanoseconds for each frame", panels(found), OURS, options.report.with_suffix(""))
+
+
+def page(found: Mapping[tuple[str, int], float], machine: str) -> str:
+    rows = [(name, frames, f"{nanoseconds:,.1f}") for (name, frames), nanoseconds in found.items()]
+    return "\n".join([HEAD, machine, "", *table(("", "frames", "ns for each frame"), rows)])
+
+
+def panels(found: Mapping[tuple[str, int], float]) -> dict[str, dict[str, float]]:
+    """By the number of frames, and by walker."""
+    shown: dict[str, dict[str, float]] = {}
+    for (name, frames), nanoseconds in found.items():
+        if name in WALKERS:
+            shown.setdefault(f"{frames} frames", {})[name] = nanoseconds
+    return shown
 
 
 if __name__ == "__main__":

@@ -12,12 +12,15 @@ from benchmarks import growth
 from benchmarks.figures import table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
     from matplotlib.axes import Axes
 
     from benchmarks.figures import Figure, Row
+
+    Panels: TypeAlias = Mapping[str, Mapping[str, float]]
 
 WIDTH = 6.4  # inches: as wide as a page's text
 OURS = ("#1f6fc5", "#5ea8f2")
@@ -69,9 +72,19 @@ def draw(figures: Sequence[Figure], folder: Path) -> None:
     for suffix in PAGES:
         with mpl.rc_context(_style(suffix)):
             for name, picture in pictures(figures, suffix).items():
-                path = folder / f"{name}{suffix}.svg"
-                picture.savefig(path, bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
-                path.write_text("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines()))
+                _save(picture, folder / f"{name}{suffix}.svg")
+
+
+def draw_bars(title: str, panels: Panels, ours: Collection[str], file: Path) -> None:
+    """Write FILE.svg and FILE-dark.svg: a panel for each title, with a bar for each label; those of `ours` stand out."""
+    for dark, suffix in enumerate(PAGES):
+        with mpl.rc_context(_style(suffix)):
+            _save(_bar_panels(title, panels, ours, dark), file.with_name(f"{file.name}{suffix}.svg"))
+
+
+def _save(picture: Picture, path: Path) -> None:
+    picture.savefig(path, bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
+    path.write_text("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines()))
 
 
 def pictures(figures: Sequence[Figure], suffix: str = "") -> dict[str, Picture]:
@@ -145,16 +158,21 @@ def _bars(rows: Sequence[Row], bars: Bars, dark: int) -> Picture | None:
     files = list(dict.fromkeys(file for of_files in values.values() for file in of_files))
     if not files:
         return None
-    picture = Picture(figsize=(WIDTH, 0.5 + len(files) * (0.45 + 0.22 * len(values))), layout="constrained")
-    panels = picture.subplots(len(files), squeeze=False)
-    for file, axes in zip(files, panels[:, 0], strict=True):
-        shown = {label: of_files[file] for label, of_files in values.items() if file in of_files}
-        _panel(axes, file, shown, [(OURS if label in bars.ours else OTHERS)[dark] for label in shown])
-    picture.suptitle(bars.title, fontsize="medium", fontweight="bold")
+    panels = {file: {label: of_files[file] for label, of_files in values.items() if file in of_files} for file in files}
+    return _bar_panels(bars.title, panels, bars.ours, dark)
+
+
+def _bar_panels(title: str, panels: Panels, ours: Collection[str], dark: int) -> Picture:
+    bars = max(map(len, panels.values()))
+    picture = Picture(figsize=(WIDTH, 0.5 + len(panels) * (0.45 + 0.22 * bars)), layout="constrained")
+    places = picture.subplots(len(panels), squeeze=False)
+    for (name, shown), axes in zip(panels.items(), places[:, 0], strict=True):
+        _panel(axes, name, shown, [(OURS if label in ours else OTHERS)[dark] for label in shown])
+    picture.suptitle(title, fontsize="medium", fontweight="bold")
     return picture
 
 
-def _panel(axes: Axes, title: str, values: dict[str, float], colours: list[str]) -> None:
+def _panel(axes: Axes, title: str, values: Mapping[str, float], colours: list[str]) -> None:
     bars = axes.barh(list(values), list(values.values()), color=colours)
     axes.bar_label(bars, [f"{value:.3g}" for value in values.values()], padding=3, fontsize="small")
     axes.set_xlim(0, 1.12 * max(values.values()))  # room for the longest bar's number

@@ -49,3 +49,17 @@ def test_what_writes_a_page_names_its_version(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == f"# A title\n\nMeasured with sframegen {__version__}.\n\nText.\n"
     write_page(tmp_path / "page.md", "# A title\n\nText.\n", "0.0.1")
     assert oldest((tmp_path / "page.md").read_text()) == "0.0.1"
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """The cells of all tables of a page."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+
+def test_the_costs_of_traces_are_those_of_the_report() -> None:
+    """docs/backtrace.md has the last two columns of the report's table."""
+    costs = {row[0].partition(" --")[0]: row[-2:] for row in rows_of("reports/backtraces.md") if len(row) == 6}
+    shown = {row[0].partition(", with")[0].partition(" `")[0]: row[1:] for row in rows_of("backtrace.md") if ", with lib" in row[0]}
+    assert len(shown) == 4
+    assert {name: costs.get(name) for name in shown} == shown
