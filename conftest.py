@@ -64,6 +64,13 @@ def compile_c(peers: foreign.Peers, tmp_path_factory: pytest.TempPathFactory) ->
     return foreign.Compiler(peers, tmp_path_factory.mktemp("compiled"))
 
 
+@pytest.fixture(autouse=True)
+def _compiled_files_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "compile_c" in request.fixturenames:
+        request.getfixturevalue("compile_c").check()
+
+
 @pytest.fixture(scope="session")
 def own_stack(compile_c: foreign.Compiler, tmp_path_factory: pytest.TempPathFactory) -> OwnStack:
     return OwnStack(compile_c, tmp_path_factory.mktemp("libraries"))

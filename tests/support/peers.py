@@ -48,6 +48,8 @@ class Compiler:
         self.peers = peers
         self.directory = directory
         self.prefix = prefix
+        self.digests: dict[Path, bytes] = {}
+        self.given: set[Path] = set()  # since the last `check`
 
     def __call__(self, source: str, *flags: str, name: str = "a.out", peer_binutils: bool = False) -> Path:
         """The file called `name` made by `gcc FLAGS`, `-x c++` among them for C++.
@@ -68,7 +70,21 @@ class Compiler:
             libraries = [flag for flag in flags if flag.startswith("-l")]  # come after what needs them
             options = [flag for flag in flags if not flag.startswith("-l")]
             subprocess.run([self.prefix + "gcc", *options, "-o", file, source_file, *libraries], check=True)
+            self.digests[file] = _digest(file)
+        self.given.add(file)
         return file
+
+    def check(self) -> None:
+        """Fails the test that has changed a file, which others may get after it."""
+        given, self.given = self.given, set()
+        changed = [file for file in given if _digest(file) != self.digests[file]]
+        for file in changed:
+            file.unlink(missing_ok=True)
+        assert not changed, f"the test has changed {changed[0]}, which others use: copy it first"
+
+
+def _digest(file: Path) -> bytes | None:
+    return sha256(file.read_bytes()).digest() if file.exists() else None
 
 
 def corpus_file(name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +24,6 @@ from tests.linker.inject.test_plan import with_segment
 from tests.support.inputs.linker_inputs import inject, restored
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.peers import Compiler, Peers
 
 PROGRAM = r"""
@@ -171,7 +170,7 @@ def test_a_record_with_a_gap_in_code_restores_nothing(compile_c: Compiler, tmp_p
 
 def test_a_note_segment_over_bytes_that_are_no_notes(compile_c: Compiler, tmp_path: Path) -> None:
     """objcopy --remove-section .note.* may leave one; the program runs."""
-    original = compile_c(PROGRAM, *FLAGS)
+    original = Path(shutil.copy(compile_c(PROGRAM, *FLAGS), tmp_path / "original"))
     data = bytearray(original.read_bytes())
     note = next(s for s in open_elf(original).segments if s.p_type == PT_NOTE)
     data[note.p_offset + 4 : note.p_offset + 8] = (1 << 20).to_bytes(4, "little")

@@ -65,8 +65,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
     """The dynamic section, whose tags follow what moves, is in a segment of code then."""
-    original = compile_c(SOURCE, "-shared", "-fPIC")
-    data = bytearray(original.read_bytes())
+    original = tmp_path / "original"
+    data = bytearray(compile_c(SOURCE, "-shared", "-fPIC").read_bytes())
     elf = ElfFile(memoryview(bytes(data)))
     for number, segment in enumerate(elf.segments):
         if segment.p_type == PT_LOAD and segment.p_flags & PF_W:
