@@ -22,7 +22,7 @@ from tests.support import peers as foreign  # noqa: E402
 from tests.support.own_stack import OwnStack  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
@@ -66,9 +66,10 @@ def compile_c(peers: foreign.Peers, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(autouse=True)
 def _compiled_files_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    compiler = request.getfixturevalue("compile_c") if "compile_c" in request.fixturenames else None
     yield
-    if "compile_c" in request.fixturenames:
-        request.getfixturevalue("compile_c").check()
+    if compiler:
+        compiler.check()
 
 
 @pytest.fixture(scope="session")

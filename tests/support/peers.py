@@ -48,7 +48,7 @@ class Compiler:
         self.peers = peers
         self.directory = directory
         self.prefix = prefix
-        self.digests: dict[Path, bytes] = {}
+        self.digests: dict[Path, bytes | None] = {}
         self.given: set[Path] = set()  # since the last `check`
 
     def __call__(self, source: str, *flags: str, name: str = "a.out", peer_binutils: bool = False) -> Path:
