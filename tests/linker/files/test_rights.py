@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from contextlib import ExitStack
 from functools import partial
@@ -170,8 +171,8 @@ def test_no_command_writes_a_file_that_is_set_id_to_another_user(directory: Path
 
 
 def test_merge_keeps_the_file_that_is_there(directory: Path, compile_c: Compiler) -> None:
-    program = compile_c("int main(void) { return 0; }", "-c")
-    add_section(program)
+    merged = shutil.copy(compile_c("int main(void) { return 0; }", "-c"), directory / "object.o")
+    add_section(merged)
     File(0, OTHER, 0o640).write(directory / "new")
-    merge([program], directory / "new")
+    merge([merged], directory / "new")
     assert File.at(directory / "new") == File(0, OTHER, 0o640)
