@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.kernel_records import NewStack
 from sframegen.profile.following.follower import read_memory
+from sframegen.profile.limits import MAX_COPY
 
 if TYPE_CHECKING:
     from cfi.columns import Column
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from sframegen.stack.walking.ends import End
 
 MOST = 1 << 18  # stacks; the kernel program sends those that are used again
-COPY = 1 << 16  # bytes of the stack of a thread that waited when profiling began
 
 
 class Blocked:
@@ -45,5 +45,5 @@ class Blocked:
 
 def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:
     """Read the stack of a thread that waited when profiling began; None if it runs meanwhile."""
-    memory = read_memory(record.pid, record.stack_start, COPY)
+    memory = read_memory(record.pid, record.stack_start, MAX_COPY)
     return record._replace(stack=memory, asleep=False) if memory and walker.is_asleep(record.tid, record.hash) else None

@@ -92,6 +92,7 @@ class KernelSession:
             self.collected.files = self._files.by_number
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
+            opened.callback(self._waiting.close)
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self._walker = KernelWalker(

@@ -1,13 +1,18 @@
-"""Copied stacks that wait for the table of a file."""
+"""Copied stacks that wait for the table of a file. Their bytes are in a file without a name: there may be thousands of 64 KiB."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.limits import MAX_WAITING
+from sframegen.profile.limits import MAX_COPY, MAX_WAITING
+from sframegen.profile.stacks.growing import folder_for_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sframegen.profile.bpf.kernel_records import Unfinished
     from sframegen.profile.following.processes import ProcessSpans
 
@@ -20,34 +25,75 @@ class Waiting(NamedTuple):
     number: int
 
 
-class WaitingStacks:
-    """Those of the kernel program. `bytes`: of all."""
+class _Place(NamedTuple):
+    """Of a stack's bytes, in the file."""
 
-    def __init__(self) -> None:
-        self.stacks: deque[Waiting] = deque()
+    slot: int
+    size: int
+
+
+class WaitingStacks:
+    """Those of the kernel program, the oldest first. `bytes`: of all, in the file."""
+
+    def __init__(self, limit: int = MAX_WAITING) -> None:
         self.bytes = 0
+        self._limit = limit
+        self._stacks: deque[tuple[Waiting, _Place]] = deque()
+        self._file = -1
+        self._slots = 0  # in the file
+        self._free: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.stacks)
+        return len(self._stacks)
 
     def add(self, one: Waiting) -> int:
-        """Return how many are dropped, because there are too many."""
-        self.stacks.append(one)
-        self.bytes += len(one.record.stack)
+        """Return how many are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
+        stack = one.record.stack
+        slot = self._free.pop() if self._free else self._slots
+        try:
+            self._write(stack, slot)
+        except OSError:
+            self._free += [slot] * (slot < self._slots)
+            return 1
+        self._slots = max(self._slots, slot + 1)
+        self._stacks.append((one._replace(record=one.record._replace(stack=b"")), _Place(slot, len(stack))))
+        self.bytes += len(stack)
         dropped = 0
-        while self.bytes > MAX_WAITING:
-            self.bytes -= len(self.stacks.popleft().record.stack)
+        while self.bytes > self._limit:
+            self._forget(self._stacks.popleft()[1])
             dropped += 1
         return dropped
 
-    def take(self, numbers: set[int]) -> list[Waiting]:
-        """Return those that wait for these files, and forget them."""
-        taken = [one for one in self.stacks if one.number in numbers]
+    def take(self, numbers: set[int]) -> Iterator[Waiting]:
+        """Yield those that wait for these files, and forget them."""
+        if not numbers:
+            return
+        taken = [kept for kept in self._stacks if kept[0].number in numbers]
         if taken:
-            self.stacks = deque(one for one in self.stacks if one.number not in numbers)
-            self.bytes -= sum(len(one.record.stack) for one in taken)
-        return taken
+            self._stacks = deque(kept for kept in self._stacks if kept[0].number not in numbers)
+        for one, place in taken:
+            stack = os.pread(self._file, place.size, place.slot * MAX_COPY) if place.size else b""
+            self._forget(place)
+            yield one._replace(record=one.record._replace(stack=stack))
 
     def files(self) -> set[int]:
         """Return the numbers of all files that they may need."""
-        return {span.file for one in self.stacks for span in one.spans}
+        return {span.file for one, _ in self._stacks for span in one.spans}
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, stack: bytes, slot: int) -> None:
+        if self._file < 0:
+            with tempfile.TemporaryFile(dir=folder_for_files()) as file:
+                self._file = os.dup(file.fileno())
+        if os.pwrite(self._file, stack, slot * MAX_COPY) != len(stack):
+            raise OSError
+
+    def _forget(self, place: _Place) -> None:
+        self._free.append(place.slot)
+        self.bytes -= place.size
+        if not self.bytes and self._file >= 0:
+            os.ftruncate(self._file, 0)

@@ -7,6 +7,7 @@ its own, takes 0.1 seconds to import, pickles what a fork has already, and passe
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import select
@@ -174,6 +175,7 @@ def nowhere(*streams: int) -> None:
 def _be(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> NoReturn:
     status = 1
     try:
+        gc.freeze()  # a collection would copy all memory that is shared with that process
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one
         for number in (signal.SIGBUS, *((signal.SIGALRM,) if seconds else ())):  # that process says so
             signal.signal(number, signal.SIG_DFL)

@@ -13,6 +13,11 @@ SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
 
+def folder_for_files() -> str:
+    """Return where the files without names are."""
+    return os.environ.get("TMPDIR", FOLDER)
+
+
 class Growing:
     """A column of numbers: `view` has room for all of it, and is another one after `Room.grow`."""
 
@@ -69,7 +74,7 @@ class Room:
 
     def __init__(self, budget: int = BUDGET, folder: str | None = None) -> None:
         self.budget = budget
-        self.folder = folder or os.environ.get("TMPDIR", FOLDER)
+        self.folder = folder or folder_for_files()
         self.in_file = False
         self._columns: list[Growing] = []
 

@@ -1,0 +1,70 @@
+"""Stacks that wait for tables: their bytes are in a file, and none is mixed up with another."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sframegen.profile.bpf.kernel_records import Unfinished
+from sframegen.profile.limits import MAX_COPY
+from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
+from sframegen.profile.walk.copied_stack import Start
+from sframegen.stack.walking.ends import End
+
+if TYPE_CHECKING:
+    import pytest
+
+WHERE = Start((), 0, 0x1000)
+
+
+def waiting(number: int, stack: bytes) -> Waiting:
+    return Waiting(Unfinished(0, 0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number, 0), (), number)
+
+
+def test_each_gets_its_own_bytes_again() -> None:
+    with closing(WaitingStacks()) as stacks:
+        given = {number: bytes([number]) * (MAX_COPY >> number % 3) for number in range(1, 40)}
+        assert not sum(stacks.add(waiting(number, stack)) for number, stack in given.items())
+        odd = {number for number in given if number % 2}
+        assert {one.number: one.record.stack for one in stacks.take(odd)} == {number: given[number] for number in odd}
+        again = {number: bytes([200 + number]) * 100 for number in range(1, 9)}  # in places that are free now
+        assert not sum(stacks.add(waiting(number, stack)) for number, stack in again.items())
+        rest = sorted((one.number, one.record.stack) for one in stacks.take({*given}))
+        assert rest == sorted([*again.items(), *((number, stack) for number, stack in given.items() if number not in odd)])
+        assert (len(stacks), stacks.bytes) == (0, 0)
+
+
+def test_the_oldest_go_first() -> None:
+    with closing(WaitingStacks(limit=3000)) as stacks:
+        assert [stacks.add(waiting(number, bytes(1000))) for number in range(1, 6)] == [0, 0, 0, 1, 1]
+        assert [one.number for one in stacks.take({1, 2, 3, 4, 5})] == [3, 4, 5]
+
+
+def test_one_may_wait_again_while_others_are_taken() -> None:
+    with closing(WaitingStacks()) as stacks:
+        for number in (1, 1, 1):
+            stacks.add(waiting(number, b"first"))
+        for one in stacks.take({1}):
+            stacks.add(waiting(2, b"again" + one.record.stack))
+        assert [one.record.stack for one in stacks.take({2})] == [b"againfirst"] * 3
+
+
+def test_memory_does_not_grow_with_them() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    with closing(WaitingStacks()) as stacks:
+        stacks.add(waiting(1, b"x"))
+        before = resident()
+        for _ in range(1000):  # 64 MB
+            stacks.add(waiting(1, b"x" * MAX_COPY))
+        assert resident() - before < 16 << 20
+
+
+def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    with closing(WaitingStacks()) as stacks:
+        assert stacks.add(waiting(1, b"x")) == 1
+        assert not list(stacks.take({1}))
