@@ -130,7 +130,7 @@ enum { CACHE_ENTRIES = 16384 };
 static struct { _Atomic uint64_t key; _Atomic packed_rule rule; } cache[CACHE_ENTRIES];
 
 static inline uint64_t spread(packed_rule rule) { return (rule + 1) * 0x9e3779b97f4a7c15u; }
-static inline unsigned cache_index(uintptr_t pc) { return pc % CACHE_ENTRIES; }
+static inline unsigned cache_index(uintptr_t pc) { return pc / 4 % CACHE_ENTRIES; } /* fewer than 4 bytes hold no two calls, almost always */
 
 /* Returns the object of the PC, and asks for each only once in a walk. NULL: it is in none. */
 static struct object *meet(struct walker *walker, uintptr_t pc)
