@@ -304,7 +304,11 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
 
 .PHONY: bench-backtrace
-bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
+bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, both libunwinds and frame pointers: docs/reports/own-stack.md
+	@packages=(); \
+	ldconfig -p | grep -q 'libunwind\.so\.8 ' || packages+=(libunwind8); \
+	ldconfig -p | grep -q 'libunwind\.so\.1 ' || packages+=($$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)); \
+	$(install_packages)
 	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
 
 .PHONY: bench-fleet
