@@ -220,6 +220,16 @@ static void measure_look_ups(void)
 	printf("first look-up\t%d\t%.2f\n", frames, taken[times / 2]);
 }
 
+static void measure_question(void)
+{
+	int times = 100000, readable = 0;
+	double begin = nanoseconds(CLOCK_MONOTONIC);
+
+	for (int time = 0; time < times; time++)
+		readable += is_readable((uintptr_t)&times);
+	printf("page\t%d\t%.2f\n", readable / times, (nanoseconds(CLOCK_MONOTONIC) - begin) / times);
+}
+
 static void measure_first(void)
 {
 	void *buffer[MOST];
@@ -278,6 +288,8 @@ int main(int count, char **words)
 	}
 	if (strcmp(words[1], "hot") == 0)
 		open_libraries();
+	if (strcmp(words[1], "cold") == 0)
+		measure_question();
 	at_end = strcmp(words[1], "hot") == 0 ? measure_hot : strcmp(words[1], "first") == 0 ? measure_first : measure_look_ups;
 	function_0(depth);
 	return 0;

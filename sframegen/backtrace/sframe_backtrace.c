@@ -507,7 +507,8 @@ int sframe_backtrace_prepare(unsigned flags)
 	if (getauxval(AT_SECURE))
 		return 0;
 	dl_iterate_phdr(prepare_object, &added);
-	for (unsigned at = 0; added && at < CACHE_ENTRIES; at++) /* forget what had no rules */
-		atomic_store_explicit(&cache[at].key, 0, memory_order_relaxed);
+	for (unsigned at = 0; added && at < CACHE_ENTRIES; at++) /* forget what had no rules; pages that nobody has written stay so */
+		if (atomic_load_explicit(&cache[at].key, memory_order_relaxed) != 0)
+			atomic_store_explicit(&cache[at].key, 0, memory_order_relaxed);
 	return added;
 }
