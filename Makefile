@@ -445,11 +445,12 @@ off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the sched
 traced_with := heaptrack:heaptrack g++:g++
 
 .PHONY: backtrace-show
-backtrace-show: .venv/test-tools | machine ## heap profilers and Boost with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
+backtrace-show: .venv/test-tools | machine ## heap profilers, Boost and PostgreSQL with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
 	@packages=(); \
 	for pair in $(traced_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	[[ -e /usr/include/gperftools/heap-profiler.h ]] || packages+=(libgoogle-perftools-dev); \
 	[[ -e /usr/include/boost/stacktrace.hpp ]] || packages+=(libboost-stacktrace-dev); \
+	[[ -e /usr/lib/postgresql ]] || packages+=(postgresql); \
 	$(install_packages)
 	.venv/bin/python -m corpus.backtrace --report docs/reports/backtraces.md $(BACKTRACE_FLAGS)
 

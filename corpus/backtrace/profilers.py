@@ -22,6 +22,7 @@ Stacks = Counter[tuple[str, ...]]
 
 HEAPTRACK = Path("/usr/lib/heaptrack")
 TCMALLOC = "libtcmalloc.so.4"
+POSTGRESQL = Path("/usr/lib/postgresql")
 MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+\s+(\S*)")
 BUCKET = re.compile(r"^ *\d+: *\d+ \[ *(\d+): *\d+\] @(.*)", re.MULTILINE)
 
@@ -117,4 +118,32 @@ def boost(copies: Copies, _folder: Path) -> Profiler:
     return Profiler("Boost.Stacktrace", "`_Unwind_Backtrace()` of libgcc", [], words, [], {}, read, 100_000, 1)
 
 
-PROFILERS = {"memray": memray, "heaptrack": heaptrack, "gperftools": gperftools, "boost": boost}
+def postgresql(copies: Copies, folder: Path) -> Profiler:
+    """backtrace_functions: the server logs the stack of each error that a function raises."""
+    server = sorted(POSTGRESQL.glob("*/bin/postgres"))[-1:]
+    if not server:
+        raise FileNotFoundError(2, os.strerror(2), str(POSTGRESQL))
+    program, data = copies.program(server[0]), folder / "data"
+    own = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []  # it refuses root
+    folder.chmod(0o755)
+    data.mkdir()
+    if own:
+        shutil.chown(data, "postgres", "postgres")
+    subprocess.run([*own, server[0].with_name("initdb"), "-D", data, "--no-sync"], check=True, stdout=subprocess.DEVNULL, cwd="/")
+    serve = " ".join([*own, str(program), "--single", "-D", str(data)])
+    queries = "yes 'select * from no_such_table;' | head -n {rounds}"
+
+    def read(output: Path, _printed: str) -> Stacks:
+        texts = output.read_text().split("BACKTRACE:")[1:]
+        return Counter(tuple(re.findall(r"^\s+(\S+\(.*\)) \[0x", text, re.MULTILINE)) for text in texts)
+
+    def command(setting: str) -> list[str]:
+        # What the server logs goes to a file, and then where the preload object's statistics are read.
+        return ["sh", "-c", f"{queries} | {serve} {setting} postgres 2>'{{output}}' >/dev/null; cat '{{output}}' >&2"]
+
+    asks, alone = "`backtrace()` of glibc", command("")
+    traced = command("-c backtrace_functions=parserOpenTable")
+    return Profiler("PostgreSQL's backtrace_functions", asks, alone, traced, [], {}, read, 2000, 20)
+
+
+PROFILERS = {"memray": memray, "heaptrack": heaptrack, "gperftools": gperftools, "boost": boost, "postgresql": postgresql}
