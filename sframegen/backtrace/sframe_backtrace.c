@@ -151,8 +151,10 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	return object;
 }
 
-static void rule_in(const struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
+static void rule_in(struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
 {
+	if (object)
+		open_object(object);
 	rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 	if (object && object->has == HAS_SECTION)
 		find_rule(&object->section, pc, is_return, rule);

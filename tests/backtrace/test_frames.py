@@ -145,6 +145,15 @@ def test_code_that_is_not_readable(own_stack: OwnStack, tmp_path: Path) -> None:
     assert own_stack.run(own_stack.program("unreadable.c", own_stack.object(), "-O1", "-ldl"), library) == "1\n1\n"
 
 
+def test_a_library_that_hides_its_header(own_stack: OwnStack, tmp_path: Path) -> None:
+    """Then nothing says where its section is; a walk does not look."""
+    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
+    library = tmp_path / "call.so"
+    sframegen.add_section(plain, output=library)
+    printed = own_stack.run(own_stack.program("hidden.c", own_stack.object(), "-O1", "-ldl"), library)
+    assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
+
+
 @pytest.mark.parametrize("build_id", ["sha1", "none"])
 def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path, build_id: str) -> None:
     libraries = []
