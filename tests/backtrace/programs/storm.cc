@@ -22,6 +22,9 @@ static __thread int calls;
 
 static void walk(struct place *place, void *context)
 {
+#ifdef __SANITIZE_THREAD__
+	context = NULL; /* it calls handlers later, when what was interrupted has gone on, and its libraries may be gone: the handler's own stack */
+#endif
 	errno = 4711;
 	place->count = sframe_backtrace_frames(context, place->mine, DEEPEST, &place->end);
 	__atomic_fetch_add(&walks, 1, __ATOMIC_RELAXED);
@@ -30,10 +33,7 @@ static void walk(struct place *place, void *context)
 		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
 	if (place->end != SFRAME_OUTERMOST)
 		__atomic_store_n(&unknown[calls++ % 16], (uintptr_t)place->mine[place->count - 1].pc, __ATOMIC_RELAXED);
-#ifdef __SANITIZE_THREAD__
-	return; /* handlers run later, when they are no longer on this stack */
-#endif
-	if (can_be_compared(place) && calls++ % 16 == 0)
+	if (context && can_be_compared(place) && calls++ % 16 == 0)
 		compare_place(place, 1);
 }
 
