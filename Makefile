@@ -304,7 +304,11 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
 
 .PHONY: bench-backtrace
-bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, libunwind and frame pointers
+bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, both libunwinds and frame pointers: docs/reports/own-stack.md
+	@packages=(); \
+	ldconfig -p | grep -q 'libunwind\.so\.8 ' || packages+=(libunwind8); \
+	ldconfig -p | grep -q 'libunwind\.so\.1 ' || packages+=($$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)); \
+	$(install_packages)
 	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
 
 .PHONY: bench-fleet
@@ -441,11 +445,12 @@ off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the sched
 traced_with := heaptrack:heaptrack g++:g++
 
 .PHONY: backtrace-show
-backtrace-show: .venv/test-tools | machine ## heap profilers and Boost with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
+backtrace-show: .venv/test-tools | machine ## heap profilers, Boost and PostgreSQL with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
 	@packages=(); \
 	for pair in $(traced_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	[[ -e /usr/include/gperftools/heap-profiler.h ]] || packages+=(libgoogle-perftools-dev); \
 	[[ -e /usr/include/boost/stacktrace.hpp ]] || packages+=(libboost-stacktrace-dev); \
+	[[ -e /usr/lib/postgresql ]] || packages+=(postgresql); \
 	$(install_packages)
 	.venv/bin/python -m corpus.backtrace --report docs/reports/backtraces.md $(BACKTRACE_FLAGS)
 

@@ -25,7 +25,17 @@ static double nanoseconds(clockid_t clock)
 static int with_sframe(void **buffer) { return sframe_backtrace(buffer, MOST); }
 static int with_glibc(void **buffer) { return backtrace(buffer, MOST); }
 
+/* libgcc's, linked, and LLVM's. */
+struct unwinder {
+	_Unwind_Reason_Code (*backtrace)(_Unwind_Trace_Fn, void *);
+	_Unwind_Ptr (*get_ip)(struct _Unwind_Context *);
+};
+
+static const struct unwinder libgcc = { _Unwind_Backtrace, _Unwind_GetIP };
+static struct unwinder llvm;
+
 struct collected {
+	const struct unwinder *unwinder;
 	void **buffer;
 	int count;
 };
@@ -36,17 +46,20 @@ static _Unwind_Reason_Code collect(struct _Unwind_Context *context, void *argume
 
 	if (collected->count == MOST)
 		return _URC_END_OF_STACK;
-	collected->buffer[collected->count++] = (void *)_Unwind_GetIP(context);
+	collected->buffer[collected->count++] = (void *)collected->unwinder->get_ip(context);
 	return _URC_NO_REASON;
 }
 
-static int with_libgcc(void **buffer)
+static int with_unwinder(const struct unwinder *unwinder, void **buffer)
 {
-	struct collected collected = { buffer, 0 };
+	struct collected collected = { unwinder, buffer, 0 };
 
-	_Unwind_Backtrace(collect, &collected);
+	unwinder->backtrace(collect, &collected);
 	return collected.count;
 }
+
+static int with_libgcc(void **buffer) { return with_unwinder(&libgcc, buffer); }
+static int with_llvm(void **buffer) { return with_unwinder(&llvm, buffer); }
 
 /* The chain of frame pointers, which this program is compiled with; the C library's frames break it. */
 static int with_frame_pointers(void **buffer)
@@ -92,10 +105,12 @@ static void find(void *library, const char *name, void *to)
 	memcpy(to, &found, sizeof found);
 }
 
-static void open_libunwind(void)
+static void open_libraries(void)
 {
-	void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+	void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL), *of_llvm = dlopen("libunwind.so.1", RTLD_NOW | RTLD_LOCAL);
 
+	find(of_llvm, "_Unwind_Backtrace", &llvm.backtrace);
+	find(of_llvm, "_Unwind_GetIP", &llvm.get_ip);
 	find(library, "unw_backtrace", &unw_backtrace);
 	find(library, "_Ux86_64_getcontext", &unw_getcontext);
 	find(library, "_ULx86_64_init_local", &unw_init_local);
@@ -110,7 +125,7 @@ struct walk_function {
 };
 
 static const struct walk_function walkers[] = { { "sframe_backtrace", with_sframe, 4000 }, { "backtrace", with_glibc, 100 },
-	{ "_Unwind_Backtrace", with_libgcc, 100 }, { "unw_backtrace", with_libunwind, 2000 }, { "libunwind's cursor", with_cursor, 50 },
+	{ "_Unwind_Backtrace", with_libgcc, 100 }, { "LLVM's _Unwind_Backtrace", with_llvm, 20 }, { "unw_backtrace", with_libunwind, 2000 }, { "libunwind's cursor", with_cursor, 50 },
 	{ "frame pointers", with_frame_pointers, 4000 } };
 
 /* --- Stacks ----------------------------------------------------------------------------------------------------------------------- */
@@ -163,6 +178,13 @@ static int in_order(const void *first, const void *second)
 	return *(const double *)first < *(const double *)second ? -1 : 1;
 }
 
+static bool is_there(const struct walk_function *walker)
+{
+	if (walker->walk == with_llvm)
+		return llvm.backtrace;
+	return unw_get_reg || (walker->walk != with_libunwind && walker->walk != with_cursor);
+}
+
 static void measure_hot(void)
 {
 	static double taken[sizeof walkers / sizeof *walkers][ROUNDS];
@@ -170,7 +192,7 @@ static void measure_hot(void)
 
 	for (int round = 0; round < ROUNDS; round++)
 		for (size_t at = 0; at < sizeof walkers / sizeof *walkers; at++)
-			if (unw_get_reg || (walkers[at].walk != with_libunwind && walkers[at].walk != with_cursor))
+			if (is_there(&walkers[at]))
 				taken[at][round] = measure(&walkers[at], CLOCK_MONOTONIC, &frames[at]);
 	for (size_t at = 0; at < sizeof walkers / sizeof *walkers; at++) {
 		qsort(taken[at], ROUNDS, sizeof(double), in_order);
@@ -183,18 +205,29 @@ static void measure_look_ups(void)
 {
 	double taken[ROUNDS * 20];
 	void *buffer[MOST];
-	int frames = 0, times = ROUNDS * 20;
+	int frames = with_sframe(buffer), times = ROUNDS * 20;
 
 	for (int time = 0; time < times; time++) {
 		double begin;
 
-		memset(cache, 0, sizeof cache);
+		for (int frame = 0; frame < frames; frame++)
+			cache[cache_index((uintptr_t)buffer[frame] - 1)].key = 0;
 		begin = nanoseconds(CLOCK_MONOTONIC);
 		frames = with_sframe(buffer);
 		taken[time] = (nanoseconds(CLOCK_MONOTONIC) - begin) / frames;
 	}
 	qsort(taken, (size_t)times, sizeof(double), in_order);
-	printf("empty cache\t%d\t%.2f\n", frames, taken[times / 2]);
+	printf("first look-up\t%d\t%.2f\n", frames, taken[times / 2]);
+}
+
+static void measure_question(void)
+{
+	int times = 100000, readable = 0;
+	double begin = nanoseconds(CLOCK_MONOTONIC);
+
+	for (int time = 0; time < times; time++)
+		readable += is_readable((uintptr_t)&times);
+	printf("page\t%d\t%.2f\n", readable / times, (nanoseconds(CLOCK_MONOTONIC) - begin) / times);
 }
 
 static void measure_first(void)
@@ -254,7 +287,9 @@ int main(int count, char **words)
 		return 0;
 	}
 	if (strcmp(words[1], "hot") == 0)
-		open_libunwind();
+		open_libraries();
+	if (strcmp(words[1], "cold") == 0)
+		measure_question();
 	at_end = strcmp(words[1], "hot") == 0 ? measure_hot : strcmp(words[1], "first") == 0 ? measure_first : measure_look_ups;
 	function_0(depth);
 	return 0;

@@ -1,4 +1,4 @@
-"""Stack traces of the own process: nanoseconds for each frame, beside glibc, libgcc, libunwind and frame pointers.
+"""Stack traces of the own process: nanoseconds for each frame, beside glibc, libgcc, both libunwinds and frame pointers.
 
 Sections are added to the program and to copies of its libraries. Medians of 15 rounds, walkers in turn, and of the runs.
 """
@@ -25,23 +25,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 HERE = Path(__file__).parent
-LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libunwind.so.8")
-# functions of the benchmark below those of its start
-DEPTHS = (5, 30, 95)
-RUNS = 5
+LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libunwind.so.8", "libunwind.so.1")
+DEPTHS, SURROUNDING = (5, 30, 95), 5  # functions of the benchmark, and those that call the first of them and walk
 MANY_LIBRARIES = 200
 OURS = ("sframe_backtrace",)
-WALKERS = (*OURS, "backtrace", "_Unwind_Backtrace", "unw_backtrace", "libunwind's cursor", "frame pointers")
+WALKERS = (
+    *OURS,
+    "backtrace",
+    "_Unwind_Backtrace",
+    "LLVM's _Unwind_Backtrace",
+    "unw_backtrace",
+    "libunwind's cursor",
+    "frame pointers",
+)
+FIRST_LOOK_UP, FIRST_CALL, PAGE, THREADS = "first look-up", "first call", "page", ("1", "8")
 HEAD = """# What a stack trace of the own process costs
 
-`make bench-backtrace` (`benchmarks/backtrace`) writes this document. One program walks its stack with each of these in turn:
-medians of 15 rounds, and of five runs. The program and its libraries have sections. It is built with frame pointers, which only
-their own row uses.
-
-**empty cache**: the first look-up of each PC. **first call**: all of the first trace in a process, with the libraries that it
-loads. **threads**: that many at a time, each with its own CPU time.
+`make bench-backtrace` (`benchmarks/backtrace`) writes this document. One program walks its stack with each of these in turn. The
+numbers are medians of 15 rounds, and of the runs, whose number is {runs}. The program and its libraries have sections. It is built
+with frame pointers, which only their own row uses; the C library has none, so that they end before it. framehop is not here: only
+Rust's registry has it.
 
 ![Nanoseconds for each frame, of sframe_backtrace, backtrace, _Unwind_Backtrace, unw_backtrace](own-stack.svg)
+
+{machine}
 """
 
 
@@ -80,50 +87,63 @@ def lines_of(program: Path, *arguments: str, preloaded: Sequence[Path] = ()) -> 
         yield name, int(frames), float(nanoseconds)
 
 
-def measure(home: Path) -> Iterable[tuple[str, int, float]]:
-    """Yield a name, the number of frames and nanoseconds for each frame; of a first call, for all of it."""
+def measure(home: Path, runs: int) -> Iterable[tuple[str, int, float]]:
+    """Yield a name, the depth and nanoseconds for each frame; of a first call, for all of it."""
     program, many = build(home), build_many(home)
-    for _ in range(RUNS):
+    for _ in range(runs):
         for depth in DEPTHS:
-            yield from lines_of(program, "hot", str(depth))
-            yield from lines_of(program, "cold", str(depth))
+            for kind in ("hot", "cold"):
+                for name, _, each in lines_of(program, kind, str(depth)):
+                    yield name, depth, each
             for libraries in ([], many):
                 for name, frames, each in lines_of(program, "first", str(depth), preloaded=libraries):
-                    yield f"{name}, {len(libraries)} more libraries, whole", frames, frames * each
-        for threads in ("1", "8"):
+                    yield f"{name}, {len(libraries)} more libraries", depth, frames * each
+        for threads in THREADS:
             yield from lines_of(program, "threads", threads)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backtrace", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--report", type=Path, help="write a page to this file, and its picture beside it, not to standard output")
+    parser.add_argument("--runs", type=int, default=5, help="of each kind (default %(default)s; a run takes about four seconds)")
     options = parser.parse_args()
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)
     load = os.getloadavg()[0]
     with TemporaryDirectory() as home:
-        for name, frames, nanoseconds in measure(Path(home)):
-            taken[name, frames].append(nanoseconds)
+        for name, depth, nanoseconds in measure(Path(home), options.runs):
+            taken[name, depth].append(nanoseconds)
     found = {key: median(values) for key, values in taken.items()}
     machine = f"{os.cpu_count()} cores, {platform.machine()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after it."
-    write_or_print(options.report, page(found, machine))
+    write_or_print(options.report, "\n".join([HEAD.format(runs=options.runs, machine=machine), *tables(found)]))
     if options.report:
         from benchmarks.plot import draw_bars  # noqa: PLC0415 - matplotlib, which only pictures need
 
         draw_bars("Nanoseconds for each frame", panels(found), OURS, options.report.with_suffix(""))
 
 
-def page(found: Mapping[tuple[str, int], float], machine: str) -> str:
-    rows = [(name, frames, f"{nanoseconds:,.1f}") for (name, frames), nanoseconds in found.items()]
-    return "\n".join([HEAD, machine, "", *table(("", "frames", "ns for each frame"), rows)])
+def tables(found: Mapping[tuple[str, int], float]) -> Iterable[str]:
+    depths = [f"{depth + SURROUNDING} frames" for depth in DEPTHS]
+
+    def rows(names: Iterable[str], unit: float = 1.0) -> list[tuple[str, ...]]:
+        return [(name, *(f"{found[name, depth] / unit:,.1f}" for depth in DEPTHS)) for name in names if (name, DEPTHS[0]) in found]
+
+    yield "## Nanoseconds for each frame\n"
+    yield "**first look-up**: of each PC, in a process that has taken traces before. To ask the kernel whether a page is readable"
+    yield f"takes {median(found[PAGE, depth] for depth in DEPTHS):,.0f} ns; of a thread's own stack, only its first trace asks.\n"
+    yield from table(("", *depths), rows([*WALKERS, FIRST_LOOK_UP]))
+    yield "## The first trace in a process, microseconds\n"
+    yield "All of it, page faults included.\n"
+    yield from table(("", *depths), rows([f"{FIRST_CALL}, {count} more libraries" for count in (0, MANY_LIBRARIES)], 1000.0))
+    yield "## Threads\n"
+    yield "Nanoseconds of each thread's own CPU time for each frame, 35 functions deep.\n"
+    threads = [(name, f"{each:,.1f}") for (name, _), each in found.items() if name.endswith(" threads")]
+    yield from table(("", "ns for each frame"), threads)
 
 
 def panels(found: Mapping[tuple[str, int], float]) -> dict[str, dict[str, float]]:
     """By the number of frames, and by walker."""
-    shown: dict[str, dict[str, float]] = {}
-    for (name, frames), nanoseconds in found.items():
-        if name in WALKERS:
-            shown.setdefault(f"{frames} frames", {})[name] = nanoseconds
-    return shown
+    shown = {depth: [name for name in WALKERS if (name, depth) in found] for depth in DEPTHS}
+    return {f"{depth + SURROUNDING} frames": {name: found[name, depth] for name in names} for depth, names in shown.items()}
 
 
 if __name__ == "__main__":

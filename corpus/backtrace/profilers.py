@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.backtrace.prepared import PROGRAMS, Copies
+from sframegen import add_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,9 @@ Stacks = Counter[tuple[str, ...]]
 
 HEAPTRACK = Path("/usr/lib/heaptrack")
 TCMALLOC = "libtcmalloc.so.4"
+POSTGRESQL = Path("/usr/lib/postgresql")
+APT_SUITE = Path(__file__).parents[2] / "tools/apt-suite"
+CPYTHON = ("python3.14-minimal", "libpython3.14-minimal", "libpython3.14-stdlib", "libc6", "libexpat1", "zlib1g", "libgcc-s1")
 MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+\s+(\S*)")
 BUCKET = re.compile(r"^ *\d+: *\d+ \[ *(\d+): *\d+\] @(.*)", re.MULTILINE)
 
@@ -117,4 +122,67 @@ def boost(copies: Copies, _folder: Path) -> Profiler:
     return Profiler("Boost.Stacktrace", "`_Unwind_Backtrace()` of libgcc", [], words, [], {}, read, 100_000, 1)
 
 
-PROFILERS = {"memray": memray, "heaptrack": heaptrack, "gperftools": gperftools, "boost": boost}
+def faulthandler(_copies: Copies, folder: Path) -> Profiler:
+    """CPython 3.14 of Debian's newest suite, as files, with the C library that it needs."""
+    root = folder / "root"
+    subprocess.run([APT_SUITE, "sid", "apt-get", "-qq", "download", *CPYTHON], check=True, cwd=folder)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, root], check=True)
+    libraries, python = root / f"usr/lib/{platform.machine()}-linux-gnu", root / "usr/bin/python3.14"
+    for path in (python, *(libraries / name for name in ("libc.so.6", "libgcc_s.so.1"))):
+        add_section(path.resolve())
+
+    def read(_output: Path, printed: str) -> Stacks:
+        without_addresses = re.sub(
+            r"(, at .*) \[0x[0-9a-f]+\]", r"\1", printed
+        )  # of what is named; the program has no random address
+        return Counter(tuple(text.split("\n")[1:]) for text in without_addresses.split("Current thread's C stack trace")[1:])
+
+    started = [
+        str(libraries / "ld-linux-x86-64.so.2"),
+        "--library-path",
+        str(libraries),
+        str(python),
+        str(PROGRAMS / "c_stacks.py"),
+    ]
+    words, settings = [*started, "{rounds}"], {"PYTHONHOME": str(root / "usr")}
+    asks = "`backtrace()` of glibc"
+    return Profiler("CPython's faulthandler", asks, [*words, "no"], [*words, "dump"], [], settings, read, 2000, 20)
+
+
+def postgresql(copies: Copies, folder: Path) -> Profiler:
+    """backtrace_functions: the server logs the stack of each error that a function raises."""
+    server = sorted(POSTGRESQL.glob("*/bin/postgres"))[-1:]
+    if not server:
+        raise FileNotFoundError(2, os.strerror(2), str(POSTGRESQL))
+    program, data = copies.program(server[0]), folder / "data"
+    own = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []  # it refuses root
+    folder.chmod(0o755)
+    data.mkdir()
+    if own:
+        shutil.chown(data, "postgres", "postgres")
+    subprocess.run([*own, server[0].with_name("initdb"), "-D", data, "--no-sync"], check=True, stdout=subprocess.DEVNULL, cwd="/")
+    serve = " ".join([*own, str(program), "--single", "-D", str(data)])
+    queries = "yes 'select * from no_such_table;' | head -n {rounds}"
+
+    def read(output: Path, _printed: str) -> Stacks:
+        texts = output.read_text().split("BACKTRACE:")[1:]
+        return Counter(tuple(re.findall(r"^\s+(\S+\(.*\)) \[0x", text, re.MULTILINE)) for text in texts)
+
+    def command(setting: str) -> list[str]:
+        # What the server logs goes to a file, and then where the preload object's statistics are read.
+        return ["sh", "-c", f"{queries} | {serve} {setting} postgres 2>'{{output}}' >/dev/null; cat '{{output}}' >&2"]
+
+    asks, alone = "`backtrace()` of glibc", command("")
+    traced = command("-c backtrace_functions=parserOpenTable")
+    return Profiler("PostgreSQL's backtrace_functions", asks, alone, traced, [], {}, read, 2000, 20)
+
+
+PROFILERS = {
+    "memray": memray,
+    "heaptrack": heaptrack,
+    "gperftools": gperftools,
+    "boost": boost,
+    "postgresql": postgresql,
+    "faulthandler": faulthandler,
+}

@@ -175,8 +175,10 @@ static int prepare_object(struct dl_phdr_info *info, size_t size, void *argument
 	struct section section;
 
 	(void)size;
-	if (!describe(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr) || object.has != NO_SECTION ||
-	    identity_of(&object) == NOT_CACHED)
+	if (!describe(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr))
+		return 0;
+	open_object(&object);
+	if (object.has != NO_SECTION || identity_of(&object) == NOT_CACHED)
 		return 0;
 	while (path && *path) {
 		size_t length = strcspn(path, ":");

@@ -14,13 +14,14 @@
 #endif
 
 /* A loaded program or library, as one walk sees it. `identity` goes into the cache's keys: 0 for what is pinned (it is never unloaded),
-   a hash of the build-id and the place for other objects, NOT_CACHED for others without a build-id. */
+   a hash of the build-id and the place for other objects, NOT_CACHED for others without a build-id. Its section is opened only for rules
+   that the cache does not have. */
 struct object {
 	uintptr_t start, end, bias;
 	uint64_t identity;
 	const ElfW(Phdr) *headers;
 	unsigned header_count;
-	enum { NO_SECTION, HAS_SECTION, BAD_SECTION } has;
+	enum { NOT_OPENED, NO_SECTION, HAS_SECTION, BAD_SECTION } has;
 	struct section section;
 };
 
@@ -111,40 +112,45 @@ static uint64_t identity_of(const struct object *object)
 	return mix(hash, word) | 1ull << 63; /* no address has this bit */
 }
 
+/* Sets everything but the identity and the section. Returns false if the headers describe no such object. */
+static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
+{
+	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
+	for (const ElfW(Phdr) *header = headers; header < headers + count; header++) {
+		if (header->p_type != PT_LOAD)
+			continue;
+		if (bias + header->p_vaddr < object->start)
+			object->start = bias + header->p_vaddr;
+		if (bias + header->p_vaddr + header->p_memsz > object->end)
+			object->end = bias + header->p_vaddr + header->p_memsz;
+	}
+	return object->start < object->end;
+}
+
 static bool find_detached(struct object *object); /* detached_sections.h */
 
-/* Sets everything but the identity. Returns false if the headers describe no such object. */
-static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
+static void open_object(struct object *object)
 {
 	const ElfW(Phdr) *part = NULL, *code = NULL;
 
-	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
-	for (unsigned number = 0; number < count; number++) {
-		const ElfW(Phdr) *header = &headers[number];
-
-		if (header->p_type == PT_LOAD) {
-			if (bias + header->p_vaddr < object->start)
-				object->start = bias + header->p_vaddr;
-			if (bias + header->p_vaddr + header->p_memsz > object->end)
-				object->end = bias + header->p_vaddr + header->p_memsz;
-			if ((header->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
-				code = header;
-		} else if (header->p_type == PT_GNU_SFRAME) {
+	if (object->has != NOT_OPENED)
+		return;
+	for (const ElfW(Phdr) *header = object->headers; header < object->headers + object->header_count; header++)
+		if (header->p_type == PT_GNU_SFRAME)
 			part = header;
-		}
-	}
+		else if (header->p_type == PT_LOAD && (header->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
+			code = header;
 	if (part) {
 		const uint8_t *bytes = segment_bytes(object, part);
 
 		/* A file that is cut off ends before its section's last byte. */
 		object->has = bytes && part->p_memsz != 0 && is_readable((uintptr_t)bytes + part->p_memsz - 1) &&
 			open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
-	} else if (find_detached(object)) {
-		object->has = HAS_SECTION;
+	} else {
+		object->has = find_detached(object) ? HAS_SECTION : NO_SECTION;
 	}
-	object->section.code_start = code ? bias + code->p_vaddr : UINTPTR_MAX;
-	object->section.code_end = code ? bias + code->p_vaddr + code->p_filesz : 0;
-	return object->start < object->end;
+	object->section.code_start = code ? object->bias + code->p_vaddr : UINTPTR_MAX;
+	object->section.code_end = code ? object->bias + code->p_vaddr + code->p_filesz : 0;
 }
 
 /* Are these the headers of an object, of which one says that they are here? */
@@ -218,11 +224,11 @@ static const struct link_map *next_pinned(const struct r_debug *list, const stru
 	return gnu_libc_version && map->l_addr == list->r_ldbase ? NULL : map->l_next;
 }
 
-/* Where objects begin whose answer is known: as it is where they are pinned, with UNPINNED where not. Neither changes: the list's part
-   does not, and nothing else is ever loaded where a pinned object is. */
+/* Where objects begin whose answer is known: the address where they are pinned, with UNPINNED where not. Neither changes: the list's part
+   does not, and nothing else is ever loaded where a pinned object is. Their first page is readable. */
 static _Atomic uintptr_t judged[512];
 
-enum { UNPINNED = 1 };
+enum judgement { PINNED, UNPINNED, HIDDEN };
 
 static bool is_in_pinned_part(const struct link_map *map)
 {
@@ -235,16 +241,18 @@ static bool is_in_pinned_part(const struct link_map *map)
 	return false;
 }
 
-static bool is_pinned(const struct link_map *map, uintptr_t start)
+static enum judgement judge(const struct link_map *map, uintptr_t start)
 {
 	_Atomic uintptr_t *known = &judged[(start >> 12 ^ start >> 21) % 512];
 	uintptr_t answer = atomic_load_explicit(known, memory_order_relaxed);
 
 	if ((answer & ~(uintptr_t)UNPINNED) != start) {
-		answer = start | (is_in_pinned_part(map) ? 0 : UNPINNED);
+		if (!is_readable(start))
+			return HIDDEN;
+		answer = start | (is_in_pinned_part(map) ? PINNED : UNPINNED);
 		atomic_store_explicit(known, answer, memory_order_relaxed);
 	}
-	return !(answer & UNPINNED);
+	return answer & UNPINNED ? UNPINNED : PINNED;
 }
 
 static bool is_in(const struct object *object, uintptr_t pc) { return pc >= object->start && pc < object->end; }
@@ -270,14 +278,16 @@ static bool find_in_list(uintptr_t pc, struct object *object)
 static bool find_object(uintptr_t pc, struct object *object)
 {
 	struct loaded_object found;
+	enum judgement judgement;
 
 	if (!find_loaded_object || find_loaded_object((void *)pc, &found) != 0)
 		return find_in_list(pc, object);
 	if (!found.map->l_prev && describe_program(object) && is_in(object, pc))
 		return true;
-	if (!describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
+	judgement = judge(found.map, (uintptr_t)found.start);
+	if (judgement == HIDDEN || !describe_at(object, (uintptr_t)found.start, (uintptr_t)found.end, found.map->l_addr))
 		return false;
-	object->identity = is_pinned(found.map, (uintptr_t)found.start) ? 0 : identity_of(object);
+	object->identity = judgement == PINNED ? 0 : identity_of(object);
 	return true;
 }
 

@@ -193,6 +193,13 @@ struct words {
 	unsigned count, width;
 };
 
+struct row {
+	struct words words;
+	uint8_t info;
+	bool is_flexible, is_signal;
+	bool has_next; /* the byte after the PC has the same row */
+};
+
 static int32_t signed_word(const struct words *words, unsigned number)
 {
 	const uint8_t *at = words->at + number * words->width;
@@ -212,35 +219,50 @@ static uint32_t unsigned_word(const struct words *words, unsigned number)
 enum { ROW_BASE_SP = 1 };
 
 /* Finds the last row that begins at the PC or before it. */
-static enum rule_kind find_row(const struct function *function, struct words *words, uint8_t *info)
+static enum rule_kind find_row(const struct function *function, struct row *row)
 {
 	unsigned width = 1u << (function->info & INFO_START_WIDTH);
-	const uint8_t *row = function->rows, *end = row + function->left;
+	const uint8_t *at = function->rows, *end = at + function->left;
+	bool has_blocks = function->info & INFO_BLOCKS;
 	uintptr_t offset = function->offset;
 	enum rule_kind found = RULE_NONE;
 
-	if (width > 4 || ((function->info & INFO_BLOCKS) && function->block_size == 0))
+	if (width > 4 || (has_blocks && function->block_size == 0))
 		return RULE_DAMAGED;
-	if (function->info & INFO_BLOCKS)
+	if (has_blocks)
 		offset %= function->block_size;
+	*row = (struct row){ .is_flexible = function->is_flexible, .is_signal = function->is_signal,
+		.has_next = !has_blocks && offset + 1 < function->size };
 	for (uint32_t number = 0; number < function->count; number++) {
-		struct words here;
+		struct words words;
 		uint32_t start;
 
-		if ((size_t)(end - row) < width + 1)
+		if ((size_t)(end - at) < width + 1)
 			return RULE_DAMAGED;
-		start = width == 1 ? *row : width == 2 ? load16(row) : load32(row);
-		if (start > offset)
+		start = width == 1 ? *at : width == 2 ? load16(at) : load32(at);
+		if (start > offset) {
+			row->has_next &= start != offset + 1;
 			break;
-		here = (struct words){ .at = row + width + 1, .count = row[width] >> 1 & 15, .width = 1u << (row[width] >> 5 & 3) };
-		if (here.width > 4 || (size_t)(end - here.at) < here.count * here.width)
+		}
+		words = (struct words){ .at = at + width + 1, .count = at[width] >> 1 & 15, .width = 1u << (at[width] >> 5 & 3) };
+		if (words.width > 4 || (size_t)(end - words.at) < words.count * words.width)
 			return RULE_DAMAGED;
-		*words = here;
-		*info = row[width];
+		row->words = words;
+		row->info = at[width];
 		found = RULE;
-		row = here.at + here.count * here.width;
+		at = words.at + words.count * words.width;
 	}
 	return found;
+}
+
+/* A function without rows is outermost, as a row without words is. */
+static enum rule_kind find_row_of(const struct section *section, uintptr_t pc, struct row *row)
+{
+	struct function function;
+	enum rule_kind kind = find_function(section, pc, &function);
+
+	row->has_next = kind == RULE_OUTERMOST && function.offset + 1 < function.size;
+	return kind == RULE ? find_row(&function, row) : kind;
 }
 
 /* CFA, and then, without those that the machine fixes, RA and FP, all from the CFA. */
@@ -283,30 +305,31 @@ static enum rule_kind read_flexible(const struct words *words, struct rule *rule
 }
 
 /* The rule of a return address is that of the call before it. Before an address that a library has put on the stack there is no call:
-   code is to go on there that a signal handler returns to, that catches an exception, or that makecontext() chose. */
+   code is to go on there that a signal handler returns to, that catches an exception, or that makecontext() chose. The bytes there are
+   read only where the call's row ends with it, as they are not known to be readable. */
 static void find_rule(const struct section *section, uintptr_t pc, bool is_return, struct rule *rule)
 {
-	bool is_put = is_return && !is_after_call(section, pc);
-	struct function function;
-	struct words words;
-	uint8_t info;
+	struct row row;
+	bool is_put = false;
 
 	rule->cfa = rule->fp = rule->ra = (struct value){ .base = KEPT };
 	if (RA_OFFSET)
 		rule->ra = (struct value){ .base = BASE_CFA, .offset = RA_OFFSET, .deref = true };
-	rule->kind = find_function(section, is_return && !is_put ? pc - 1 : pc, &function);
-	if (rule->kind == RULE)
-		rule->kind = find_row(&function, &words, &info);
+	rule->kind = find_row_of(section, pc - is_return, &row);
+	if (is_return && !row.has_next && !is_after_call(section, pc)) {
+		is_put = true;
+		rule->kind = find_row_of(section, pc, &row);
+	}
 	if (rule->kind != RULE)
 		return;
-	if (words.count == 0)
+	if (row.words.count == 0)
 		rule->kind = RULE_OUTERMOST;
-	else if (function.is_flexible)
-		rule->kind = read_flexible(&words, rule);
+	else if (row.is_flexible)
+		rule->kind = read_flexible(&row.words, rule);
 	else
-		rule->kind = read_default(&words, info, section->version, rule);
+		rule->kind = read_default(&row.words, row.info, section->version, rule);
 	if (rule->kind == RULE)
-		rule->kind = function.is_signal ? RULE_SIGNAL : is_put ? RULE_PUT : RULE;
+		rule->kind = row.is_signal ? RULE_SIGNAL : is_put ? RULE_PUT : RULE;
 }
 
 #endif

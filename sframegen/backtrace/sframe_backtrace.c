@@ -130,7 +130,7 @@ enum { CACHE_ENTRIES = 16384 };
 static struct { _Atomic uint64_t key; _Atomic packed_rule rule; } cache[CACHE_ENTRIES];
 
 static inline uint64_t spread(packed_rule rule) { return (rule + 1) * 0x9e3779b97f4a7c15u; }
-static inline unsigned cache_index(uintptr_t pc) { return pc % CACHE_ENTRIES; }
+static inline unsigned cache_index(uintptr_t pc) { return pc / 4 % CACHE_ENTRIES; } /* fewer than 4 bytes hold no two calls, almost always */
 
 /* Returns the object of the PC, and asks for each only once in a walk. NULL: it is in none. */
 static struct object *meet(struct walker *walker, uintptr_t pc)
@@ -151,8 +151,10 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	return object;
 }
 
-static void rule_in(const struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
+static void rule_in(struct object *object, uintptr_t pc, bool is_return, struct rule *rule)
 {
+	if (object)
+		open_object(object);
 	rule->kind = object && object->has == BAD_SECTION ? RULE_DAMAGED : RULE_NONE;
 	if (object && object->has == HAS_SECTION)
 		find_rule(&object->section, pc, is_return, rule);
@@ -507,7 +509,8 @@ int sframe_backtrace_prepare(unsigned flags)
 	if (getauxval(AT_SECURE))
 		return 0;
 	dl_iterate_phdr(prepare_object, &added);
-	for (unsigned at = 0; added && at < CACHE_ENTRIES; at++) /* forget what had no rules */
-		atomic_store_explicit(&cache[at].key, 0, memory_order_relaxed);
+	for (unsigned at = 0; added && at < CACHE_ENTRIES; at++) /* forget what had no rules; pages that nobody has written stay so */
+		if (atomic_load_explicit(&cache[at].key, memory_order_relaxed) != 0)
+			atomic_store_explicit(&cache[at].key, 0, memory_order_relaxed);
 	return added;
 }

@@ -13,7 +13,7 @@ import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import ARM64, S390X
-from tests.support.own_stack import INCLUDE, PROGRAMS, SOURCE
+from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,6 +145,15 @@ def test_code_that_is_not_readable(own_stack: OwnStack, tmp_path: Path) -> None:
     assert own_stack.run(own_stack.program("unreadable.c", own_stack.object(), "-O1", "-ldl"), library) == "1\n1\n"
 
 
+def test_a_library_that_hides_its_header(own_stack: OwnStack, tmp_path: Path) -> None:
+    """Then nothing says where its section is; a walk does not look."""
+    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
+    library = tmp_path / "call.so"
+    sframegen.add_section(plain, output=library)
+    printed = own_stack.run(own_stack.program("hidden.c", own_stack.object(), "-O1", "-ldl"), library)
+    assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
+
+
 @pytest.mark.parametrize("build_id", ["sha1", "none"])
 def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path, build_id: str) -> None:
     libraries = []
@@ -184,3 +193,11 @@ def test_needs_nothing_of_new_c_libraries(own_stack: OwnStack) -> None:
     needed = {line.split()[1] for line in printed.splitlines() if line.split()[0] == "U"}
     known = {"__errno_location", "close", "dl_iterate_phdr", "getauxval", "getenv", "geteuid", "memcmp", "memcpy", "memset", "mmap"}
     assert needed <= known | {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail", "mprotect", "munmap", "openat", "read", "strcspn"}
+
+
+def test_memory_is_what_the_page_says(own_stack: OwnStack) -> None:
+    sizes = subprocess.run(["size", own_stack.object()], capture_output=True, text=True, check=True).stdout.splitlines()[1].split()
+    _, data, zeroed = (int(number) for number in sizes[:3])
+    page = (ROOT / "docs/backtrace.md").read_text()
+    assert f"has {zeroed / 1024:.0f} KiB of memory" in " ".join(page.split())
+    assert data == 0  # none of it is in the file, and so in memory before it is used

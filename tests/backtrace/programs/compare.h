@@ -135,6 +135,57 @@ __attribute__((noinline)) static int compare_interrupted(struct comparison *plac
 	return differ(place->mine, count, place->other.frames + first, place->other.count - first, 0, end);
 }
 
+/* What a thread compares at a time, in programs of many threads. */
+enum { DEEPEST = 1024 };
+struct place {
+	struct sframe_frame mine[DEEPEST];
+	struct other_frame other[DEEPEST];
+	int count, other_count;
+	enum sframe_end end;
+};
+
+static _Unwind_Reason_Code take_in_place(struct _Unwind_Context *context, void *argument)
+{
+	struct place *place = (struct place *)argument;
+	int exact = 0;
+	uintptr_t pc = _Unwind_GetIPInfo(context, &exact);
+
+	if (place->other_count == DEEPEST || pc == 0)
+		return _URC_END_OF_STACK;
+	place->other[place->other_count].pc = pc;
+	place->other[place->other_count].cfa = _Unwind_GetCFA(context);
+	place->other[place->other_count++].exact = exact;
+	return _URC_NO_REASON;
+}
+
+/* libgcc does not guess; and it cannot walk from where it returns to the handler of an exception. */
+static int can_be_compared(const struct place *place)
+{
+	uintptr_t pc = (uintptr_t)place->mine[0].pc;
+
+	if (place->end != SFRAME_OUTERMOST)
+		return 0;
+	if ((place->mine[0].flags & SFRAME_EXACT) && pc - (uintptr_t)_Unwind_Backtrace + (1 << 17) < (1 << 18))
+		return 0;
+	for (int at = 0; at < place->count; at++)
+		if (place->mine[at].flags & SFRAME_GUESS)
+			return 0;
+	return 1;
+}
+
+/* The frames in a place, of what a signal interrupted or of the caller, with libgcc's, whose first one is this function's. */
+__attribute__((noinline)) static int compare_place(struct place *place, int is_interrupted)
+{
+	int first = !is_interrupted;
+
+	place->other_count = 0;
+	_Unwind_Backtrace(take_in_place, place);
+	while (is_interrupted && first < place->other_count &&
+	       !(place->other[first].exact && place->other[first].pc == (uintptr_t)place->mine[0].pc))
+		first++;
+	return differ(place->mine, place->count, place->other + first, place->other_count - first, !is_interrupted, place->end);
+}
+
 static int finish(void)
 {
 	printf("%ld frames, %ld wrong\n", compared, differing);

@@ -10,62 +10,31 @@
 #include <time.h>
 #include <vector>
 
-enum { MOST_THREADS = 64, DEEPEST = 1024 };
+enum { MOST_THREADS = 64 };
 
 static int over;
 static long walks, bad_ends[6];
 static char **libraries;
 static uintptr_t unknown[16]; /* where walks ended without a rule */
 
-struct place {
-	struct sframe_frame mine[DEEPEST];
-	struct other_frame other[DEEPEST];
-	int count, calls;
-};
 static __thread struct place *own;
-
-static _Unwind_Reason_Code take(struct _Unwind_Context *context, void *argument)
-{
-	struct place *place = (struct place *)argument;
-	int exact = 0;
-	uintptr_t pc = _Unwind_GetIPInfo(context, &exact);
-
-	if (place->count == DEEPEST || pc == 0)
-		return _URC_END_OF_STACK;
-	place->other[place->count].pc = pc;
-	place->other[place->count].cfa = _Unwind_GetCFA(context);
-	place->other[place->count++].exact = exact;
-	return _URC_NO_REASON;
-}
+static __thread int calls;
 
 static void walk(struct place *place, void *context)
 {
-	enum sframe_end end;
-	int count, first = 0;
-
+#ifdef __SANITIZE_THREAD__
+	context = NULL; /* it calls handlers later, when what was interrupted has gone on, and its libraries may be gone: the handler's own stack */
+#endif
 	errno = 4711;
-	count = sframe_backtrace_frames(context, place->mine, DEEPEST, &end);
+	place->count = sframe_backtrace_frames(context, place->mine, DEEPEST, &place->end);
 	__atomic_fetch_add(&walks, 1, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&bad_ends[end], 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&bad_ends[place->end], 1, __ATOMIC_RELAXED);
 	if (errno != 4711)
 		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
-	if (end != SFRAME_OUTERMOST)
-		__atomic_store_n(&unknown[place->calls++ % 16], (uintptr_t)place->mine[count - 1].pc, __ATOMIC_RELAXED);
-#ifdef __SANITIZE_THREAD__
-	return; /* handlers run later, when they are no longer on this stack */
-#endif
-	if (end != SFRAME_OUTERMOST || place->calls++ % 16)
-		return;
-	if ((uintptr_t)place->mine[0].pc - (uintptr_t)_Unwind_Backtrace + (1 << 17) < (1 << 18))
-		return; /* libgcc, which cannot walk from where it returns to a handler of an exception */
-	for (int at = 0; at < count; at++)
-		if (place->mine[at].flags & SFRAME_GUESS)
-			return; /* libgcc does not guess */
-	place->count = 0;
-	_Unwind_Backtrace(take, place);
-	while (first < place->count && !(place->other[first].exact && place->other[first].pc == (uintptr_t)place->mine[0].pc))
-		first++;
-	differ(place->mine, count, place->other + first, place->count - first, 0, end);
+	if (place->end != SFRAME_OUTERMOST)
+		__atomic_store_n(&unknown[calls++ % 16], (uintptr_t)place->mine[place->count - 1].pc, __ATOMIC_RELAXED);
+	if (context && can_be_compared(place) && calls++ % 16 == 0)
+		compare_place(place, 1);
 }
 
 static void handle(int number, siginfo_t *info, void *context)
