@@ -22,9 +22,9 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
-from sframegen.profile.tables.go_ends import go_code_of, with_go_ends
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
+from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Keeper:
         self.build_id = build_id_of(elf) if cache else None
         self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
-        self.about += installing_code_of(elf, abi_of(elf)) + go_code_of(elf, abi_of(elf)) if cache else b""
+        self.about += installing_code_of(elf, abi_of(elf)) + ending_code_of(elf, abi_of(elf)) if cache else b""
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""
@@ -165,7 +165,7 @@ class _Keeper:
             functions = with_first_code(without_installations(functions, self.elf, abi), self.elf, abi)
         if self.proves:
             functions, self.proof = with_proven_code(functions, self.elf, abi)
-        functions = with_go_ends(functions, self.elf, abi)
+        functions = with_stack_ends(functions, self.elf, abi)
         return table_of(functions) if len(functions) else None
 
     def store(self, name: str, table: DecodedTable) -> None:
