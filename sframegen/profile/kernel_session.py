@@ -208,6 +208,7 @@ class KernelSession:
     # -- what came
 
     def _receive(self) -> None:
+        before = self._drained
         self._read_records()
         self._check_now_and_then()
         self._request_tables()
@@ -217,6 +218,7 @@ class KernelSession:
             self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
+        self.follower.processes.sweep(before)  # not before the last samples of those that ended meanwhile have been walked
         self._counted.count(self._walker.take_counts())
 
     def _read_records(self) -> None:
