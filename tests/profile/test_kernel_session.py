@@ -14,6 +14,7 @@ import pytest
 
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
+from sframegen.profile import kernel_session
 from sframegen.profile.following import processes
 from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
 from sframegen.profile.packed_frames import unpacked_frame
@@ -114,6 +115,26 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
             os.killpg(process.pid, signal.SIGKILL)
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NOT_FOLLOWED] == 0
+
+
+class SlowClock:
+    """A machine on which everything takes a second, but no CPU time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.time, self.process_time = time.time, lambda: 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what costs CPU time is done more rarely."""
+    monkeypatch.setattr(kernel_session, "time", SlowClock())
+    with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
+        session.begin()
+        assert session._publish_at == {}
 
 
 def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:
