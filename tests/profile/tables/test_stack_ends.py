@@ -38,6 +38,13 @@ __asm__(".text\n.balign 32\n.globl other\n.type other, @function\nother: .cfi_st
         " call other\n mov %rax, %rdi\n 1: call other\n hlt\n.cfi_endproc\n.size begin, .-begin\n");
 int main(void) { return 0; }
 """
+# What glibc's clone3 does: its call frame information ends before the system call.
+CREATOR = r"""
+__asm__(".text\n.globl maker\n.type maker, @function\nmaker: .cfi_startproc\n mov $435, %eax\n.cfi_endproc\n.globl call\n"
+        ".type call, @function\ncall: syscall\n test %rax, %rax\n jl 2f\n je 1f\n RETURN\n"
+        ".globl child\n.type child, @function\nchild: 1: .cfi_startproc\n.cfi_undefined rip\n hlt\n.cfi_endproc\n2: hlt\n");
+int main(void) { return 0; }
+"""
 AARCH64_CLONE = "010000d4 400000b4 c0035fd6 1d0080d2 e103c1a8 20003fd6 a80b80d2 010000d4"
 
 
@@ -77,6 +84,16 @@ def test_a_coroutine_of_glibc_has_no_caller(compile_c: Compiler, instruction: st
 def test_code_that_differs_is_no_end(compile_c: Compiler, was: str, now: str) -> None:
     ends, at = opened(THREAD.replace(was, now), compile_c)
     assert not ends(at["child"])
+
+
+@x86_64
+@pytest.mark.parametrize("ending", ["ret", "nop"])
+def test_the_maker_of_a_thread_has_its_caller(compile_c: Compiler, ending: str) -> None:
+    ends, at = opened(CREATOR.replace("RETURN", ending), compile_c)
+    after = [ends(address) for address in range(at["call"], at["child"])]
+    assert set(after) == {False if ending == "ret" else None}
+    assert ends(at["maker"]) is False
+    assert ends(at["child"]) is True
 
 
 def test_threads_of_aarch64() -> None:
