@@ -354,8 +354,6 @@ class KernelSession:
         for pid in processes.ended:
             self._forget(pid)
         processes.ended.clear()
-        if not self._due:
-            return
         due, self._due = self._due, set()
         for pid in due:
             began = time.process_time()  # not what others take of the CPU, nor the time that files take to open

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.profile import kernel_session
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
-from sframegen.profile import kernel_session
 from sframegen.profile.following import processes
 from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
 from sframegen.profile.packed_frames import unpacked_frame

@@ -37,7 +37,7 @@ CODE_BYTES = CodeBytes(
         padding=b"\xcc\xcc",
         alignment=16,
     ),
-    # musl's clone: syscall; test %eax,%eax; jne; in the new thread xor %ebp,%ebp; pop %rdi; call *%r; mov %eax,%edi ... syscall; hlt
+    # musl's clone: syscall; test %eax,%eax; jne; in the thread xor %ebp,%ebp; pop %rdi; call *%r; mov %eax,%edi ... syscall; hlt
     rb"\x0f\x05\x85\xc0\x75.(\x31\xed\x5f\x41?\xff[\xd0-\xd7]\x89\xc7.{2,8}\x0f\x05\xf4)\xc3",
     # glibc's __start_context: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call; mov %rax,%rdi; call; hlt
     rb"\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74\x08\xe8....\x48\x89\xc7\xe8....\xf4",

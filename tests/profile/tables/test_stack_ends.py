@@ -26,7 +26,8 @@ x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly
 
 # What musl's clone does, with names for the places.
 THREAD = r"""
-__asm__(".text\n.globl before\n.type before, @function\nbefore: mov $56, %al\n mov %rcx, (%rsi)\n syscall\n test %eax, %eax\n jne 1f\n"
+__asm__(".text\n.globl before\n.type before, @function\nbefore: mov $56, %al\n"
+        " mov %rcx, (%rsi)\n syscall\n test %eax, %eax\n jne 1f\n"
         ".globl child\n.type child, @function\nchild: xor %ebp, %ebp\n pop %rdi\n call *%r9\n mov %eax, %edi\n xor %eax, %eax\n"
         " mov $60, %al\n syscall\n hlt\n.globl parent\n.type parent, @function\nparent: 1: ret\n");
 int main(void) { return 0; }
@@ -34,8 +35,8 @@ int main(void) { return 0; }
 # What glibc's __start_context does; its call frame information has a caller there.
 COROUTINE = r"""
 __asm__(".text\n.balign 32\n.globl other\n.type other, @function\nother: .cfi_startproc\n PADDED\n ret\n.cfi_endproc\n.balign 16\n"
-        ".globl begin\n.type begin, @function\nbegin: .cfi_startproc\n mov %rbx, %rsp\n mov (%rsp), %rdi\n test %rdi, %rdi\n je 1f\n"
-        " call other\n mov %rax, %rdi\n 1: call other\n hlt\n.cfi_endproc\n.size begin, .-begin\n");
+        ".globl begin\n.type begin, @function\nbegin: .cfi_startproc\n mov %rbx, %rsp\n mov (%rsp), %rdi\n"
+        " test %rdi, %rdi\n je 1f\n call other\n mov %rax, %rdi\n 1: call other\n hlt\n.cfi_endproc\n.size begin, .-begin\n");
 int main(void) { return 0; }
 """
 # What glibc's clone3 does: its call frame information ends before the system call.

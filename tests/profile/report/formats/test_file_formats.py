@@ -199,7 +199,9 @@ def test_pprof(tmp_path: Path) -> None:
 
 def test_the_first_mapping_of_pprof_is_the_program(tmp_path: Path) -> None:
     programs = ("/usr/bin/other", "/usr/bin/program")
-    stacks = [stack_of([NamedFrame("main", "", path, 1, FrameKind.USER)], count) for path, count in zip(programs, (20, 21), strict=True)]
+    stacks = [
+        stack_of([NamedFrame("main", "", path, 1, FrameKind.USER)], count) for path, count in zip(programs, (20, 21), strict=True)
+    ]
     profile = named(*EXAMPLE, *stacks)
     profile.programs |= {*programs}
     read = fields(gzip.decompress(written(profile, ".pb.gz", tmp_path)), "profile")
