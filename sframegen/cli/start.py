@@ -72,6 +72,9 @@ def leave(end: SystemExit) -> None:
     os._exit(int(end.code or 0))
 
 
+closed: set[int] = set()  # standard streams that lead nowhere, by number
+
+
 def open_standard_streams() -> None:
     """Those that whoever started us has closed lead nowhere; else the next file that is opened would be given their messages."""
     for number in range(3):
@@ -79,5 +82,6 @@ def open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            closed.add(number)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115 - here and below: until the process ends
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115

@@ -52,7 +52,7 @@ WAIT_MS = 100
 CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
-LONG, SHARE = 0.05, 10  # seconds that it takes to publish a process, from which on that is done one tenth of the time
+LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -209,6 +209,7 @@ class KernelSession:
     # -- what came
 
     def _receive(self) -> None:
+        before = self._drained
         self._read_records()
         self._check_now_and_then()
         self._request_tables()
@@ -218,6 +219,7 @@ class KernelSession:
             self._walk_again(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
+        self.follower.processes.sweep(before)  # not before the last samples of those that ended meanwhile have been walked
         self._counted.count(self._walker.take_counts())
 
     def _read_records(self) -> None:
@@ -353,12 +355,10 @@ class KernelSession:
         for pid in processes.ended:
             self._forget(pid)
         processes.ended.clear()
-        if not self._due:
-            return
         due, self._due = self._due, set()
         for pid in due:
-            began = time.monotonic()
-            if began < self._publish_at.get(pid, 0):  # meanwhile its stacks are walked here
+            began = time.process_time()  # not what others take of the CPU, nor the time that files take to open
+            if time.monotonic() < self._publish_at.get(pid, 0):  # meanwhile its stacks are walked here
                 self._due.add(pid)
                 continue
             epoch = self._walker.epoch(pid)
@@ -373,8 +373,8 @@ class KernelSession:
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if pid not in self.collected.perf_maps and any(not span.file for span in spans):
                     self.collected.perf_maps[pid] = PerfMap(pid)
-            if (took := time.monotonic() - began) > LONG:
-                self._publish_at[pid] = began + SHARE * took
+            if (took := time.process_time() - began) > LONG:
+                self._publish_at[pid] = time.monotonic() + SHARE * took
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)

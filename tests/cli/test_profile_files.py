@@ -170,6 +170,22 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(tmp_path: Path, monk
     assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
 
 
+def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.pb.gz", tmp_path / "out.folded"
+    write_profile(named(*EXAMPLE), str(source))
+    commands = ["profile", "--", "true"], ["profile-report", source], ["profile-report", "--json", "-o", output, source]
+    for words in (*commands, ["profile-report", "-o", output, source]):
+        command = [sys.executable, "-P", "-m", "sframegen", *map(str, words)]
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))
+        if words in commands:
+            assert done.returncode == 2
+            assert done.stderr.splitlines()[-1] == "Error: standard output is closed; name a file with --output"
+            assert not output.exists()
+        else:
+            assert done.returncode == 0, done.stderr
+            assert output.read_text()
+
+
 @needs_bpf
 def test_intervals_of_a_process(tmp_path: Path) -> None:
     folder = tmp_path / "profiles"

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.profile import kernel_session
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
-from sframegen.profile.kernel_session import KernelSession
+from sframegen.profile.following import processes
+from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -47,6 +49,21 @@ int main(int count, char **words) {
     wait(0);
 }
 """
+# The child has ended before the profiler looks again.
+ENDS = r"""
+#include <sys/wait.h>
+#include <time.h>
+int main(int count, char **words) {
+    if (count > 1) {
+        while (clock() < CLOCKS_PER_SEC / 5) after++;
+        return 0;
+    }
+    hold();
+    if (fork() == 0) execl(words[0], words[0], "child", (char *)0);
+    wait(0);
+    hold();
+}
+"""
 SAMPLES = 200
 
 
@@ -76,6 +93,48 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
     paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths
+
+
+def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappings(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where thousands of mappings, or a busy machine, keep the profiler from looking for seconds."""
+    monkeypatch.setattr(processes, "HISTORY", 0)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([compile_c(HOLD + ENDS, "-O1")], stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+                session.begin()
+                os.write(process.stdin.fileno(), b".")
+                assert process.stdout.readline() == b"here\n"
+                collected = session.finish()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert collected.stacks.samples > SAMPLES // 4
+    assert collected.lost[NOT_FOLLOWED] == 0
+
+
+class SlowClock:
+    """A machine on which everything takes a second, but no CPU time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.time, self.process_time = time.time, lambda: 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what costs CPU time is done more rarely."""
+    monkeypatch.setattr(kernel_session, "time", SlowClock())
+    with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
+        session.begin()
+        assert session._publish_at == {}
 
 
 def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:

@@ -13,6 +13,7 @@ import click
 
 from cfi.errors import SframegenError
 from sframegen.cli.shared.output import PathName, note
+from sframegen.cli.start import closed
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.table import table, totals
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
 NO_TIMES = ".firefox.json"
+STDOUT = 1
 WIDTH = 100  # columns, where there is no terminal
 OUTPUT = click.option(
     "-o",
@@ -59,7 +61,9 @@ class Outputs(NamedTuple):
     as_json: bool
 
     def check(self) -> None:
-        """Tell of files that cannot be made, before hours of samples wait for them. Raises UsageError for an unknown ending."""
+        """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
+        if STDOUT in closed and (self.as_json or not self.files):
+            raise click.UsageError("standard output is closed; name a file with --output")
         for path in self.files:
             format_for(path)
         for path in self.files:

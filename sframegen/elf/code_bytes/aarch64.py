@@ -22,4 +22,6 @@ CODE_BYTES = CodeBytes(
         padding=bytes(8),
         alignment=16,
     ),
+    # musl's clone: svc; cbz x0; ret; in the new thread perhaps mov x29,#0; then ldp x1,x0,[sp],#16; blr x1; mov x8,#93; svc
+    rb"\x01\0\0\xd4\x40\0\0\xb4\xc0\x03\x5f\xd6((?:\x1d\0\x80\xd2)?\xe1\x03\xc1\xa8\x20\0\x3f\xd6\xa8\x0b\x80\xd2\x01\0\0\xd4)",
 )

@@ -42,9 +42,17 @@ class GoCode(NamedTuple):
 
 
 class CodeBytes(NamedTuple):
-    """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known."""
+    """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known.
+
+    `new_thread`: one for a system call after which a thread begins; its code is the group. `coroutine`: one for code without a
+    caller to whose first byte coroutines return. `new_thread_call`: one for such a system call of a library with CFI, and the
+    code that its maker returns with, which is the group. They are empty if no library needs them.
+    """
 
     fill: Fill
     calls: tuple[Call, ...]
     eh_return: bytes = b""
     go: GoCode | None = None
+    new_thread: bytes = b""
+    coroutine: bytes = b""
+    new_thread_call: bytes = b""

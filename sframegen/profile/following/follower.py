@@ -131,7 +131,6 @@ class Follower:
             if record is not None:
                 self.processes.apply(record, at)
             self.records += 1
-        self.processes.sweep(now)
         return now
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.label_counts import count_samples, deepest, mark_nodes
+from sframegen.profile.report.label_counts import count_labels, count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
@@ -141,6 +141,7 @@ class Named:
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
+    programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
     moments: Moments | None = None  # with the rows of the tree
     cgroups: dict[int, str] = field(default_factory=dict)  # by pid
@@ -184,6 +185,16 @@ class Named:
     def label(self, site: NamedFrame) -> str:
         """What is the same for frames that pictures show as one."""
         return f"{site.label}:{site.line}" if self.by_line and site.line else site.label
+
+    @property
+    def main_program(self) -> str:
+        """The path of the program that is in the most samples; empty if there is none."""
+        paths = sorted(self.programs)
+        numbers = {path: number for number, path in enumerate(paths, 1)}
+        label_of = array("I", [numbers.get(site.path, 0) for site in self.places.sites])
+        own, total = (array("Q", bytes(8 * len(paths) + 8)) for _ in range(2))
+        count_labels(self.tree, self.places.numbered, label_of, own, total, array("I", bytes(4 * len(paths) + 4)))
+        return max(paths, key=lambda path: total[numbers[path]], default="")
 
     @cached_property
     def max_depth(self) -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from cfi.errors import FormatError
+from sframegen.elf.dynamic import DT_SONAME, read_dynamic
+from sframegen.elf.role import Role, role_of
 from sframegen.elf.text import printable
 from sframegen.profile.packed_frames import (
     FILE_MASK,
@@ -70,6 +74,7 @@ def name_stacks(
         collected.unit,
         lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
+        programs={printable(path) for path in _programs(collected)},
         tasks=stacks.tasks.printable(),
         cgroups={pid: printable(name) for pid, name in collected.cgroups.items()},
         room=Room() if live else stacks.room,
@@ -87,6 +92,17 @@ def name_stacks(
         stacks.moments.renumber(rows)
         named.moments = stacks.moments
     return named
+
+
+def _programs(collected: Collected) -> Iterator[str]:
+    """Yield the paths of programs that have samples."""
+    for number in collected.stacks.used_files():
+        file = collected.files.get(number)
+        if file is not None and file.elf is not None:
+            with suppress(FormatError):
+                dynamic = read_dynamic(file.elf)
+                if role_of(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT_SONAME for entry in dynamic):
+                    yield file.path  # glibc's libc.so.6 can be started, too
 
 
 class _Chains(NamedTuple):

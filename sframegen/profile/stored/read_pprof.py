@@ -186,6 +186,7 @@ class _File:
             paths[_first(mapping, 1)] = path
             if build_id := self._string(_first(mapping, 6)):
                 self._named.build_ids[path] = build_id
+        self._named.programs.update(path for path in [*paths.values()][:1] if path)
         return paths
 
     def _functions(self) -> dict[int, tuple[str, str]]:

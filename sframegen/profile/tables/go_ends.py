@@ -8,12 +8,10 @@ of another function. The first thread's own stack ends in the code that the entr
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.format.model import OUTERMOST, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable
 
 SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
 MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
@@ -31,21 +28,11 @@ MAX_FIRST = 1 << 12  # bytes of a function that begins a thread
 MAX_JUMPS = 4  # from the entry address on
 
 
-def with_go_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions, with no caller where a stack of a Go program ends. Others are returned as they are."""
+def go_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
+    """Yield ranges of code without a caller; none in files that are not Go's."""
     form = MACHINES[abi.machine].go
-    if form is None or abi.byte_order != "little" or not any(elf.section(name) for name in SECTIONS):
-        return functions
-    ends = list(_ends(elf, abi, form))
-    return _without_callers(functions, ends) if ends else functions
-
-
-def go_code_of(elf: ElfFile, abi: Abi) -> bytes:
-    """Return all that decides what is changed, except the functions."""
-    form = MACHINES[abi.machine].go
-    if form is None or not any(elf.section(name) for name in SECTIONS):
-        return b""
-    return repr(list(_ends(elf, abi, form))).encode()
+    if form is not None and abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS):
+        yield from _ends(elf, abi, form)
 
 
 def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
@@ -113,43 +100,3 @@ def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
         if not points or points[0].flow is not Flow.JUMP or points[0].target is None:
             return
         address = points[0].target
-
-
-def _without_callers(functions: FunctionTable, ends: list[Range]) -> FunctionTable:
-    """The functions, cut where these ranges are; the ranges are functions without a caller."""
-    order = sorted(range(len(functions)), key=functions.start.__getitem__)
-    starts = [functions.start[function] for function in order]
-    cut: dict[int, list[Range]] = {}
-    for start, end in ends:
-        at = bisect_right(starts, start) - 1
-        while at < len(order) and (at < 0 or starts[at] < end):
-            if at >= 0 and starts[at] + functions.size[order[at]] > start:
-                cut.setdefault(order[at], []).append((start, end))
-            at += 1
-    out = functions.select(function for function in range(len(functions)) if function not in cut)
-    out.kinds, out.rules = list(out.kinds), list(out.rules)
-    for function, ranges in cut.items():
-        _append_rest(out, functions, function, ranges)
-    if Kind() not in out.kinds:
-        out.kinds.append(Kind())
-    if OUTERMOST not in out.rules:
-        out.rules.append(OUTERMOST)
-    rows = [(0, out.rules.index(OUTERMOST))]
-    for start, end in ends:
-        out.append(start, end - start, out.kinds.index(Kind()), rows)
-    return out
-
-
-def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[Range]) -> None:
-    """Append what is left of a function outside the ranges, with the rules that hold there."""
-    start, end = functions.start[function], functions.start[function] + functions.size[function]
-    if functions.kinds[functions.kind[function]].mask:
-        return
-    rows = list(functions.numbered_rows(function))
-    here = start
-    for low, high in [*sorted(ranges), (end, end)]:
-        if here < low:
-            inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
-            before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)
-            out.append(here, low - here, functions.kind[function], inside[before:])
-        here = max(here, min(high, end))

@@ -22,10 +22,11 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
-from sframegen.profile.tables.go_ends import go_code_of, with_go_ends
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
+from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
 from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.tables.thread_creators import creating_code_of, with_creators
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes
@@ -144,7 +145,8 @@ class _Keeper:
         self.build_id = build_id_of(elf) if cache else None
         self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
-        self.about += installing_code_of(elf, abi_of(elf)) + go_code_of(elf, abi_of(elf)) if cache else b""
+        makers = (installing_code_of, creating_code_of, ending_code_of) if cache else ()
+        self.about += b"".join(code_of(elf, abi_of(elf)) for code_of in makers)
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""
@@ -163,9 +165,10 @@ class _Keeper:
         """The functions as the code itself corrects and completes them; None if there are none."""
         if len(functions):
             functions = with_first_code(without_installations(functions, self.elf, abi), self.elf, abi)
+            functions = with_creators(functions, self.elf, abi)
         if self.proves:
             functions, self.proof = with_proven_code(functions, self.elf, abi)
-        functions = with_go_ends(functions, self.elf, abi)
+        functions = with_stack_ends(functions, self.elf, abi)
         return table_of(functions) if len(functions) else None
 
     def store(self, name: str, table: DecodedTable) -> None:

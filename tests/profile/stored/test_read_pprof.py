@@ -48,11 +48,13 @@ def test_what_was_written_is_read() -> None:
     profile.lost["the ring buffer was full"] = 3
     profile.notes.append("a file is damaged")
     profile.build_ids["/usr/lib/libwork.so"] = "0011"
+    profile.programs.add("/usr/bin/program")
     again = read(written(profile))
     assert stacks_of(again) == stacks_of(profile)
     assert (again.event, again.backend, again.frequency, again.seconds) == ("cpu-clock", "bpf", 99, 2.0)
     assert (again.lost, again.notes, again.build_ids) == (profile.lost, profile.notes, profile.build_ids)
     assert again.started == profile.started
+    assert again.programs == {"/usr/bin/program"}
     assert counts_of_groups(again) == counts_of_groups(profile)
 
 

@@ -48,6 +48,8 @@ class _Profile:
         self._named = named
         self._strings: TableNumbers[str] = TableNumbers("")
         self._mappings: TableNumbers[str] = TableNumbers(start=1)
+        if program := named.main_program:
+            self._mappings.of(program)  # pprof takes the first mapping for the program, and calls the profile so
         self._functions: TableNumbers[_Function] = TableNumbers(start=1)
         self._with_lines = {site.path for site in named.places.sites if site.line}
         self._with_inlined = {site.path for site in named.places.sites if site.inlined}

@@ -197,6 +197,18 @@ def test_pprof(tmp_path: Path) -> None:
     assert "object" in by_object[6]
 
 
+def test_the_first_mapping_of_pprof_is_the_program(tmp_path: Path) -> None:
+    programs = ("/usr/bin/other", "/usr/bin/program")
+    stacks = [
+        stack_of([NamedFrame("main", "", path, 1, FrameKind.USER)], count) for path, count in zip(programs, (20, 21), strict=True)
+    ]
+    profile = named(*EXAMPLE, *stacks)
+    profile.programs |= {*programs}
+    read = fields(gzip.decompress(written(profile, ".pb.gz", tmp_path)), "profile")
+    assert read[6][read[3][0][5][0]] == "/usr/bin/program"
+    assert read[3][0][1] == [1]
+
+
 def test_numbers_of_protocol_buffers() -> None:
     assert [varint(number) for number in (0, 127, 128, 300)] == [b"\0", b"\x7f", b"\x80\1", b"\xac\2"]
     assert varint(-1) == b"\xff" * 9 + b"\1"

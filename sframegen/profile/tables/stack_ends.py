@@ -1,0 +1,104 @@
+"""Where stacks end, found in the bytes of runtimes and C libraries, with symbols or without, whatever their CFI says.
+
+A new thread begins in the code after the system call that made it, a coroutine in the code that glibc's makecontext has pushed.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.format.model import OUTERMOST, Kind
+from sframegen.profile.tables.go_ends import go_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi.columns import Bytes
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
+
+MAX_MATCHES = 16  # of one expression in a file: a library has one
+
+
+def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """The functions, with no caller where stacks end. Those of files without such code are returned as they are."""
+    ends = _ends(elf, abi)
+    if not ends:
+        return functions
+    borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
+    # A walk asks for the byte before the address that a coroutine returns to. If another function ends with it, that one keeps it.
+    return _without_callers(functions, [(start + (start + 1 in borders), end) for start, end in ends])
+
+
+def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
+    """Return all that decides what is changed, except the functions."""
+    ends = _ends(elf, abi)
+    return repr(ends).encode() if ends else b""
+
+
+def _ends(elf: ElfFile, abi: Abi) -> list[Range]:
+    return [*go_ends(elf, abi), *_library_ends(elf, abi)]
+
+
+def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
+    form = MACHINES[abi.machine]
+    for start, end in elf.executable_ranges():
+        try:
+            code = elf.at(start, end - start)
+        except FormatError:  # the file is cut off there
+            continue
+        for match in _matches(form.new_thread, code):
+            yield start + match.start(1), start + match.end(1)
+        for match in _matches(form.coroutine, code):
+            yield start + max(0, match.start() - 1), start + match.end()
+
+
+def _matches(expression: bytes, code: Bytes) -> Iterator[re.Match[bytes]]:
+    return islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES if expression else 0)
+
+
+def _without_callers(functions: FunctionTable, ends: list[Range]) -> FunctionTable:
+    """The functions, cut where these ranges are; the ranges are functions without a caller."""
+    order = sorted(range(len(functions)), key=functions.start.__getitem__)
+    starts = [functions.start[function] for function in order]
+    cut: dict[int, list[Range]] = {}
+    for start, end in ends:
+        at = bisect_right(starts, start) - 1
+        while at < len(order) and (at < 0 or starts[at] < end):
+            if at >= 0 and starts[at] + functions.size[order[at]] > start:
+                cut.setdefault(order[at], []).append((start, end))
+            at += 1
+    out = functions.select(function for function in range(len(functions)) if function not in cut)
+    out.kinds, out.rules = list(out.kinds), list(out.rules)
+    for function, ranges in cut.items():
+        _append_rest(out, functions, function, ranges)
+    if Kind() not in out.kinds:
+        out.kinds.append(Kind())
+    if OUTERMOST not in out.rules:
+        out.rules.append(OUTERMOST)
+    rows = [(0, out.rules.index(OUTERMOST))]
+    for start, end in ends:
+        out.append(start, end - start, out.kinds.index(Kind()), rows)
+    return out
+
+
+def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[Range]) -> None:
+    """Append what is left of a function outside the ranges, with the rules that hold there."""
+    start, end = functions.start[function], functions.start[function] + functions.size[function]
+    if functions.kinds[functions.kind[function]].mask:
+        return
+    rows = list(functions.numbered_rows(function))
+    here = start
+    for low, high in [*sorted(ranges), (end, end)]:
+        if here < low:
+            inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
+            before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)
+            out.append(here, low - here, functions.kind[function], inside[before:])
+        here = max(here, min(high, end))

@@ -1,0 +1,106 @@
+"""Stacks end where a C library's bytes begin a thread or take a coroutine back, whatever the call frame information says."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import EM_AARCH64
+from sframegen.elf.symbols import functions_of
+from sframegen.profile.tables.make_table import make_table
+from sframegen.stack.walking.step import RuleFlag
+from tests.support.decoded_tables import find_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sframegen.elf.file import ElfFile
+    from tests.support.peers import Compiler
+
+x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+
+# What musl's clone does, with names for the places.
+THREAD = r"""
+__asm__(".text\n.globl before\n.type before, @function\nbefore: mov $56, %al\n"
+        " mov %rcx, (%rsi)\n syscall\n test %eax, %eax\n jne 1f\n"
+        ".globl child\n.type child, @function\nchild: xor %ebp, %ebp\n pop %rdi\n call *%r9\n mov %eax, %edi\n xor %eax, %eax\n"
+        " mov $60, %al\n syscall\n hlt\n.globl parent\n.type parent, @function\nparent: 1: ret\n");
+int main(void) { return 0; }
+"""
+# What glibc's __start_context does; its call frame information has a caller there.
+COROUTINE = r"""
+__asm__(".text\n.balign 32\n.globl other\n.type other, @function\nother: .cfi_startproc\n PADDED\n ret\n.cfi_endproc\n.balign 16\n"
+        ".globl begin\n.type begin, @function\nbegin: .cfi_startproc\n mov %rbx, %rsp\n mov (%rsp), %rdi\n"
+        " test %rdi, %rdi\n je 1f\n call other\n mov %rax, %rdi\n 1: call other\n hlt\n.cfi_endproc\n.size begin, .-begin\n");
+int main(void) { return 0; }
+"""
+# What glibc's clone3 does: its call frame information ends before the system call.
+CREATOR = r"""
+__asm__(".text\n.globl maker\n.type maker, @function\nmaker: .cfi_startproc\n mov $435, %eax\n.cfi_endproc\n.globl call\n"
+        ".type call, @function\ncall: syscall\n test %rax, %rax\n jl 2f\n je 1f\n RETURN\n"
+        ".globl child\n.type child, @function\nchild: 1: .cfi_startproc\n.cfi_undefined rip\n hlt\n.cfi_endproc\n2: hlt\n");
+int main(void) { return 0; }
+"""
+AARCH64_CLONE = "010000d4 400000b4 c0035fd6 1d0080d2 e103c1a8 20003fd6 a80b80d2 010000d4"
+
+
+def opened(source: str, compile_c: Compiler) -> tuple[Callable[[int], bool | None], dict[str, int]]:
+    """(whether an address has no caller, None without a rule; the addresses of functions)."""
+    elf: ElfFile = open_elf(compile_c(source, "-O1"))
+    table = make_table(elf).table
+    assert table is not None
+
+    def ends(address: int) -> bool | None:
+        rule = find_rule(table, address)
+        return None if rule is None else bool(rule[-1] & RuleFlag.OUTERMOST)
+
+    return ends, {symbol.name: symbol.address for symbol in functions_of(elf)}
+
+
+@x86_64
+def test_a_thread_of_musl_has_no_caller(compile_c: Compiler) -> None:
+    ends, at = opened(THREAD, compile_c)
+    assert [ends(address) for address in range(at["child"], at["parent"])] == [True] * (at["parent"] - at["child"])
+    assert not ends(at["child"] - 1)  # there it may be the one that made the thread
+    assert not ends(at["parent"])
+
+
+@x86_64
+@pytest.mark.parametrize("instruction", ["nop", ".skip 15, 0x90"])  # 15 bytes and `ret`: without padding after it
+def test_a_coroutine_of_glibc_has_no_caller(compile_c: Compiler, instruction: str) -> None:
+    ends, at = opened(COROUTINE.replace("PADDED", instruction), compile_c)
+    assert ends(at["begin"])
+    assert ends(at["begin"] + 20)
+    assert ends(at["begin"] - 1) is (instruction == "nop")  # where walks look; but no other function's last byte
+    assert ends(at["other"]) is False
+
+
+@x86_64
+@pytest.mark.parametrize(("was", "now"), [("xor %ebp, %ebp", "xor %ebx, %ebx"), ("hlt", "nop")])
+def test_code_that_differs_is_no_end(compile_c: Compiler, was: str, now: str) -> None:
+    ends, at = opened(THREAD.replace(was, now), compile_c)
+    assert not ends(at["child"])
+
+
+@x86_64
+@pytest.mark.parametrize("ending", ["ret", "nop"])
+def test_the_maker_of_a_thread_has_its_caller(compile_c: Compiler, ending: str) -> None:
+    ends, at = opened(CREATOR.replace("RETURN", ending), compile_c)
+    after = [ends(address) for address in range(at["call"], at["child"])]
+    assert set(after) == {False if ending == "ret" else None}
+    assert ends(at["maker"]) is False
+    assert ends(at["child"]) is True
+
+
+def test_threads_of_aarch64() -> None:
+    code = bytes.fromhex(AARCH64_CLONE)
+    form = MACHINES[EM_AARCH64].new_thread
+    match = re.fullmatch(form, code, re.DOTALL)
+    assert match
+    assert match.span(1) == (12, 32)
+    assert re.fullmatch(form, code[:12] + code[16:], re.DOTALL)  # musl before 1.2.5 leaves x29
