@@ -92,7 +92,7 @@ def test_debsums(root: Path) -> None:
     needs("debsums")
 
     def differing() -> list[str]:
-        command = ["debsums", "--root", root, "--silent"]
+        command = ["debsums", "--root", str(root), "--silent"]
         return subprocess.run(
             command, check=False, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
         ).stderr.splitlines()
@@ -166,7 +166,7 @@ def test_one_file_system(root: Path, tmp_path: Path) -> None:
                 os._exit(77)
 
     def run(*options: str) -> str | None:
-        command = [sys.executable, "-P", "-m", "sframegen", "add-tree", "--dry-run", *options, root]
+        command = [sys.executable, "-P", "-m", "sframegen", "add-tree", "--dry-run", *options, str(root)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=mount)
         return None if done.returncode == 77 else done.stdout
 

@@ -134,8 +134,9 @@ def each_file(
                     yield names, _refused(run, names[0], outcome, tree, how)
                     continue
                 result, changed = outcome
-                for name in names if changed is not None else ():
-                    sums[name.root][name.path] = changed
+                if changed is not None:
+                    for name in names:
+                        sums[name.root][name.path] = changed
                 yield names, result
         finally:
             for root, of_files in sums.items():
