@@ -59,7 +59,7 @@ def add_layer(
     """
     own = OwnLayers(original_image(config, "the configuration"))
     for number, layer in enumerate(layers):
-        apply_layer(one, files, layer, number, tree, own)
+        apply_layer(one, files, layer, number, tree, own.see)
     wanted: dict[int, dict[Inode, list[str]]] = {}
     for inode, paths in tree.elf_files().items():
         if inode.entry is not None and not force and (checksum := checksum_of(paths, tree, attributes_of(inode.entry))):

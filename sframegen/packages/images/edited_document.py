@@ -23,7 +23,7 @@ _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class Member(NamedTuple):
+class TextMember(NamedTuple):
     """A member of an object or an element of a list, and where it is in the text."""
 
     key: str | int
@@ -114,7 +114,7 @@ class EditedDocument:
         candidates = ((self.before(number), digest) for number, digest in enumerate(notes))
         return next((data for data, digest in candidates if digest_like(digest, data) == digest), None)
 
-    def _found(self, place: Place) -> Member:
+    def _found(self, place: Place) -> TextMember:
         start = self._start(place[:-1])
         return next(member for member in _members(self._text, start) if member.key == place[-1])
 
@@ -137,9 +137,9 @@ def _after_space(text: str, at: int) -> int:
     return found.end()
 
 
-def _members(text: str, at: int) -> list[Member]:
+def _members(text: str, at: int) -> list[TextMember]:
     """What the object or list that begins there has. The text is sound JSON."""
-    is_object, found = text[at] == "{", list[Member]()
+    is_object, found = text[at] == "{", list[TextMember]()
     at = _after_space(text, at + 1)
     while text[at] not in "}]":
         start, key = at, len(found)
@@ -147,7 +147,7 @@ def _members(text: str, at: int) -> list[Member]:
             key, at = _DECODER.raw_decode(text, at)
             at = _after_space(text, _after_space(text, at) + 1)
         _, end = _DECODER.raw_decode(text, at)
-        found.append(Member(key, start, at, end))
+        found.append(TextMember(key, start, at, end))
         at = _after_space(text, end)
         if text[at] == ",":
             at = _after_space(text, at + 1)

@@ -14,8 +14,8 @@ from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_o
 from sframegen.packages.images.docker_manifest import MANIFEST, REPOSITORIES, rewrite_manifest
 from sframegen.packages.images.documents import shown_value
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
-from sframegen.packages.images.references import unreferenced
 from sframegen.packages.images.root_tree import Link
+from sframegen.packages.images.unreferenced import unreferenced
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import CHUNK, Pass, Timed, file_size, part_of, pieces
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries

@@ -17,14 +17,15 @@ from sframegen.packages.passing import CHUNK, HashedStream, Timed, pieces, skip
 from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, write_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sframegen.packages.images.documents import ImageFiles
-    from sframegen.packages.images.own_layers import OwnLayers
     from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Content, Pass, Readable
     from sframegen.packages.tar_entries import TarEntry
+
+    See = Callable[[TarEntry, int, RootTree], object]  # an entry, the number of its layer, the tree without it
 
 # Made again from the path, or of the old contents.
 NOT_KEPT = {"path", "linkpath", "hdrcharset", *(f"{start}{name}" for start in ATTRIBUTES for name in OF_CONTENT)}
@@ -70,8 +71,8 @@ class VerifiedStream(HashedStream):
             raise FormatError(f"{name}: its {what} have another digest")
 
 
-def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: RootTree, own: OwnLayers) -> None:
-    """Apply the layer of this number to the tree; `own` sees each entry before. Raises FormatError."""
+def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: RootTree, see: See) -> None:
+    """Apply the layer of this number to the tree; `see` is called with each entry before. Raises FormatError."""
     with layer.opened(files) as stream:
         is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
         for at, entry in enumerate(entries(stream)):
@@ -80,7 +81,7 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
             is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
             beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), path))
             kept = entry if is_alone else entry._replace(header=b"")
-            own.see(entry, number, tree)
+            see(entry, number, tree)
             tree.apply(kept, number, at, is_elf=entry.is_whole and is_linked(beginning))
             skip(stream, entry.stored + -entry.stored % BLOCK - len(beginning), path)
 

@@ -16,8 +16,8 @@ from linker.files.rights import Rights, Source
 from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
-from sframegen.packages.images.references import unreferenced
 from sframegen.packages.images.root_tree import Link
+from sframegen.packages.images.unreferenced import unreferenced
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass
 

@@ -20,7 +20,7 @@ DOCUMENTS = {64: ("blobs/sha256/{}", "{}.json", "{}/json"), 128: ("blobs/sha512/
 
 
 def unreferenced(files: ImageFiles, changes: Changes, roots: Iterable[str]) -> set[str]:
-    """Of the files that the changes do not need, those that no document that is left names. `roots`: where documents begin."""
+    """Return the unneeded files that no remaining document names. `roots`: the documents that lead to all others."""
     if not changes.unneeded:
         return set()
     waiting = [name for name in roots if name in files]
