@@ -25,22 +25,26 @@ class Objects(NamedTuple):
     data: memoryview
     members: dict[int, ElfFile]
 
+    @property
+    def is_archive(self) -> bool:
+        return is_archive(self.data)
+
     def copy(self, out: BinaryIO) -> None:
         """Write the file unchanged to an empty file."""
-        if is_archive(self.data):
+        if self.is_archive:
             out.write(self.data)
         else:
             copy_file(self.members[0], out)
 
     def size_with(self, sizes: Mapping[int, int]) -> int:
         """Size of the file if some objects have these sizes."""
-        if not is_archive(self.data):
+        if not self.is_archive:
             return sizes.get(0, len(self.data))
         return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
 
     def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
         """Write the file to an empty one, some of its objects with these functions."""
-        if not is_archive(self.data):
+        if not self.is_archive:
             changed[0](out)
             return
         contents = {}

@@ -185,6 +185,9 @@ def remove(
     the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
     sections, with their relocations.
 
+    In a package, each file is restored. The package is packed again, and its bytes may differ. An image loses the layers that
+    `add_section` added, and has the digest that it had.
+
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
     - `dry_run`: write nothing; the result has the plan.
@@ -215,7 +218,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     original = original_of(elf)
     if original is not None:
         has_one, size = bool(extents(original.elf)), len(original.elf.data)
-        removal = replace(removal, restored=True, still_has_one=has_one, size=size)
+        removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
         result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
@@ -239,7 +242,9 @@ def _of_package(file: str, done: PassedPackage[SectionRemoval]) -> SectionRemova
         file,
         output=done.written.output,
         section_bytes=sum(part.section_bytes for part in had),
-        restored=bool(had) and all(part.restored for part in had),
+        restored=(restored := bool(had) and all(part.restored for part in had)),
+        identical=restored and bool(done.written.output) and not done.passed.differs,
+        differs=done.passed.differs if restored else "",
         still_has_one=any(part.still_has_one for part in had),
         size_before=done.size_before,
         size=done.size,
@@ -258,10 +263,13 @@ def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> Se
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
         return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
     restored = all(one.record for one in removals.values())
+    identical = restored and not objects.is_archive
     report = SectionRemoval(
         str(target.path),
         section_bytes=sum(one.section_bytes for one in removals.values()),
         restored=restored,
+        identical=identical,
+        differs="its symbol index was made again" if restored and not identical else "",
         still_has_one=any(one.still_has_one for one in removals.values()),
         size_before=before,
         size=objects.size_with({at: one.size for at, one in removals.items()}),

@@ -16,12 +16,14 @@ class SectionRemoval:
     file: str  #: as given
     output: str = ""  #: the path written, "" if none
     section_bytes: int = 0  #: of the removed section; 0 if there was none
-    restored: bool = False  #: the file is the input of `add_section`, byte for byte
+    restored: bool = False  #: the contents are those of the input of `add_section`: the file's, or of all files in a package
+    identical: bool = False  #: proven: the whole file is that input, byte for byte; an image has the digest that it had
     still_has_one: bool = False  #: the input of `add_section` had a section, which is there again
     size_before: int = 0  #: of the file
     size: int = 0  #: of the file now
     plan: Plan | None = None  #: what changes in the file; None if it is restored
     note: str = ""  #: why the file is unchanged, if it has a section
+    differs: str = ""  #: why the file may differ from the input of `add_section`, although its contents are restored
     warnings: tuple[str, ...] = ()  #: a line each
     faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
 
@@ -31,7 +33,12 @@ class SectionRemoval:
         if self.note:
             return f"{file}: nothing to remove: {self.note}"
         if self.restored:
-            line = f"{file}: as it was before add-section; {self.size_before:,} -> {self.size:,} bytes"
+            what = (
+                "as it was before add-section"
+                if self.identical
+                else ", ".join(filter(None, ("contents as before add-section", self.differs)))
+            )
+            line = f"{file}: {what}; {self.size_before:,} -> {self.size:,} bytes"
             return f"{line}; it had an SFrame section then" if self.still_has_one else line
         if self.plan is None:
             return f"{file}: no SFrame section: nothing to remove"

@@ -36,7 +36,8 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
     section and its headers are removed. A FILE without a section is left unchanged; with -o or --output-dir it is copied. FILE
-    may also be an object, an archive or a package.
+    may also be an object, an archive, an image or a package. In a package, each file is restored, and the package is packed again:
+    its bytes may differ. An image has the digest that it had.
     """
     run = Run()
     for removal in changes(run, files, api.remove, keywords, how):

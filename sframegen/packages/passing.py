@@ -36,6 +36,9 @@ MAX_UNPACKED_BYTES = 256 << 30
 MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
 
 
+PACKED_AGAIN = "packed again: not proven to be the same bytes"
+
+
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
@@ -70,6 +73,7 @@ class Passed(NamedTuple):
     seconds_writing: float  #: packing
     warnings: tuple[str, ...] = ()  #: a line each
     signed: str = ""  #: what would no longer hold in a changed package: its signatures; "" if it has none
+    differs: str = PACKED_AGAIN  #: why the new one may differ from one of equal contents that was; "" for an image with its digest
 
 
 class Content(NamedTuple):

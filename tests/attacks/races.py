@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -241,6 +242,27 @@ def blobs(scene: Scene) -> tuple[Path, Path]:
     return scene.tree / "image/blobs/sha256", link_to(scene, "z", scene.victim.parent)
 
 
+def dpkg_lists(scene: Scene) -> tuple[Path, Path]:
+    """dpkg's directory of lists below a tree, and a link to one of root's with a list of the same name and the same checksum."""
+    path = scene.give("x")
+    line = f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  x\n"
+    info = scene.tree / "var/lib/dpkg/info"
+    info.mkdir(parents=True)
+    for directory in (info, scene.victim.parent):
+        (directory / "it.md5sums").write_text(line)
+    for one in (scene.tree / "var").rglob("*"):
+        os.chown(one, NOBODY, NOBODY)
+    return info, link_to(scene, "z", scene.victim.parent)
+
+
+def checksums_and_back(scene: Scene, is_odd: bool) -> None:
+    command(*(("remove-tree",) if is_odd else ("add-tree",)), "--update-checksums", "--fatal", "-j1", "TREE")(scene, is_odd)
+
+
+def layout_and_back(scene: Scene, is_odd: bool) -> None:
+    command(*(("remove", "--no-verify", "-q") if is_odd else ADD), "TREE/image")(scene, is_odd)
+
+
 ADD = ("add-section", "--no-verify", "--replace", "-q")
 RACES = {
     "content planted: add-tree, remove-tree": Race(one_file, tree_and_back),
@@ -259,6 +281,8 @@ RACES = {
         a_directory, command("add-section", "-q", "--detached", "TREE/d", "OUT/../program"), copies=True
     ),
     "blobs: add-section of a layout": Race(with_layout(blobs), command(*ADD, "TREE/image"), copies=True, cost=2),
+    "blobs: remove of a layout": Race(with_layout(blobs), layout_and_back, copies=True, cost=2),
+    "dpkg's lists: add-tree, remove-tree --update-checksums": Race(dpkg_lists, checksums_and_back, cost=4),
     "a directory: merge -o": Race(a_directory, merged, copies=True, cost=10),
     "a file: link": Race(one_file, linked, copies=True, cost=50),
     "a directory: link --install": Race(a_directory, command("link", "--install", "TREE/d", "--", "gcc"), copies=True),
@@ -296,7 +320,11 @@ FLEET_RACES = {
 # Each command of the command line: the races that it is in, or why there is none.
 COMMANDS: dict[str, tuple[str, ...] | str] = {
     "add-section": tuple(name for name in RACES if ": add-section" in name),
-    "add-tree": ("content planted: add-tree, remove-tree", "a directory: add-tree"),
+    "add-tree": (
+        "content planted: add-tree, remove-tree",
+        "a directory: add-tree",
+        "dpkg's lists: add-tree, remove-tree --update-checksums",
+    ),
     "check": ("a FIFO: check",),
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
@@ -312,8 +340,13 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "profile-diff": ("a directory: profile-diff -o",),
     "profile-report": ("a directory: profile-report -o",),
     "register": ("a FIFO: register",),
-    "remove": ("ownership lost: add-section in place", "a directory: add-section in place", "a FIFO: add-section in place"),
-    "remove-tree": ("content planted: add-tree, remove-tree",),
+    "remove": (
+        "ownership lost: add-section in place",
+        "a directory: add-section in place",
+        "a FIFO: add-section in place",
+        "blobs: remove of a layout",
+    ),
+    "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
     "stack": ("a directory: stack -o",),
 }
 ALL = RACES | FLEET_RACES

@@ -370,8 +370,8 @@ def test_what_may_not_be_read_or_written(root: Path) -> None:
 def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tree_files.find
 
-    def find(*arguments: Any) -> Any:
-        result = found(*arguments)
+    def find(*arguments: Any, **options: Any) -> Any:
+        result = found(*arguments, **options)
         (root / "usr/bin/tree").unlink()
         return result
 
@@ -389,8 +389,8 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
     shutil.copytree(root / "usr/bin", outside)
     before = (outside / "tree").read_bytes()
 
-    def find(*arguments: Any) -> Any:
-        result = found(*arguments)
+    def find(*arguments: Any, **options: Any) -> Any:
+        result = found(*arguments, **options)
         (root / swapped).rename(tmp_path / "away")
         (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
         return result

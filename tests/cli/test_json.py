@@ -247,7 +247,9 @@ def test_profile(tmp_path: Path) -> None:
 def test_check_goes_on_behind_what_it_cannot_read(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_section(file)
     shut = OSError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(each_file, "find", lambda *_: Found([[Name(str(tmp_path), "file")]], [(Name(str(tmp_path), "shut"), shut)]))
+    monkeypatch.setattr(
+        each_file, "find", lambda *_: Found([[Name(str(tmp_path), "file")]], [(Name(str(tmp_path), "shut"), shut)], {})
+    )
     too_long = str(tmp_path / ("n" * 300))
     done = CliRunner().invoke(cli, ["check", "--json", too_long, str(tmp_path), str(file)])
     found = {one["file"]: one.get("error") for one in json.loads(done.stdout)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -16,9 +16,11 @@ from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
+from sframegen.cli.trees.dpkg_checksums import Administration, FileSums, sum_after, sums_before
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
+from sframegen.elf.text import count_of
 from sframegen.program.turn import FaultError
 
 if TYPE_CHECKING:
@@ -36,11 +38,13 @@ MAX_LIST = 16 << 20  # characters
 
 
 class Tree(NamedTuple):
-    """Which files of its trees a command leaves out, and whether a refused one is a finding."""
+    """Which files of its trees a command leaves out, whether a refused one is a finding, and what else is renewed."""
 
     globs: tuple[str, ...]
     lists: tuple[str, ...]  # files with more of them
     fatal: bool
+    one_file_system: bool
+    update_checksums: bool
 
     def exclusions(self) -> Exclusions:
         """Raises UsageError if it is not a pattern."""
@@ -63,6 +67,12 @@ BEFORE = (
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
         help="Read GLOBs from this file, one per line. May be given again.",
+    ),
+    part_of_tree("--one-file-system", is_flag=True, help="Leave out what is mounted below a ROOT."),
+    part_of_tree(
+        "--update-checksums",
+        is_flag=True,
+        help="Also renew dpkg's checksums of the changed files (var/lib/dpkg/info/*.md5sums), which debsums compares.",
     ),
 )
 AFTER = (
@@ -99,18 +109,62 @@ def each_file(
     left_out = tree.exclusions()
     verify = not keywords["dry_run"] and keywords["verify"]
     with Trees(roots) as trees:
-        found = find(trees, left_out)
+        found = find(trees, left_out, one_file_system=tree.one_file_system)
         names_of = {names[0].full: names for names in found.files}
+        is_summed = tree.update_checksums and not keywords["dry_run"]
 
-        def work_on(path: str) -> T:
+        def work_on(path: str) -> tuple[T, FileSums | None]:
             with ExitStack() as held:
                 file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
-                return work(file, hard_links)
+                before = sums_before(file) if is_summed else None
+                try:
+                    result = work(file, hard_links)
+                finally:
+                    for location in (file, *hard_links):
+                        _keep_times(location, found.times)
+                return result, None if before is None else FileSums(before, sum_after(file))
 
-        done = all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True)
-        unreadable = (([name], error) for name, error in found.unreadable)
-        for names, outcome in chain(unreadable, ((names_of[path], outcome) for path, outcome in done)):
-            yield names, _refused(run, names[0], outcome, tree, how) if isinstance(outcome, Exception) else outcome
+        for name, error in found.unreadable:
+            yield [name], _refused(run, name, error, tree, how)
+        sums: dict[str, dict[str, FileSums]] = {root: {} for root in trees.roots if is_summed}
+        try:
+            for path, outcome in all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True):
+                names = names_of[path]
+                if isinstance(outcome, Exception):
+                    yield names, _refused(run, names[0], outcome, tree, how)
+                    continue
+                result, changed = outcome
+                if changed is not None:
+                    for name in names:
+                        sums[name.root][name.path] = changed
+                yield names, result
+        finally:
+            for root, of_files in sums.items():
+                _renew(run, Administration(trees.roots[root], root), of_files, tree, how)
+
+
+def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
+    """Give the directory of a file the times that it had before files in it were replaced, if this user may."""
+    descriptor = location.open_directory()
+    try:
+        status = os.fstat(descriptor)
+        before = times.get((status.st_dev, status.st_ino))
+        if before is not None and before[1] != status.st_mtime_ns:
+            with suppress(PermissionError):
+                os.utime(descriptor, ns=before)
+    finally:
+        os.close(descriptor)
+
+
+def _renew(run: Run, administration: Administration, sums: dict[str, FileSums], tree: Tree, how: How) -> None:
+    counts = []
+    for name, outcome in administration.renew(sums):
+        if isinstance(outcome, Exception):
+            _refused(run, name, outcome, tree, how)
+        else:
+            counts.append(outcome)
+    if counts and not how.quiet:
+        note(f"{count_of(sum(counts), 'checksum')} renewed in {count_of(len(counts), 'list')} of dpkg")
 
 
 def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Refused:

@@ -40,6 +40,7 @@ class Name(NamedTuple):
 class Found(NamedTuple):
     files: list[list[Name]]  # the names of each, sorted, as are the files by the first
     unreadable: list[tuple[Name, Exception]]  # files and directories
+    times: dict[tuple[int, int], tuple[int, int]]  # of the directories that have them, by device and inode: access, modification
 
 
 class Exclusions:
@@ -103,13 +104,18 @@ class Trees(ExitStack):
             return location.open_directory()
 
 
-def find(trees: Trees, exclusions: Exclusions) -> Found:
-    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. A file with an excluded name is left out."""
+def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False) -> Found:
+    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. A file with an excluded name is left out.
+
+    `one_file_system`: what is mounted below a root is left out, too.
+    """
     names: dict[tuple[int, int], list[Name]] = {}
     left_out: set[tuple[int, int]] = set()
     unreadable: list[tuple[Name, Exception]] = []
     seen: set[tuple[int, int, str]] = set()  # one directory may be below another
-    for name, excluded, directory in _regular_files(trees, exclusions, unreadable):
+    times: dict[tuple[int, int], tuple[int, int]] = {}
+    devices = {root: os.fstat(descriptor).st_dev for root, descriptor in trees.roots.items()} if one_file_system else {}
+    for name, excluded, directory in _regular_files(trees, exclusions, unreadable, devices):
         try:
             above = os.fstat(directory)
             place = above.st_dev, above.st_ino, os.path.basename(name.path)  # noqa: PTH119
@@ -118,28 +124,37 @@ def find(trees: Trees, exclusions: Exclusions) -> Found:
             seen.add(place)
             status = os.lstat(place[2], dir_fd=directory)
             key = status.st_dev, status.st_ino
+            if status.st_dev != devices.get(name.root, status.st_dev):
+                continue
             if excluded and status.st_nlink > 1:
                 left_out.add(key)
             elif not excluded and is_linked(beginning_of(place[2], name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
                 names.setdefault(key, []).append(name)
+                times[place[:2]] = above.st_atime_ns, above.st_mtime_ns
         except (FormatError, OSError) as error:
             if not excluded:
                 unreadable.append((name, error))
     order = {root: number for number, root in enumerate(trees.roots)}
     files = [sorted(found, key=lambda name: (order[name.root], name.path)) for key, found in names.items() if key not in left_out]
-    return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable)
+    return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable, times)
 
 
 def _regular_files(
-    trees: Trees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]]
+    trees: Trees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]], devices: dict[str, int]
 ) -> Iterator[tuple[Name, bool, int]]:
-    """Each with whether it is left out, and its directory, open. Deep trees cost memory, no recursion."""
+    """Each with whether it is left out, and its directory, open. Deep trees cost memory, no recursion.
+
+    `devices`: of each root of which other file systems are left out.
+    """
     waiting = [(Name(root, ""), False) for root in reversed(trees.roots)]
     while waiting:
         directory, out = waiting.pop()
         try:
             descriptor = trees.open_directory(directory)
             try:
+                device = os.fstat(descriptor).st_dev
+                if device != devices.get(directory.root, device):
+                    continue
                 with os.scandir(descriptor) as entries:
                     for entry in entries:
                         name = Name(directory.root, os.path.join(directory.path, entry.name))  # noqa: PTH118

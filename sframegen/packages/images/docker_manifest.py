@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cfi.errors import FormatError
-from sframegen.packages.images.added_layer import diff_ids
+from sframegen.packages.images.added_layer import NewImage, diff_ids
 from sframegen.packages.images.documents import dumped, parsed, parsed_value, read_document, shown_value
 from sframegen.packages.images.layers import Layer
+from sframegen.packages.images.oci_index import ONE_MORE_LAYER, REWRITTEN
 from sframegen.packages.images.root_tree import Link
 
 if TYPE_CHECKING:
-    from sframegen.packages.images.added_layer import NewImage
     from sframegen.packages.images.documents import Document, ImageFiles
     from sframegen.packages.images.oci_index import Changes, Images
 
@@ -57,6 +57,12 @@ def _rewrite_entry(entry: Document, repositories: Document, images: Images, chan
     entry["Config"] = _config_file(config_file, new.config)
     changes.new[entry["Config"]] = new.config
     changes.unneeded.add(config_file)
+    if not isinstance(new, NewImage):
+        if not new.is_proven:
+            changes.differs.setdefault(REWRITTEN)
+        _drop_layers(entry, repositories, images.files, changes, layers[new.layers :])
+        return True
+    changes.differs.setdefault(ONE_MORE_LAYER)
     old = next((found for tag in tags if (found := _identifier(repositories, tag)) is not None), None)
     entry["Layers"].append(_add_layer(images.files, changes, names[-1], old, new))
     for tag in tags:
@@ -67,6 +73,26 @@ def _rewrite_entry(entry: Document, repositories: Document, images: Images, chan
     if isinstance(sources, dict) and isinstance(like := sources.get(digests[-1]), dict):
         sources[new.diff_id] = {"mediaType": like.get("mediaType"), "size": new.size, "digest": new.digest}
     return True
+
+
+def _drop_layers(entry: Document, repositories: Document, files: ImageFiles, changes: Changes, layers: list[Layer]) -> None:
+    """Take away the last layers of an image, with what `_add_layer` added for them."""
+    entry["Layers"] = entry["Layers"][: -len(layers)]
+    changes.drop(*(layer.file for layer in layers))
+    sources = entry.get("LayerSources")
+    if isinstance(sources, dict):
+        for layer in layers:
+            sources.pop(layer.diff_id, None)
+    last = IDENTIFIER.search(entry["Layers"][-1])
+    for tag in _texts(entry, "RepoTags") if entry.get("RepoTags") is not None else []:
+        top = _identifier(repositories, tag)
+        for _ in layers if top is not None else ():
+            about = parsed(read_document(files, f"{top}/json"), f"{top}/json") if f"{top}/json" in files else {}
+            changes.drop(*(f"{top}/{name}" for name in ("json", "VERSION", "layer.tar")) if about else ())
+            top = about.get("parent", last[0] if last else None)
+        if isinstance(top, str) and IDENTIFIER.fullmatch(top):
+            repository, _, version = tag.rpartition(":")
+            repositories[repository][version] = top
 
 
 def _add_layer(files: ImageFiles, changes: Changes, last: str, old: str | None, new: NewImage) -> str:

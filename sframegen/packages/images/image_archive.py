@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
-from sframegen.packages.images.docker_manifest import MANIFEST, rewrite_manifest
+from sframegen.packages.images.docker_manifest import MANIFEST, REPOSITORIES, rewrite_manifest
 from sframegen.packages.images.documents import shown_value
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
 from sframegen.packages.images.root_tree import Link
+from sframegen.packages.images.unreferenced import unreferenced
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import CHUNK, Pass, Timed, file_size, part_of, pieces
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries
@@ -52,6 +53,7 @@ def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
             OciLayout(images, changes).rewrite()
         if MANIFEST in files:
             rewrite_manifest(images, changes)
+        changes.unneeded = unreferenced(files, changes, (INDEX, MANIFEST, REPOSITORIES))
         result = passed(one, images, changes, force=force)
         if target is not None and changes.rewritten:
             with compressed(target, compression) as out:
@@ -116,7 +118,8 @@ class ArchiveFiles:
 
     def write(self, changes: Changes, target: Writable) -> None:
         """The archive with these changes: new files before the first document that is rewritten, all others in their places."""
-        led_to = {_target(part) for part in self._order if part.entry.info.issym() or part.entry.info.islnk()}
+        links = (part for part in self._order if part.entry.info.issym() or part.entry.info.islnk())
+        led_to = {_target(part) for part in links if part.path not in changes.unneeded}
         left_out = changes.unneeded - led_to | changes.new.keys()
         out, is_added = _Counting(target), False
         for part in self._order:

@@ -17,13 +17,15 @@ from sframegen.packages.passing import CHUNK, HashedStream, Timed, pieces, skip
 from sframegen.packages.tar_entries import ATTRIBUTES, BLOCK, TYPE_AT, attributes_of, entries, write_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sframegen.packages.images.documents import ImageFiles
     from sframegen.packages.images.root_tree import Inode, RootTree
     from sframegen.packages.passing import Content, Pass, Readable
     from sframegen.packages.tar_entries import TarEntry
+
+    See = Callable[[TarEntry, int, RootTree], object]  # an entry, the number of its layer, the tree without it
 
 # Made again from the path, or of the old contents.
 NOT_KEPT = {"path", "linkpath", "hdrcharset", *(f"{start}{name}" for start in ATTRIBUTES for name in OF_CONTENT)}
@@ -69,8 +71,8 @@ class VerifiedStream(HashedStream):
             raise FormatError(f"{name}: its {what} have another digest")
 
 
-def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: RootTree) -> None:
-    """Apply the layer of this number to the tree. Raises FormatError."""
+def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: RootTree, see: See) -> None:
+    """Apply the layer of this number to the tree; `see` is called with each entry before. Raises FormatError."""
     with layer.opened(files) as stream:
         is_alone = True  # its header blocks say all of it: none of an earlier entry hold for it
         for at, entry in enumerate(entries(stream)):
@@ -79,6 +81,7 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
             is_alone = is_alone and entry.header[TYPE_AT : TYPE_AT + 1] != tarfile.XGLTYPE
             beginning = b"".join(pieces(stream, min(EHDR_SIZE, entry.stored), path))
             kept = entry if is_alone else entry._replace(header=b"")
+            see(entry, number, tree)
             tree.apply(kept, number, at, is_elf=entry.is_whole and is_linked(beginning))
             skip(stream, entry.stored + -entry.stored % BLOCK - len(beginning), path)
 
@@ -96,7 +99,7 @@ def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, 
             if content is None:
                 raise FormatError(f"{path}: it was changed while it was read")
             if content.changed:
-                new.add(entry, paths, content)
+                new.add(inode, paths, content)
 
 
 class NewLayer:
@@ -106,6 +109,7 @@ class NewLayer:
         """`beginning`: of the file of the last layer, whose compression it gets."""
         self.file = file
         self.diff_id = ""
+        self.contents: dict[Inode, str] = {}  # SHA-256 of what each changed file has now
         self._pass, self._tree = one, tree
         self._compression = compression_of(beginning)
         self._hash = hashlib.sha256()
@@ -120,8 +124,12 @@ class NewLayer:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def add(self, entry: TarEntry, paths: list[str], content: Content) -> None:
+    def add(self, inode: Inode, paths: list[str], content: Content) -> None:
         """A changed file with the header that it had, and its other names."""
+        entry = inode.entry
+        assert entry is not None
+        with content.file.open("rb") as file:
+            self.contents[inode] = hashlib.file_digest(file, "sha256").hexdigest()
         own = path_of(entry) if path_of(entry) in paths else paths[0]
         self._lead_to(own)
         write_changed(_header(entry, own), content, self._write)

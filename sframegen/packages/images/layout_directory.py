@@ -17,6 +17,7 @@ from linker.files.target import Target, Written
 from sframegen.packages.images.documents import DIGEST
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
 from sframegen.packages.images.root_tree import Link
+from sframegen.packages.images.unreferenced import unreferenced
 from sframegen.packages.kinds import LAYOUT
 from sframegen.packages.passing import Pass
 
@@ -41,7 +42,8 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
     """Pass the images of an OCI layout through `visit`. `output`: a new directory, or None: in place. A location's is there, empty.
 
     In place, new blobs come first and the index last, at once: whoever reads the layout meanwhile finds the old images or the new
-    ones. Old blobs stay, as other tools leave them, too. Raises as `pass_through` in kinds.py.
+    ones. Old blobs stay, as other tools leave them, too, except those that sframegen made and nothing names any more. Raises as
+    `pass_through` in kinds.py.
     """
     shown = os.fspath(path)
     with (
@@ -53,6 +55,7 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
         changes, size = Changes(), files.total_size()
         images = Images(one, files, force=force)
         OciLayout(images, changes).rewrite()
+        changes.unneeded = unreferenced(files, changes, (INDEX,))
         result = passed(one, images, changes, force=force)
         if dry_run:
             return PassedLayout(result, Written(), size, size)
@@ -67,6 +70,8 @@ def pass_layout(path: StrPath, visit: Visit, output: StrPath | None, *, dry_run:
         for name, data in changes.new.items():
             files.add(name, data, target.source, Rights.PART)
         written = target.write(lambda file: _write(changes.rewritten[INDEX], file), lambda *_: None)
+        for name in changes.own & changes.unneeded:
+            files.remove(name)
         return PassedLayout(result, written._replace(output=shown), size, files.total_size())
 
 
@@ -87,8 +92,9 @@ class LayoutFiles:
         self._held.close()
 
     def __contains__(self, name: object) -> bool:
-        with below(self._directory, str(name), f"{self.path}/{name}") as location:
+        with suppress(FileNotFoundError), below(self._directory, str(name), f"{self.path}/{name}") as location:
             return location.status() is not None
+        return False
 
     def open(self, name: str) -> BinaryIO:
         try:
@@ -110,6 +116,10 @@ class LayoutFiles:
         """A new file, on the disk when this returns. `rights`: to the file `like`."""
         with below(self._directory, name, f"{self.path}/{name}") as location:
             write_atomically(location, lambda file: _write(data, file), source=like, rights=rights)
+
+    def remove(self, name: str) -> None:
+        with below(self._directory, name, f"{self.path}/{name}") as location:
+            location.unlink()
 
     def write_to(self, new: LayoutFiles, changes: Changes, like: Source) -> None:
         """Everything to a new directory, with these changes. Raises OSError where there is something in it."""

@@ -14,13 +14,13 @@ from sframegen.packages.images.documents import (
     blob_file,
     descriptor_of,
     descriptors,
-    dumped,
     parsed,
     pointed_to,
     read_blob,
     read_document,
     shown_value,
 )
+from sframegen.packages.images.edited_document import EditedDocument, digest_like
 from sframegen.packages.images.layers import Layer
 from sframegen.packages.images.root_tree import Link, RootTree
 from sframegen.packages.kinds import LAYOUT
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.packages.images.documents import Descriptor, Document, ImageFiles
+    from sframegen.packages.images.own_layers import OriginalImage
     from sframegen.packages.passing import Pass, Passed
 
 INDEX = "index.json"
@@ -38,6 +39,8 @@ CONFIGS = {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.c
 LAYERS = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
 ELSEWHERE = ("nondistributable", "foreign")  # in media types of layers that are not part of the image's files
 ENCRYPTED = "+encrypted"
+ONE_MORE_LAYER = "in one more layer: another tool has changed the image since"
+REWRITTEN = "in the layers that it had: another tool has written its manifest or configuration since"
 VERSIONS = ("1.0.0", "1.1.0")
 MAX_DEPTH = 8  # indexes in indexes
 MAX_MANIFESTS = 10_000
@@ -52,13 +55,20 @@ class Changes:
 
     new: dict[str, bytes | Path | Link] = field(default_factory=dict)
     rewritten: dict[str, bytes] = field(default_factory=dict)
-    unneeded: set[str] = field(default_factory=set)
+    unneeded: set[str] = field(default_factory=set)  # as far as the images are concerned that changed
+    own: set[str] = field(default_factory=set)  # of these, what sframegen made
+    differs: dict[str, None] = field(default_factory=dict)  # why a changed image is not, or not proven to be, one that it was
     signatures: list[str] = field(default_factory=list)  # what would no longer hold
 
     def add_blob(self, digest: str, data: bytes | Path) -> str:
         name = blob_file(digest)
         self.new[name] = data
         return name
+
+    def drop(self, *names: str) -> None:
+        """What sframegen made, and the original did not have."""
+        self.unneeded.update(names)
+        self.own.update(names)
 
 
 class Images:
@@ -67,9 +77,9 @@ class Images:
     def __init__(self, one: Pass, files: ImageFiles, *, force: bool) -> None:
         self._pass, self.files, self._force = one, files, force
         self.entries = 0  # files, directories and links that containers see
-        self._done: dict[tuple[bytes, tuple[str, ...]], NewImage | None] = {}
+        self._done: dict[tuple[bytes, tuple[str, ...]], NewImage | OriginalImage | None] = {}
 
-    def changed(self, config: bytes, layers: list[Layer], name: str) -> NewImage | None:
+    def changed(self, config: bytes, layers: list[Layer], name: str) -> NewImage | OriginalImage | None:
         key = hashlib.sha256(config).digest(), tuple(layer.file for layer in layers)
         if key not in self._done:
             tree = RootTree()
@@ -89,29 +99,31 @@ class OciLayout:
 
     def rewrite(self) -> None:
         """Raises FormatError and RefusedError."""
-        index = parsed(read_document(self._files, INDEX), INDEX)
+        index = EditedDocument(read_document(self._files, INDEX), INDEX)
         check_layout(self._files)
-        self._named = _leads_to_several(index)
-        if self._entries(index, INDEX, 0, ""):
-            self._changes.rewritten[INDEX] = dumped(index)
+        self._named = _leads_to_several(index.document)
+        if self._entries(index, 0, ""):
+            self._changes.rewritten[INDEX] = index.data
         replaced = {digest for digest, new in self._documents.items() if new is not None}
         changed = replaced or self._documents.keys()  # where nothing is changed, what would not hold if something were
         self._changes.signatures += dict.fromkeys(what for digest, what in self._refers if digest in changed)
 
-    def _entries(self, index: Document, where: str, depth: int, name: str) -> bool:
+    def _entries(self, index: EditedDocument, depth: int, name: str) -> bool:
         """Change what an index leads to, and the index; False if nothing changes."""
+        where = index.where
         if depth > MAX_DEPTH:
             raise FormatError(f"{where}: more than {MAX_DEPTH} indexes within one another")
-        self._note_subject(index, where)
-        found = descriptors(index, "manifests", where)
+        self._note_subject(index.document, where)
+        found = descriptors(index.document, "manifests", where)
         if len(self._documents) + len(found) > MAX_MANIFESTS:
             raise FormatError(f"{where}: more than {MAX_MANIFESTS:,} manifests")
         changed = False
         for at, descriptor in enumerate(found):
             self._note_references(descriptor)
             if (new := self._followed(descriptor, depth, name)) is not None:
-                index["manifests"][at] = {**descriptor.given, "digest": new.digest, "size": new.size}
-                index["manifests"][at].pop("data", None)
+                data = self._changes.new[new.file]
+                assert isinstance(data, bytes)
+                index.point(("manifests", at), data)
                 changed = True
         return changed
 
@@ -126,22 +138,31 @@ class OciLayout:
         if descriptor.media_type not in INDEXES | MANIFESTS:
             return None
         where = descriptor.file
-        document = parsed(read_blob(self._files, descriptor), where)
-        if descriptor.media_type in INDEXES:
-            changed = self._entries(document, where, depth + 1, name)
+        edited = EditedDocument(read_blob(self._files, descriptor), where)
+        is_index = descriptor.media_type in INDEXES
+        if is_index:
+            changed = self._entries(edited, depth + 1, name)
         else:
-            self._note_subject(document, where)
-            changed = self._manifest(document, where, name or (_name(descriptor) if self._named else ""))
+            self._note_subject(edited.document, where)
+            changed = self._manifest(edited, descriptor.digest, name or (_name(descriptor) if self._named else ""))
         if not changed:
             return None
-        data = dumped(document)
+        original = edited.original()
+        if original is None:
+            self._changes.differs.setdefault(REWRITTEN)
+            if is_index:
+                edited.note(descriptor.digest)
+        else:
+            self._changes.drop(where, *map(blob_file, edited.notes()))
+        data = original or edited.data
         new = descriptor_of(pointed_to(descriptor, data), where)
         self._changes.add_blob(new.digest, data)
         self._changes.unneeded.add(where)
         return new
 
-    def _manifest(self, manifest: Document, where: str, name: str) -> bool:
-        """Give the image its layer; False if nothing changes, or it is none."""
+    def _manifest(self, edited: EditedDocument, digest: str, name: str) -> bool:
+        """Give the image its layer, or take those away that it did not have; False if nothing changes, or it is none."""
+        manifest, where = edited.document, edited.where
         config = descriptor_of(manifest.get("config"), where)
         layers = descriptors(manifest, "layers", where)
         if config.media_type not in CONFIGS or not any(layer.media_type.startswith(LAYERS) for layer in layers):
@@ -156,11 +177,21 @@ class OciLayout:
         new = self._images.changed(given, stored, name)
         if new is None:
             return False
-        manifest["config"] = pointed_to(config, new.config)
-        manifest["layers"].append({"mediaType": layers[-1].media_type, "digest": new.digest, "size": new.size})
-        self._changes.add_blob(manifest["config"]["digest"], new.config)
+        edited.point(("config",), new.config)
+        self._changes.add_blob(digest_like(config.digest, new.config), new.config)
         self._changes.unneeded.add(config.file)
-        self._changes.add_blob(new.digest, new.layer)
+        if isinstance(new, NewImage):
+            edited.append(("layers",), {"mediaType": layers[-1].media_type, "digest": new.digest, "size": new.size})
+            self._changes.add_blob(new.digest, new.layer)
+            self._changes.differs.setdefault(ONE_MORE_LAYER)
+            edited.note(digest)
+            return True
+        if not new.is_proven:
+            self._changes.differs.setdefault(REWRITTEN)
+        for layer in layers[new.layers :]:
+            edited.pop(("layers",))
+            self._changes.drop(layer.file)
+        self._changes.drop(config.file, *map(blob_file, EditedDocument(given, config.file).notes()))
         return True
 
     def _note_subject(self, document: Document, where: str) -> None:
@@ -192,7 +223,7 @@ def passed(one: Pass, images: Images, changes: Changes, *, force: bool) -> Passe
     signed = ", ".join(changes.signatures)
     if signed and changes.rewritten and not force:
         raise RefusedError(Refusal.SIGNED, f"signed: {signed}")
-    return one.passed()._replace(entries=images.entries, signed=signed)
+    return one.passed()._replace(entries=images.entries, signed=signed, differs=next(iter(changes.differs), ""))
 
 
 def _check_layer(layer: Descriptor, where: str) -> None:

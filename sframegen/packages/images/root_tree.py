@@ -67,11 +67,14 @@ class RootTree:
 
     def __contains__(self, path: object) -> bool:
         """True if the image has a file at this path, in which no directory is a symbolic link."""
-        *parents, name = str(path).split("/")
+        return self.at(str(path)) is not None
+
+    def at(self, path: str) -> ImageDirectory | Link | Inode | None:
+        """What is at this path, in which no directory is a symbolic link."""
         here: ImageDirectory | Link | Inode | None = self.root
-        for parent in parents:
-            here = here.names.get(parent) if isinstance(here, ImageDirectory) else None
-        return isinstance(here, ImageDirectory) and name in here.names
+        for name in path.split("/"):
+            here = here.names.get(name) if isinstance(here, ImageDirectory) else None
+        return here
 
     def __len__(self) -> int:
         """The number of its files, directories and links."""

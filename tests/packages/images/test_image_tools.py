@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,10 +72,47 @@ def test_skopeo_and_umoci(tmp_path: Path, given: Path, transport: str) -> None:
     assert sframegen.add_section(image).package.changed == 0  # type: ignore[union-attr]
 
 
-def test_remove_gives_the_files_that_were(tmp_path: Path, given: Path) -> None:
-    image = tmp_path / "layout"
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_remove_gives_the_digests_that_were(tmp_path: Path, given: Path, transport: str) -> None:
+    """Also of an image that skopeo has copied meanwhile."""
+    image, copy, back = tmp_path / "image", tmp_path / "copy", tmp_path / "back"
+    tag = "example.org/tried:1" if transport == "docker-archive" else "tried"
+    run("skopeo", "copy", "--quiet", f"oci:{given}:tried", f"{transport}:{image}:{tag}")
+    before = about(f"{transport}:{image}")
+    assert sframegen.add_section(image).package.changed == 1  # type: ignore[union-attr]
+    assert about(f"{transport}:{image}") != before
+    run("skopeo", "copy", "--quiet", f"{transport}:{image}", f"{transport}:{copy}:{tag}")
+    run("skopeo", "copy", "--quiet", f"{transport}:{image}", f"oci:{back}:tried")
+    for place, kind in ((image, transport), (copy, transport), (back, "oci")):
+        removal = sframegen.remove(place)
+        has_manifest = transport == "oci-archive" or kind == transport  # else skopeo has made one
+        assert (removal.restored, removal.identical, removal.warnings) == (True, has_manifest, ())
+        assert has_manifest or "in the layers that it had: another tool" in removal.one_line()
+        found = about(f"{kind}:{place}")
+        assert found["config"] == before["config"]
+        assert kind != transport or found == before
+    run("umoci", "unpack", "--image", f"{back}:tried", tmp_path / "bundle")
+    assert (tmp_path / "bundle/rootfs/opt/true").read_bytes() == Path(shutil.which("true") or "").read_bytes()
+
+
+def test_umoci_adds_a_layer_before_remove(tmp_path: Path, given: Path) -> None:
+    """The files are restored in one more layer, since those of sframegen are not the last ones."""
+    image, more = tmp_path / "layout", tmp_path / "more"
     shutil.copytree(given, image)
+    more.mkdir()
     sframegen.add_section(image)
-    sframegen.remove(image)
+    run("umoci", "insert", "--image", f"{image}:tried", more, "/more")
+    layers = len(about(f"oci:{image}:tried")["config"]["rootfs"]["diff_ids"])
+    removal = sframegen.remove(image)
+    assert (removal.restored, removal.identical) == (True, False)
+    assert "one more layer" in removal.one_line()
+    assert len(about(f"oci:{image}:tried")["config"]["rootfs"]["diff_ids"]) == layers + 1
     run("umoci", "unpack", "--image", f"{image}:tried", tmp_path / "bundle")
     assert (tmp_path / "bundle/rootfs/opt/true").read_bytes() == Path(shutil.which("true") or "").read_bytes()
+    assert (tmp_path / "bundle/rootfs/more").is_dir()
+
+
+def about(reference: str) -> dict[str, Any]:
+    """The digest and the whole configuration of an image."""
+    raw = subprocess.run(["skopeo", "inspect", "--config", "--raw", reference], check=True, capture_output=True).stdout
+    return {"digest": json.loads(run("skopeo", "inspect", reference))["Digest"], "raw": raw, "config": json.loads(raw)}
