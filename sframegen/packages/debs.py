@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
-from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
+from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
 from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of, pieces
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, TarEntry, entries, pass_compressed, with_size
 
@@ -61,7 +61,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
 
     with Pass("deb", size, noted, signed=signed, force=force) as one:
         with in_entry(parts.control.name):
-            control = Control(one, _part(source, parts.control), compression_of(bytes(parts.control.contents[:MAGIC_SIZE])))
+            control = Control(one, _part(source, parts.control))
         data = one.free_file("data")
         with in_entry(parts.data.name), data.open("w+b") as file:
             is_changed = pass_compressed(
@@ -98,14 +98,14 @@ def deb_members(found: list[Member]) -> Parts:
 class Control:
     """The control archive, which is small: in memory, with its entries as they were."""
 
-    def __init__(self, one: Pass, source: BinaryIO, compression: Compression | None) -> None:
-        self._compression = compression
+    def __init__(self, one: Pass, source: BinaryIO) -> None:
+        self._compression = compression_at(source)
         self._entries: list[tuple[TarEntry, bytes]] = []
         self._at: dict[str, int] = {}
         tail = io.BytesIO()
         admit = Admission(one, RULES)
         left = MAX_CONTROL_BYTES
-        stream = decompressed(source, compression)
+        stream = decompressed(source, self._compression)
         for entry in entries(stream, tail.write):
             path = admit(entry)
             left -= entry.stored + len(entry.header)

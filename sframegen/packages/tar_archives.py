@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
+from sframegen.packages.compression import compression_at, decompressed
 from sframegen.packages.images.docker_manifest import BLOBS, IDENTIFIER, MANIFEST
 from sframegen.packages.images.documents import MAX_DOCUMENT
 from sframegen.packages.images.image_archive import RULES, pass_image
@@ -76,8 +76,7 @@ def contents_of(source: BinaryIO) -> Contents:
     marks, checksums = set[str](), set[str]()
     has_names, document = False, b""  # of an image; its manifest.json
     with Pass("tar", file_size(source), lambda *_: False) as one:
-        compression = compression_of(source.read(MAGIC_SIZE))
-        source.seek(0)
+        compression = compression_at(source)
         stream, admit = decompressed(source, compression), Admission(one, RULES)
         for entry in entries(stream):
             path = admit(entry)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
+from sframegen.packages.compression import compressed, compression_at, decompressed
 from sframegen.packages.passing import (
     CHUNK,
     Pass,
@@ -65,8 +65,7 @@ def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules:
     than reading, and once more to find `checksums`, as `Pass` has them, where they are not known.
     """
     start = source.tell()
-    compression = compression_of(source.read(MAGIC_SIZE))
-    source.seek(start)
+    compression = compression_at(source)
     if not one.force:
         one.checksums = checksums_in(one, decompressed(source, compression), rules) if checksums is None else checksums
         source.seek(start)
