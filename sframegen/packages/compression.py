@@ -32,6 +32,7 @@ SMALL, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
 # Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
+DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
 SINGLE_SEGMENT, CHECKED = 0x20, 0x04  # flags: the frame has no window, its size is known; a checksum of its contents follows it
 
 
@@ -220,7 +221,16 @@ def _xz_block(block: FirstBlock | None) -> int:
 
 
 def _zstd_level(beginning: bytes) -> int:
-    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark."""
-    if len(beginning) < 6 or beginning[4] & SINGLE_SEGMENT:
+    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark.
+
+    A frame in a single segment has its size instead, and needs a window that is at least as large.
+    """
+    if len(beginning) < MAX_FRAME_HEADER:
         return DEFAULT_ZSTD_LEVEL
-    return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
+    flags = beginning[4]
+    if not flags & SINGLE_SEGMENT:
+        return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
+    at = 5 + (0, 1, 2, 4)[flags & 3]  # after the identifier of a dictionary
+    size = int.from_bytes(beginning[at : at + (1, 2, 4, 8)[flags >> 6]], "little")
+    window = max((size - 1).bit_length(), DEFAULT_ZSTD_WINDOW)
+    return next((level for least, level in ZSTD_LEVELS.items() if least >= window), DEFAULT_ZSTD_LEVEL)

@@ -58,11 +58,19 @@ class TarEntry(NamedTuple):
     is_whole: bool  # a regular file whose bytes are all in the stream
 
 
-def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules, checksums: Container[str] | None) -> bool:
+def pass_compressed(
+    one: Pass,
+    source: BinaryIO,
+    target: BinaryIO | None,
+    rules: Rules,
+    checksums: Container[str] | None,
+    renew: Callable[[dict[int, Content]], dict[int, Content]] = dict,
+) -> bool:
     """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
-    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known.
+    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `renew` is
+    called with the changed entries if there are any, and adds lists of their checksums.
     """
     start = source.tell()
     compression = compression_at(source)
@@ -73,7 +81,7 @@ def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules:
     if target is not None and changed:
         source.seek(start)
         with compressed(target, compression) as out:
-            write_tar(decompressed(source, compression), changed, Timed(out, one).write)
+            write_tar(decompressed(source, compression), renew(changed), Timed(out, one).write)
     return bool(changed)
 
 
@@ -114,7 +122,7 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
                 write(piece)
         else:
             skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
-            write_changed(entry.header, content, write)
+            write_changed(content.header(entry.header), content, write)
 
 
 def write_changed(header: bytes, content: Content, write: Callable[[bytes], object]) -> None:

@@ -44,19 +44,18 @@ def first_block(beginning: bytes) -> FirstBlock | None:
     if len(beginning) < HEADER_SIZE + 2 or not beginning[HEADER_SIZE]:
         return None
     size, flags, at = (beginning[HEADER_SIZE] + 1) * 4, beginning[HEADER_SIZE + 1], HEADER_SIZE + 2
-    sizes = []
-    for has in (HAS_COMPRESSED, HAS_UNCOMPRESSED):
-        value = -1
-        if flags & has:
-            value, at = _read_number(beginning, at)
-        sizes.append(value)
+    compressed = uncompressed = -1
+    if flags & HAS_COMPRESSED:
+        compressed, at = _read_number(beginning, at)
+    if flags & HAS_UNCOMPRESSED:
+        uncompressed, at = _read_number(beginning, at)
     if at + 3 > len(beginning):
         return None
     is_plain = flags & FILTERS == 0 and beginning[at : at + 2] == LZMA2
     bits = beginning[at + 2] & 63
     dictionary = (2 | bits & 1) << (bits // 2 + 11) if is_plain else 0
     check = CHECK_SIZES[beginning[FLAGS_AT + 1] & 15]
-    return FirstBlock(dictionary, *sizes, HEADER_SIZE + size + sizes[0] + -sizes[0] % 4 + check)
+    return FirstBlock(dictionary, compressed, uncompressed, HEADER_SIZE + size + compressed + -compressed % 4 + check)
 
 
 class BlockWriter:

@@ -46,7 +46,9 @@ def xz(*options: str) -> bytes:
     return subprocess.run(["xz", "-c", "-T2", *options], input=DATA, check=True, capture_output=True).stdout
 
 
-@pytest.mark.parametrize("options", [("-1", "--block-size=64KiB"), ("-2", "--block-size=100000", "-Csha256"), ("-0",), ("-6", "-Cnone")])
+@pytest.mark.parametrize(
+    "options", [("-1", "--block-size=64KiB"), ("-2", "--block-size=100000", "-Csha256"), ("-0",), ("-6", "-Cnone")]
+)
 def test_xz_blocks_and_their_sizes_are_kept(options: tuple[str, ...], tmp_path: Path) -> None:
     """From these, dpkg decompresses in parallel. Where the encoder is the same, so are all bytes."""
     given = tmp_path / "given.xz"
@@ -124,6 +126,14 @@ def test_a_zstd_frame_without_a_window_has_the_usual_level() -> None:
     assert given[4] & 0x20
     assert given[5] == 0x68
     assert compression_of(given[:MAGIC_SIZE]) == Compression("zst", 3, check=0)
+
+
+@pytest.mark.parametrize(("size", "level"), [(2 << 20, 3), (3 << 20, 9), (8 << 20, 19), ((8 << 20) + 1, 20)])
+def test_the_size_of_a_zstd_frame_says_which_window_it_needs(size: int, level: int) -> None:
+    """Levels with a smaller window than the frame would not have written it in a single segment."""
+    given = zstd_library().compress(bytes(size), 20)
+    assert given[4] & 0x20
+    assert getattr(compression_of(given[:MAGIC_SIZE]), "level", -1) == level
 
 
 @pytest.mark.parametrize("is_checked", [False, True])
