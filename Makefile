@@ -386,6 +386,10 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
 
+.PHONY: formats-show
+formats-show: .venv/test-tools test-machine ## Arch, conda and Alpine packages with sections, verified, installed and removed by their tools, as root; FORMATS_FLAGS
+	.venv/bin/python -m corpus.formats $(FORMATS_FLAGS)
+
 # mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
 # Torch alone takes minutes; REWRITTEN_FLAGS='numpy bash' tries only these.
 .PHONY: rewritten-show

@@ -118,7 +118,7 @@ def test_pacman_finds_no_altered_file(compile_c: Compiler, tmp_path: Path) -> No
     database.mkdir(parents=True)
     config = tmp_path / "pacman.conf"
     config.write_text("[options]\nArchitecture = auto\nSigLevel = Never\nLocalFileSigLevel = Never\n")
-    pacman = ["pacman", "--config", config, "--root", root, "--dbpath", database, "--noconfirm"]
+    pacman: list[str | Path] = ["pacman", "--config", config, "--root", root, "--dbpath", database, "--noconfirm"]
     installed = subprocess.run([*pacman, "-U", package], check=False, capture_output=True, text=True)
     if "you cannot perform this operation unless you are root" in installed.stderr:
         pytest.skip("pacman installs only as root")
