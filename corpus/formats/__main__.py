@@ -121,7 +121,7 @@ def _contents(package: Path) -> dict[str, str]:
         else:
             subprocess.run(["bsdtar", "-xf", package, "-C", folder], check=True)
         files = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and not path.is_symlink()}
-        # The checksum of Alpine's compressed files is another one, because they are compressed again; so is .MTREE, itself compressed.
+        # Alpine's datahash is of compressed files, and .MTREE is compressed: both have other bytes when they are compressed again.
         plain = {path: DATA_HASH.sub(b"", data) for path, data in files.items() if path.name != ".MTREE"}
         return {str(path.relative_to(folder)): hashlib.sha256(data).hexdigest() for path, data in plain.items()}
 

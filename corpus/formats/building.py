@@ -104,6 +104,15 @@ def apk(name: str, tree: Path, scratch: Path) -> Path:
             }
         )
     )
-    command = [tools() / "nfpm", "package", "--config", scratch / "nfpm.json", "--packager", "apk", "--target", package]
+    command: list[str | Path] = [
+        tools() / "nfpm",
+        "package",
+        "--config",
+        scratch / "nfpm.json",
+        "--packager",
+        "apk",
+        "--target",
+        package,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return package

@@ -27,7 +27,7 @@ def by_pacman(package: Path, scratch: Path) -> list[str]:
     database = root / "var/lib/pacman"
     database.mkdir(parents=True)
     (scratch / "pacman.conf").write_text(CONFIG)
-    pacman = ["pacman", "--config", scratch / "pacman.conf", "--root", root, "--dbpath", database, "--noconfirm"]
+    pacman: list[str | Path] = ["pacman", "--config", scratch / "pacman.conf", "--root", root, "--dbpath", database, "--noconfirm"]
     found = []
     steps = (("-Udd", "--noscriptlet", ""), ("-Qkk", "", " 0 altered files"), ("mtree", "", ""), ("-Rdd", "--noscriptlet", ""))
     for step, option, expected in steps:
@@ -65,7 +65,13 @@ def by_conda(package: Path, scratch: Path) -> list[str]:
         check=True,
         capture_output=True,
     )
-    trial = [tools() / "python", __file__.replace("judging.py", TRIAL), unpacked / "info/index.json", package, scratch / "prefix"]
+    trial: list[str | Path] = [
+        tools() / "python",
+        __file__.replace("judging.py", TRIAL),
+        unpacked / "info/index.json",
+        package,
+        scratch / "prefix",
+    ]
     ran = subprocess.run(trial, check=False, capture_output=True, text=True)
     *found, last = ran.stdout.splitlines() or [""]
     return found + [f"rattler: {ran.stderr[-300:]}"] * (last != "done")
@@ -89,7 +95,10 @@ def by_reading_apk(package: Path, _scratch: Path) -> list[str]:
         for info in archive:
             contents = (archive.extractfile(info) or io.BytesIO()).read() if info.isreg() else b""
             size += len(contents)
-            if info.isreg() and info.pax_headers["APK-TOOLS.checksum.SHA1"] != hashlib.sha1(contents).hexdigest():
+            if (
+                info.isreg()
+                and info.pax_headers["APK-TOOLS.checksum.SHA1"] != hashlib.sha1(contents, usedforsecurity=False).hexdigest()
+            ):
                 found.append(f"{info.name}: another checksum in its header")
     if f"size = {size}\n" not in about:
         found.append(f"{size:,} bytes, another size in .PKGINFO")

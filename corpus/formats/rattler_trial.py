@@ -1,7 +1,7 @@
 """usage: python rattler_trial.py INDEX.json PACKAGE PREFIX
 
-Installs a conda package with rattler, verifies each file with conda-meta, and removes it. Runs in the environment of building.py. The
-last line is `done`: threads of rattler can abort the interpreter when it ends.
+Installs a conda package with rattler, verifies each file with conda-meta, and removes it. Runs in the environment of building.py.
+The last line is `done`: threads of rattler can abort the interpreter when it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ async def main() -> None:
 
     index, package, prefix = map(Path, sys.argv[1:])
     data = package.read_bytes()
-    record = PackageRecord.from_index_json(index, len(data), hashlib.sha256(data).hexdigest(), hashlib.md5(data).hexdigest())
+    sha256, md5 = (hashlib.new(name, data, usedforsecurity=False).hexdigest() for name in ("sha256", "md5"))
+    record = PackageRecord.from_index_json(index, len(data), sha256, md5)
     records = [RepoDataRecord(record, package.name, package.as_uri(), "file:///here")]
     cache = prefix.with_name(prefix.name + "-cache")
     await install(records, prefix, cache_dir=cache, show_progress=False)
