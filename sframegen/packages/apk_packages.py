@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 from sframegen.packages.arch_packages import PKGINFO, with_installed_size
-from sframegen.packages.file_sums import Changes
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import CHUNK, Pass, file_size, part_of
 from sframegen.packages.small_archives import MAX_BYTES, SmallArchive
 from sframegen.packages.tar_entries import Rules, pass_compressed
 
 if TYPE_CHECKING:
-    from sframegen.packages.file_sums import Change
+    from sframegen.packages.file_sums import ChangedFile
     from sframegen.packages.passing import Content, Passed, Visit
 
 SIGNATURE = ".SIGN."  # how the names of signatures begin
@@ -32,7 +32,7 @@ RULES = Rules(devices=True, links_up=True)  # as a root file system
 def pass_apk(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """An Alpine package. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
-    changes = Changes(visit, (ALGORITHM,))
+    changes = ChangedFiles(visit, (ALGORITHM,))
     with Pass("apk", size, changes, force=force) as one:
         signatures, control, data_at = _control_part(one, source, size)
         one.signed = ", ".join(signatures)
@@ -108,7 +108,7 @@ def _check_data(part: BinaryIO, control: SmallArchive) -> None:
         raise FormatError(f"the checksum of its files is another than datahash in {PKGINFO}")
 
 
-def _with_checksums(changed: dict[int, Content], changes: Changes) -> dict[int, Content]:
+def _with_checksums(changed: dict[int, Content], changes: ChangedFiles) -> dict[int, Content]:
     """Changed entries, with the checksums that their headers are to have. Both are in the order of the entries."""
     new = {}
     for (number, content), (path, change) in zip(changed.items(), changes.of.items(), strict=True):
@@ -116,7 +116,7 @@ def _with_checksums(changed: dict[int, Content], changes: Changes) -> dict[int, 
     return new
 
 
-def _renewed_header(path: str, change: Change, header: bytes) -> bytes:
+def _renewed_header(path: str, change: ChangedFile, header: bytes) -> bytes:
     old, new = (FILE_CHECKSUM + sums.digests[ALGORITHM].encode() + b"\n" for sums in change)
     if FILE_CHECKSUM in header and old not in header:
         raise FormatError(f"{path}: its checksum is another than in its header")

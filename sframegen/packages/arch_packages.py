@@ -11,7 +11,7 @@ from cfi.errors import FormatError
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
 
 if TYPE_CHECKING:
-    from sframegen.packages.file_sums import Change, Changes
+    from sframegen.packages.file_sums import ChangedFile, ChangedFiles
 
 PKGINFO, MTREE = ".PKGINFO", ".MTREE"
 ALGORITHMS = ("md5", "sha1", "sha256", "sha384", "sha512")
@@ -24,7 +24,7 @@ CHECKSUMS = {keyword: one for one in ALGORITHMS for keyword in (one, f"{one}dige
 NOT_RENEWED = ("cksum", "rmd160", "rmd160digest", "ripemd160digest")
 
 
-def renew(documents: dict[str, bytes], changes: Changes, links: dict[str, str]) -> dict[str, bytes]:
+def renewed_mtree_and_size(documents: dict[str, bytes], changes: ChangedFiles, links: dict[str, str]) -> dict[str, bytes]:
     """The lists for the changed files. `links`: the file of each hard link. Raises FormatError where they were wrong before."""
     new = {}
     if PKGINFO in documents:
@@ -38,7 +38,7 @@ def with_installed_size(pkginfo: bytes, growth: int) -> bytes:
     return INSTALLED_SIZE.sub(lambda found: found[1] + b"%d" % max(int(found[2]) + growth, 0), pkginfo, count=1)
 
 
-def _renewed_mtree(data: bytes, changes: dict[str, Change], links: dict[str, str]) -> bytes:
+def _renewed_mtree(data: bytes, changes: dict[str, ChangedFile], links: dict[str, str]) -> bytes:
     compression = compression_of(data[:MAGIC_SIZE])
     text = decompressed(io.BytesIO(data), compression).read(MAX_MTREE_BYTES + 1)
     if len(text) > MAX_MTREE_BYTES:
@@ -66,7 +66,7 @@ def _path(name: bytes) -> str:
     return posixpath.normpath(plain.decode("utf-8", "surrogateescape"))
 
 
-def _renewed_line(line: bytes, path: str, change: Change) -> bytes:
+def _renewed_line(line: bytes, path: str, change: ChangedFile) -> bytes:
     def renewed(found: re.Match[bytes]) -> bytes:
         keyword, value = found[1].decode(), found[2].decode("ascii", "replace")
         if keyword in NOT_RENEWED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from zipfile import ZIP_STORED, ZipFile
 
 from cfi.errors import FormatError
-from sframegen.packages.file_sums import Changes
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import Content, Pass, file_size, in_entry, part_of, replaced
 from sframegen.packages.small_archives import SmallArchive
 from sframegen.packages.tar_entries import Rules, pass_compressed
@@ -21,7 +21,7 @@ from sframegen.packages.zip_entries import checked_entries, damage_named, write_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.file_sums import Change
+    from sframegen.packages.file_sums import ChangedFile
     from sframegen.packages.passing import Passed, Visit
     from sframegen.packages.zip_entries import ZipEntry
 
@@ -32,7 +32,7 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 FILES, ABOUT = "pkg-", "info-"  # how the names of the two archives begin
 
 
-def renew(documents: dict[str, bytes], changes: Changes, links: dict[str, str]) -> dict[str, bytes]:
+def renewed_list_of_paths(documents: dict[str, bytes], changes: ChangedFiles, links: dict[str, str]) -> dict[str, bytes]:
     """The list for the changed files. `links`: the file of each hard link. Raises FormatError where it was wrong before."""
     return {PATHS: renewed_paths(documents[PATHS], changes.of, links)}
 
@@ -40,7 +40,7 @@ def renew(documents: dict[str, bytes], changes: Changes, links: dict[str, str]) 
 def pass_conda(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A conda package of version 2. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
-    changes = Changes(visit, ALGORITHMS)
+    changes = ChangedFiles(visit, ALGORITHMS)
     with damage_named(), ZipFile(source) as given, Pass("conda", size, changes, force=force) as one:
         found = checked_entries(one, given, given.infolist())
         files, about = (_archive(found, prefix) for prefix in (FILES, ABOUT))
@@ -72,7 +72,7 @@ def _archive(found: list[ZipEntry], prefix: str) -> ZipEntry:
     return of_name[0]
 
 
-def renewed_paths(data: bytes, changes: dict[str, Change], links: dict[str, str]) -> bytes:
+def renewed_paths(data: bytes, changes: dict[str, ChangedFile], links: dict[str, str]) -> bytes:
     """paths.json with other sizes and checksums, and nothing else changed in its text. Raises FormatError."""
     with in_entry(PATHS):
         try:
@@ -114,7 +114,7 @@ def _path(values: dict[str, Any]) -> str:
     return posixpath.normpath(path) if isinstance(path, str) else ""
 
 
-def _renewed_object(text: str, path: str, change: Change) -> str:
+def _renewed_object(text: str, path: str, change: ChangedFile) -> str:
     values = json.loads(text)
     for key, old, new in _pairs(change):
         if key not in values:
@@ -126,7 +126,7 @@ def _renewed_object(text: str, path: str, change: Change) -> str:
     return text
 
 
-def _renew_values(document: dict[str, Any], changes: dict[str, Change], links: dict[str, str]) -> None:
+def _renew_values(document: dict[str, Any], changes: dict[str, ChangedFile], links: dict[str, str]) -> None:
     """What the document is to say."""
     for values in document["paths"]:
         path = _path(values)
@@ -134,7 +134,7 @@ def _renew_values(document: dict[str, Any], changes: dict[str, Change], links: d
             values.update({key: new for key, _, new in _pairs(change) if key in values})
 
 
-def _pairs(change: Change) -> list[tuple[str, Any, Any]]:
+def _pairs(change: ChangedFile) -> list[tuple[str, Any, Any]]:
     """The keys that a file's object can have, with the old and the new value."""
     return [
         ("size_in_bytes", change.old.size, change.new.size),

@@ -10,14 +10,14 @@ from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compression_of
-from sframegen.packages.file_sums import Changes
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of
 from sframegen.packages.small_archives import SmallArchive
 from sframegen.packages.tar_entries import Rules, pass_compressed
 
 if TYPE_CHECKING:
     from linker.objects.archive import Member
-    from sframegen.packages.file_sums import Change
+    from sframegen.packages.file_sums import ChangedFile
     from sframegen.packages.passing import Passed, Visit
 
 RULES = Rules(devices=False)
@@ -39,7 +39,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
     found = members(map_descriptor(source.fileno(), "")[0], "")
     parts = deb_members(found)
     signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
-    changes = Changes(visit, ("md5",))
+    changes = ChangedFiles(visit, ("md5",))
     with Pass("deb", size, changes, signed=signed, force=force) as one:
         with in_entry(parts.control.name):
             control = Control(one, _part(source, parts.control))
@@ -84,7 +84,7 @@ class Control(SmallArchive):
         if self.file("control") is None:
             raise FormatError("no file `control`")
 
-    def change(self, changes: dict[str, Change], hard_links: dict[str, str]) -> None:
+    def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
         """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
 
         def summed(line: re.Match[bytes]) -> bytes:

@@ -14,34 +14,36 @@ CHUNK = 1 << 20
 
 
 class FileSums(NamedTuple):
-    """Of one file; the digests are hexadecimal, by their algorithm."""
+    """Size and digests of one file; the digests are hexadecimal, by the name of the algorithm."""
 
     size: int
     digests: dict[str, str]
 
 
-class Change(NamedTuple):
+class ChangedFile(NamedTuple):
     old: FileSums
     new: FileSums
 
 
-class Changes:
+class ChangedFiles:
     """A visit that also keeps the checksums of the files that change, by their paths in the package."""
 
     def __init__(self, visit: Visit, algorithms: tuple[str, ...]) -> None:
         self.algorithms = algorithms
-        self.of: dict[str, Change] = {}
+        self.of: dict[str, ChangedFile] = {}
         self._visit = visit
 
     def __call__(self, path: str, given: Path, changed: Path) -> bool:
         is_changed = self._visit(path, given, changed)
         if is_changed:
-            self.of[path] = Change(self._sums(given), self._sums(changed))
+            self.of[path] = ChangedFile(self._sums(given), self._sums(changed))
         return is_changed
 
     def edited(self, path: str, old: bytes, new: bytes) -> None:
         """Note that sframegen itself has changed a file, a list."""
-        self.of[path] = Change(*(FileSums(len(data), {one: _hashed(one, data) for one in self.algorithms}) for data in (old, new)))
+        self.of[path] = ChangedFile(
+            *(FileSums(len(data), {one: _hashed(one, data) for one in self.algorithms}) for data in (old, new))
+        )
 
     @property
     def growth(self) -> int:

@@ -12,7 +12,7 @@ from sframegen.packages import arch_packages, conda_packages
 from sframegen.packages.arch_packages import MTREE, PKGINFO
 from sframegen.packages.compression import compression_at, decompressed
 from sframegen.packages.conda_packages import PATHS
-from sframegen.packages.file_sums import Changes
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.images.docker_manifest import BLOBS, IDENTIFIER, MANIFEST
 from sframegen.packages.images.documents import MAX_DOCUMENT
 from sframegen.packages.images.image_archive import RULES, pass_image
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Content, Passed, Visit
 
     # Called with the files that have checksums, the changed files, and the file of each hard link; returns the former renewed.
-    Renew = Callable[[dict[str, bytes], Changes, dict[str, str]], dict[str, bytes]]
+    Renew = Callable[[dict[str, bytes], ChangedFiles, dict[str, str]], dict[str, bytes]]
 
 
 class Summed(NamedTuple):
@@ -42,8 +42,10 @@ class Summed(NamedTuple):
 
 
 SUMMED = (
-    Summed(MTREE, "an Arch Linux package", "arch", (PKGINFO, MTREE), arch_packages.ALGORITHMS, arch_packages.renew),
-    Summed(PATHS, "a conda package", "conda", (PATHS,), conda_packages.ALGORITHMS, conda_packages.renew),
+    Summed(
+        MTREE, "an Arch Linux package", "arch", (PKGINFO, MTREE), arch_packages.ALGORITHMS, arch_packages.renewed_mtree_and_size
+    ),
+    Summed(PATHS, "a conda package", "conda", (PATHS,), conda_packages.ALGORITHMS, conda_packages.renewed_list_of_paths),
     Summed(PKGINFO, "an Alpine package not named *.apk, or an old Arch Linux package"),
     Summed("+MANIFEST", "a FreeBSD package"),
     Summed("files.plist", "an XBPS package"),
@@ -88,7 +90,7 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
         raise FormatError(contents.within)
     summed = contents.summed or Summed("", "", renew=lambda *_: {})
     why = "" if summed.renew else f"{summed.what}: {summed.mark} has checksums of its files; add the sections where it is built"
-    changes = Changes(visit, summed.algorithms)
+    changes = ChangedFiles(visit, summed.algorithms)
     with Pass(summed.kind, file_size(source), changes, force=force, only_read=why) as one:
 
         def renewed(changed: dict[int, Content]) -> dict[int, Content]:

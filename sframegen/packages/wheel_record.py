@@ -14,7 +14,7 @@ from sframegen.packages.passing import MAX_ENTRIES, HashedStream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.file_sums import Change, FileSums
+    from sframegen.packages.file_sums import ChangedFile, FileSums
     from sframegen.packages.passing import Readable
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
@@ -75,7 +75,7 @@ class WheelRecord:
     def paths(self) -> list[str]:
         return list(self._rows)
 
-    def change(self, path: str, change: Change) -> None:
+    def change(self, path: str, change: ChangedFile) -> None:
         """Another file has taken the place of that one. A row that did not have the hash of the old one is left unchanged."""
         row = self._rows[path]
         algorithm = row.hash.partition("=")[0]

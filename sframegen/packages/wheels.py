@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.file_sums import Changes
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces, replaced
 from sframegen.packages.wheel_record import ALGORITHMS, MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
 from sframegen.packages.zip_entries import checked_entries, damage_named, write_zip
@@ -45,7 +45,7 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
         infos = given.infolist()
         signed = ", ".join(info.filename for info in infos if is_signature(info.filename))
         has_sbom = any(SBOM.fullmatch(info.filename) for info in infos)
-        changes = Changes(visit, SBOM_ALGORITHMS if has_sbom else ALGORITHMS)
+        changes = ChangedFiles(visit, SBOM_ALGORITHMS if has_sbom else ALGORITHMS)
         with Pass("wheel", size, changes, signed=signed, force=force) as one:
             found = checked_entries(one, given, infos)
             record = _record(given, found)
@@ -70,7 +70,7 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
             return one.passed()
 
 
-def _inner_records(one: Pass, given: ZipFile, found: list[ZipEntry], changes: Changes) -> dict[str, Content]:
+def _inner_records(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> dict[str, Content]:
     """Records of packages that are vendored in the wheel, where they list changed files."""
     new = {}
     for number, entry in enumerate(found):
@@ -93,7 +93,7 @@ def _inner_records(one: Pass, given: ZipFile, found: list[ZipEntry], changes: Ch
     return new
 
 
-def _warn_of_sboms(one: Pass, given: ZipFile, found: list[ZipEntry], changes: Changes) -> None:
+def _warn_of_sboms(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> None:
     """Lists of what is in the wheel are statements of those who made them: they are not changed."""
     old = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.of.items()}
     for entry in found:
@@ -112,7 +112,7 @@ def _record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:
 
 
 def _contents(given: ZipFile, entry: ZipEntry) -> bytes:
-    """Of a file that may be kept in memory. Raises FormatError."""
+    """Read a file that may be kept in memory. Raises FormatError."""
     info = entry.info
     if info.file_size > MAX_RECORD_BYTES:
         raise FormatError(f"{info.filename}: {info.file_size:,} bytes are too many")
