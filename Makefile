@@ -52,7 +52,8 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
     pkg-config:pkgconf node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
     createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
-    zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
+    zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind \
+    pacman:pacman-package-manager makepkg:makepkg bsdtar:libarchive-tools
 
 .PHONY: test-machine
 test-machine: | machine
@@ -388,6 +389,10 @@ core-show: .venv/test-tools peers test-machine ## stacks in cores of real progra
 .PHONY: stacks-show
 stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
+
+.PHONY: formats-show
+formats-show: .venv/test-tools test-machine ## Arch, conda and Alpine packages with sections, verified, installed and removed by their tools, as root; FORMATS_FLAGS
+	.venv/bin/python -m corpus.formats $(FORMATS_FLAGS)
 
 # mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
 # Torch alone takes minutes; REWRITTEN_FLAGS='numpy bash' tries only these.

@@ -49,7 +49,7 @@ def change_kind(path: StrPath, writing: Writing, kinds: Kinds[T]) -> T:
         return kinds.package(os.fspath(path), change_layout(path, each, writing))
     target = writing.target(path)
     with naming(str(target.path)), target:
-        if kinds.package and is_package(str(target.path), target.data):
+        if is_package(str(target.path), target.data) and kinds.package:  # what is not handled is refused by all
             from sframegen.api.packaged import change_package  # noqa: PLC0415
 
             return kinds.package(str(target.path), change_package(target, each, force=writing.force))
@@ -63,7 +63,7 @@ def change_kind(path: StrPath, writing: Writing, kinds: Kinds[T]) -> T:
 def read_kind(path: StrPath, kinds: Kinds[T]) -> T:
     """Like `change_kind`, for functions that only read the file."""
     file = os.fspath(path)
-    if kinds.package and (is_layout(path) or is_package(file)):
+    if (is_layout(path) or is_package(file)) and kinds.package:  # what is not handled is refused by all
         from sframegen.api.packaged import read_package  # noqa: PLC0415
 
         return kinds.package(file, read_package(path, partial(read_kind, kinds=kinds)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
 
 from cfi.errors import FormatError
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
+from sframegen.packages.xz_blocks import MAX_BLOCK, MIN_BLOCK, BlockWriter, FirstBlock, first_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +25,14 @@ MAGIC_SIZE = 64  # bytes that tell a stream's kind and level
 MAX_XZ_MEMORY = 256 << 20  # bytes; the largest dictionary of a preset needs 65 MiB
 # Size of the dictionary: the preset of xz that uses it. 4 and 5, and 3 and 4, share one.
 DEFAULT_XZ_PRESET = 6
+MIN_XZ_BLOCK, DICTIONARIES_IN_BLOCK = 1 << 20, 3  # bytes; how xz chooses the size of blocks
 XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 24: 7, 1 << 25: 8, 1 << 26: 9}
 # Each stream costs as much as some 100 kB: tools that write many put at least this into each.
 SMALL, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
 # Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
+DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
 SINGLE_SEGMENT, CHECKED = 0x20, 0x04  # flags: the frame has no window, its size is known; a checksum of its contents follows it
 
 
@@ -40,6 +43,7 @@ class Compression(NamedTuple):
     level: int
     check: int = -1  #: of xz, its kind; of zstd, 1 if each frame ends with one, else 0
     mtime: int = 0  #: of gzip
+    block: int = 0  #: of xz: bytes of contents in each block; 0: one block, whose header does not have its sizes
 
 
 def compression_of(beginning: bytes) -> Compression | None:
@@ -48,12 +52,32 @@ def compression_of(beginning: bytes) -> Compression | None:
         level = GZIP_LEVELS.get(beginning[8], 6) if len(beginning) > 8 else 6
         return Compression("gz", level, mtime=int.from_bytes(beginning[4:8], "little"))
     if beginning.startswith(b"\xfd7zXZ\0"):
-        return Compression("xz", _xz_preset(beginning), check=beginning[7] & 15 if len(beginning) > 7 else lzma.CHECK_CRC64)
+        block = first_block(beginning)
+        preset = XZ_PRESETS.get(block.dictionary, DEFAULT_XZ_PRESET) if block else DEFAULT_XZ_PRESET
+        check = beginning[7] & 15 if len(beginning) > 7 else lzma.CHECK_CRC64
+        return Compression("xz", preset, check=check, block=_xz_block(block))
     if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
         return Compression("bz2", max(1, int(beginning[3:4])))
     if beginning.startswith(b"\x28\xb5\x2f\xfd"):
         return Compression("zst", _zstd_level(beginning), check=int(len(beginning) > 4 and beginning[4] & CHECKED > 0))
     return None
+
+
+def compression_at(source: BinaryIO) -> Compression | None:
+    """The compression of the stream at which a file is, and stays.
+
+    If all is in one block of xz, the size of that says nothing about others: they get the one that xz chooses.
+    """
+    start = source.tell()
+    beginning = source.read(MAGIC_SIZE)
+    compression = compression_of(beginning)
+    if compression and compression.block and (block := first_block(beginning)):
+        source.seek(start + block.next_at)
+        if source.read(1) in (b"", b"\0"):  # the index
+            chosen = max(DICTIONARIES_IN_BLOCK * block.dictionary, MIN_XZ_BLOCK)
+            compression = compression._replace(block=max(compression.block, chosen))
+    source.seek(start)
+    return compression
 
 
 def decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
@@ -72,6 +96,8 @@ def compressed(target: BinaryIO, compression: Compression | None) -> AbstractCon
         return cast("BinaryIO", gzip.GzipFile("", "wb", level, target, mtime=compression.mtime))
     if compression.name == "xz":
         check = compression.check if lzma.is_check_supported(compression.check) else lzma.CHECK_CRC64
+        if compression.block:
+            return cast("AbstractContextManager[BinaryIO]", BlockWriter(target, level, check, compression.block))
         return cast("BinaryIO", lzma.LZMAFile(target, "wb", check=check, preset=level))
     if compression.name == "bz2":
         return cast("BinaryIO", bz2.BZ2File(target, "wb", compresslevel=level))
@@ -187,23 +213,24 @@ class _Unpacked(io.RawIOBase):
         return self._stream
 
 
-def _xz_preset(beginning: bytes) -> int:
-    """The preset whose dictionary the first block has. The block's header follows the 12 bytes of the stream's."""
-    if len(beginning) < MAGIC_SIZE:
-        return DEFAULT_XZ_PRESET
-    flags, at = beginning[13], 14
-    for _ in range((flags >> 6 & 1) + (flags >> 7)):  # the block's sizes, where it has them
-        while at < MAGIC_SIZE - 3 and beginning[at] & 0x80:
-            at += 1
-        at += 1
-    if flags & 3 or beginning[at : at + 2] != b"\x21\x01":  # not LZMA2 alone
-        return DEFAULT_XZ_PRESET
-    bits = beginning[at + 2] & 63
-    return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
+def _xz_block(block: FirstBlock | None) -> int:
+    """The size of the blocks of a stream with this first one; 0 if it does not have its sizes in its header."""
+    if block is None or min(block.compressed, block.uncompressed) < 0 or max(block.compressed, block.uncompressed) > MAX_BLOCK:
+        return 0
+    return max(block.uncompressed, MIN_BLOCK)
 
 
 def _zstd_level(beginning: bytes) -> int:
-    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark."""
-    if len(beginning) < 6 or beginning[4] & SINGLE_SEGMENT:
+    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark.
+
+    A frame in a single segment has its size instead, and needs a window that is at least as large.
+    """
+    if len(beginning) < MAX_FRAME_HEADER:
         return DEFAULT_ZSTD_LEVEL
-    return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
+    flags = beginning[4]
+    if not flags & SINGLE_SEGMENT:
+        return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
+    at = 5 + (0, 1, 2, 4)[flags & 3]  # after the identifier of a dictionary
+    size = int.from_bytes(beginning[at : at + (1, 2, 4, 8)[flags >> 6]], "little")
+    window = max((size - 1).bit_length(), DEFAULT_ZSTD_WINDOW)
+    return next((level for least, level in ZSTD_LEVELS.items() if least >= window), DEFAULT_ZSTD_LEVEL)

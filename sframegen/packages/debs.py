@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import posixpath
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -11,19 +9,18 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
-from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
-from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of, pieces
-from sframegen.packages.tar_entries import BLOCK, Admission, Rules, TarEntry, entries, pass_compressed, with_size
+from sframegen.packages.compression import MAGIC_SIZE, compression_of
+from sframegen.packages.file_sums import ChangedFiles
+from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of
+from sframegen.packages.small_archives import SmallArchive
+from sframegen.packages.tar_entries import Rules, pass_compressed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from linker.objects.archive import Member
+    from sframegen.packages.file_sums import ChangedFile
     from sframegen.packages.passing import Passed, Visit
 
 RULES = Rules(devices=False)
-MAX_CONTROL_BYTES = 64 << 20
 INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)
 MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
 SIGNATURE = "_gpg"  # names of the members that debsigs and dpkg-sig add begin so
@@ -36,32 +33,16 @@ class Parts(NamedTuple):
     data: Member
 
 
-class ChangedFile(NamedTuple):
-    """One changed file. `kilobytes`: what it adds to Installed-Size, which counts each file rounded up to KiB."""
-
-    old_md5: str
-    new_md5: str
-    kilobytes: int
-
-
 def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A Debian package. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
     found = members(map_descriptor(source.fileno(), "")[0], "")
     parts = deb_members(found)
     signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
-    changes: dict[str, ChangedFile] = {}
-
-    def noted(path: str, given: Path, changed: Path) -> bool:
-        is_changed = visit(path, given, changed)
-        if is_changed:
-            kilobytes = -(-changed.stat().st_size // 1024) + -given.stat().st_size // 1024
-            changes[path] = ChangedFile(_md5(given), _md5(changed), kilobytes)
-        return is_changed
-
-    with Pass("deb", size, noted, signed=signed, force=force) as one:
+    changes = ChangedFiles(visit, ("md5",))
+    with Pass("deb", size, changes, signed=signed, force=force) as one:
         with in_entry(parts.control.name):
-            control = Control(one, _part(source, parts.control), compression_of(bytes(parts.control.contents[:MAGIC_SIZE])))
+            control = Control(one, _part(source, parts.control))
         data = one.free_file("data")
         with in_entry(parts.data.name), data.open("w+b") as file:
             is_changed = pass_compressed(
@@ -69,14 +50,14 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
             )
             file.flush()
             if is_changed and target is not None:
-                control.change(changes, one.hard_links)
+                control.change(changes.of, one.hard_links)
                 with one.writing():
                     contents: dict[int, bytes | memoryview] = {
                         parts.control.at: control.packed(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
                     target.writelines(rewritten(found, contents, ""))
-        if changes and signed:
+        if changes.of and signed:
             one.warnings.append(f"to be signed again: {signed}")
         return one.passed()
 
@@ -95,28 +76,12 @@ def deb_members(found: list[Member]) -> Parts:
     return Parts(*read)
 
 
-class Control:
-    """The control archive, which is small: in memory, with its entries as they were."""
+class Control(SmallArchive):
+    """The control archive."""
 
-    def __init__(self, one: Pass, source: BinaryIO, compression: Compression | None) -> None:
-        self._compression = compression
-        self._entries: list[tuple[TarEntry, bytes]] = []
-        self._at: dict[str, int] = {}
-        tail = io.BytesIO()
-        admit = Admission(one, RULES)
-        left = MAX_CONTROL_BYTES
-        stream = decompressed(source, compression)
-        for entry in entries(stream, tail.write):
-            path = admit(entry)
-            left -= entry.stored + len(entry.header)
-            if left < 0:
-                raise FormatError(f"{path}: more than {MAX_CONTROL_BYTES:,} bytes")
-            data = b"".join(pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
-            if entry.is_whole:
-                self._at[path] = len(self._entries)
-            self._entries.append((entry, data))
-        self._tail = tail.getvalue()
-        if "control" not in self._at:
+    def __init__(self, one: Pass, source: BinaryIO) -> None:
+        super().__init__(one, source, RULES)
+        if self.file("control") is None:
             raise FormatError("no file `control`")
 
     def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
@@ -127,36 +92,19 @@ class Control:
             change = changes.get(hard_links.get(path, path))
             if change is None:
                 return line[0]
-            if change.old_md5.encode() != line[1]:
+            if change.old.digests["md5"].encode() != line[1]:
                 raise FormatError(f"{path}: its sum is another than in md5sums")
-            return change.new_md5.encode() + line[2] + line[3]
+            return change.new.digests["md5"].encode() + line[2] + line[3]
 
-        kilobytes = sum(change.kilobytes for change in changes.values())
-        self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
-        self._edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
+        # Installed-Size counts each file rounded up to KiB.
+        kilobytes = sum(-(-change.new.size // 1024) + -change.old.size // 1024 for change in changes.values())
+        self.edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
+        self.edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
 
     def checksums(self) -> set[str] | None:
         """Return the paths of files that can have the checksum of another one; None if the package does not list its files."""
-        at = self._at.get("md5sums")
-        paths = [] if at is None else [_path(line) for line in MD5SUMS_LINE.finditer(self._entries[at][1])]
+        paths = [_path(line) for line in MD5SUMS_LINE.finditer(self.file("md5sums") or b"")]
         return {path for path in paths if is_checksum(path)} if paths else None
-
-    def _edit(self, path: str, edit: Callable[[bytes], bytes]) -> None:
-        at = self._at.get(path)
-        if at is not None:
-            entry, data = self._entries[at]
-            new = edit(data)
-            self._entries[at] = entry._replace(header=with_size(entry.header, len(new))), new
-
-    def packed(self) -> bytes:
-        out = io.BytesIO()
-        with compressed(out, self._compression) as file:
-            for entry, data in self._entries:
-                file.write(entry.header)
-                file.write(data)
-                file.write(bytes(-len(data) % BLOCK))
-            file.write(self._tail)
-        return out.getvalue()
 
 
 def _path(line: re.Match[bytes]) -> str:
@@ -166,8 +114,3 @@ def _path(line: re.Match[bytes]) -> str:
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:
     return part_of(source, member.at + HEADER.size, len(member.contents))
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -18,11 +18,45 @@ if TYPE_CHECKING:
 BEGINNING = 512  # bytes of a file that tell its kind
 LAYOUT = "oci-layout"  # the file that every OCI layout has
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
-# What people take for packages, and what to do instead.
-OTHERS = {
-    ".dsc": "a source package: it has no programs; build it, and give the .deb",
-    ".src.rpm": "a source package: it has no programs; build it, and give the .rpm",
-}
+ZIP, GZIP, CPIO = b"PK\3\4", b"\x1f\x8b", (b"070701", b"070702", b"070707", b"\xc7\x71")
+
+ANY, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
+
+
+class Unhandled(NamedTuple):
+    """What people take for packages and is not handled: why, and what to do instead."""
+
+    named: str  # a regular expression for the whole name in lower case
+    begins: tuple[bytes, ...]  # how files of the kind begin; empty: the name says enough
+    why: str
+
+
+UNHANDLED = (
+    Unhandled(r".*\.dsc", (), "a source package: it has no programs; build it, and give the .deb"),
+    Unhandled(r".*\.src\.rpm", (), "a source package: it has no programs; build it, and give the .rpm"),
+    Unhandled(
+        r".*\.(?:changes|buildinfo)",
+        (b"Format:", b"-----BEGIN PGP"),
+        "a list of packages and their hashes: give the packages, then make it again, and sign it",
+    ),
+    Unhandled(
+        r".*\.gem", (), "a Ruby gem: its files are in data.tar.gz, with checksums; unpack that, add sections, and build it again"
+    ),
+    Unhandled(
+        r".*\.[io]pk", (GZIP,), "an opkg package: its files are in data.tar.gz; unpack that, add sections, and build it again"
+    ),
+    Unhandled(r".*\.(?:jar|war|ear|aar)", (ZIP,), "a Java archive: add sections to its libraries before it is packed, and signed"),
+    Unhandled(r".*\.egg", (ZIP,), "a Python egg: unpack it, or make a wheel of it with `wheel convert`"),
+    Unhandled(r".*\.apk", (ZIP,), "an Android package: add sections to its libraries before it is packed, and signed"),
+    Unhandled(
+        ANY,
+        (b"ADB.", b"ADBd", b"ADBc"),
+        "an Alpine package of version 3: its checksums are in a signed index; add sections in the build",
+    ),
+    Unhandled(r".*\.xbps", COMPRESSED, "an XBPS package: it has checksums of its files; add the sections where it is built"),
+    Unhandled(rf"(?!.*\.(?:tar|apk|t[gx]z)\b)(?:.*/)?init(?:rd|ramfs)[^/]*|{ANY}\.cpio\.[a-z0-9]+", COMPRESSED, INITRAMFS),
+    Unhandled(ANY, CPIO, INITRAMFS),
+)
 
 
 class PackageKind(NamedTuple):
@@ -48,11 +82,15 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
 
 
 KINDS = (
-    PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(b"PK\3\4")),
+    PackageKind("conda", "conda_packages.pass_conda", "conda", lambda _, data, named: named and data.startswith(ZIP)),
+    PackageKind("apk", "apk_packages.pass_apk", "apk", lambda _, data, named: named and data.startswith(GZIP)),
+    PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
     PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: data.startswith(b"!<arch>\ndebian-binary")),
     PackageKind("rpm", "rpms.pass_rpm", "rpm", lambda _, data, __: data.startswith(b"\xed\xab\xee\xdb")),
     PackageKind("squashfs", "squashfs.pass_squashfs", "squashfs|sqfs|snap", lambda _, data, __: data.startswith(b"hsqs")),
-    PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),  # also images
+    PackageKind(
+        "tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar
+    ),  # also images, Arch and conda
 )
 
 
@@ -62,10 +100,20 @@ def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | Non
     Raises FormatError for what is near to a package and cannot be one.
     """
     name = os.fspath(path)
-    for end, what in OTHERS.items():
-        if name.endswith(end) and not beginning.startswith(b"\x7fELF"):
-            raise FormatError(what, file=name)
+    if why := why_unhandled(name, beginning):
+        raise FormatError(why, file=name)
     return next((kind for kind in KINDS if kind.has(name, beginning, kind.is_named(name))), None)
+
+
+def why_unhandled(name: str, beginning: bytes | None = None) -> str:
+    """Why a file of this name is not handled though it is near to a package; "" if it is not near. `beginning` None: not known."""
+    if beginning is not None and beginning.startswith(b"\x7fELF"):
+        return ""
+    for kind in UNHANDLED:
+        begins = kind.named != ANY if beginning is None else not kind.begins or beginning.startswith(kind.begins)
+        if begins and re.fullmatch(kind.named, name.lower(), re.DOTALL):
+            return kind.why
+    return ""
 
 
 def is_layout(path: str | os.PathLike[str]) -> bool:

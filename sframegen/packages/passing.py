@@ -82,6 +82,7 @@ class Content(NamedTuple):
     file: Path
     size: int
     changed: bool
+    header: Callable[[bytes], bytes] = bytes  # its header blocks in a tar archive, from those that it had
 
 
 class Pass:
@@ -101,7 +102,8 @@ class Pass:
         self.seconds_writing = 0.0
         self.elf_files = self.changed = 0
         self._visit = visit
-        self._signed, self._only_read, self.force = signed, only_read, force
+        self.signed = signed
+        self._only_read, self.force = only_read, force
         self._entries = self._unpacked_bytes = self._header_bytes = 0
         self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
@@ -177,8 +179,8 @@ class Pass:
             return Content(given, size, changed=False)
         if self._only_read:
             raise FormatError(self._only_read)
-        if self._signed and not self.force:
-            raise RefusedError(Refusal.SIGNED, f"signed: {self._signed}")
+        if self.signed and not self.force:
+            raise RefusedError(Refusal.SIGNED, f"signed: {self.signed}")
         self.changed += 1
         return Content(changed, changed.stat().st_size, changed=True)
 
@@ -202,7 +204,7 @@ class Pass:
             max(reading, 0.0),
             self.seconds_writing,
             tuple(self.warnings),
-            self._signed,
+            self.signed,
         )
 
 
@@ -318,3 +320,9 @@ def in_entry(path: str) -> Iterator[None]:
         yield
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def replaced(file: Path, data: bytes) -> Content:
+    """Write other contents of an entry to a private path."""
+    file.write_bytes(data)
+    return Content(file, len(data), changed=True)

@@ -8,32 +8,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
+from sframegen.packages import arch_packages, conda_packages
+from sframegen.packages.arch_packages import MTREE, PKGINFO
+from sframegen.packages.compression import compression_at, decompressed
+from sframegen.packages.conda_packages import PATHS
+from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.images.docker_manifest import BLOBS, IDENTIFIER, MANIFEST
 from sframegen.packages.images.documents import MAX_DOCUMENT
 from sframegen.packages.images.image_archive import RULES, pass_image
 from sframegen.packages.images.oci_index import INDEX
 from sframegen.packages.kinds import LAYOUT
-from sframegen.packages.passing import Pass, file_size, is_checksum, pieces, skip
+from sframegen.packages.passing import Pass, file_size, is_checksum, pieces, replaced, skip
 from sframegen.packages.tar_entries import BLOCK, Admission, Rules, entries, pass_compressed
 
 if TYPE_CHECKING:
-    from sframegen.packages.passing import Passed, Visit
+    from collections.abc import Callable
 
-# Files that have checksums of the others: what has them. Such a package is read, and not written.
-SUMS = {
-    ".MTREE": "an Arch Linux package",
-    ".PKGINFO": "an Alpine or Arch Linux package",
-    "+MANIFEST": "a FreeBSD package",
-    "files.plist": "an XBPS package",
-    "info/paths.json": "a conda package",
-}
+    from sframegen.packages.passing import Content, Passed, Visit
+
+    # Called with the files that have checksums, the changed files, and the file of each hard link; returns the former renewed.
+    Renew = Callable[[dict[str, bytes], ChangedFiles, dict[str, str]], dict[str, bytes]]
+
+
+class Summed(NamedTuple):
+    """A kind of package whose files have checksums in others of its files. Without `renew`, such a package is only read."""
+
+    mark: str  # the path of one that all such packages have
+    what: str
+    kind: str = "tar"
+    lists: tuple[str, ...] = ()  # paths of the files that `renew` reads
+    algorithms: tuple[str, ...] = ()
+    renew: Renew | None = None
+
+
+SUMMED = (
+    Summed(
+        MTREE, "an Arch Linux package", "arch", (PKGINFO, MTREE), arch_packages.ALGORITHMS, arch_packages.renewed_mtree_and_size
+    ),
+    Summed(PATHS, "a conda package", "conda", (PATHS,), conda_packages.ALGORITHMS, conda_packages.renewed_list_of_paths),
+    Summed(PKGINFO, "an Alpine package not named *.apk, or an old Arch Linux package"),
+    Summed("+MANIFEST", "a FreeBSD package"),
+    Summed("files.plist", "an XBPS package"),
+)
+LISTS = {path for summed in SUMMED for path in summed.lists}
+MAX_LIST_BYTES = 64 << 20
 # Files that mark a package with its programs in an inner archive: its kind, and that archive.
 WITHIN = {
     ("debian-binary", "control.tar.gz", "data.tar.gz"): ("an opkg package", "data.tar.gz"),
     ("metadata.gz", "data.tar.gz"): ("a Ruby gem", "data.tar.gz"),
 }
-MARKS = {MANIFEST, LAYOUT, INDEX, *SUMS, *(path for paths in WITHIN for path in paths)}
+MARKS = {MANIFEST, LAYOUT, INDEX, *(summed.mark for summed in SUMMED), *(path for paths in WITHIN for path in paths)}
 
 
 class Contents(NamedTuple):
@@ -42,6 +66,7 @@ class Contents(NamedTuple):
     marks: set[str]
     checksums: set[str]  # paths of files that can have the checksum of another one
     is_image: bool
+    lists: dict[str, tuple[int, bytes]]  # files that have checksums of others: the number of the entry, and the contents
 
     @property
     def within(self) -> str:
@@ -50,10 +75,9 @@ class Contents(NamedTuple):
         return "" if found is None else f"{found[0]}: its files are in {found[1]}, which is not read; unpack that"
 
     @property
-    def summed(self) -> str:
-        """Why it is not written; "" if it can be."""
-        path = next((path for path in SUMS if path in self.marks), None)
-        return "" if path is None else f"{SUMS[path]}: {path} has checksums of its files; add the sections where it is built"
+    def summed(self) -> Summed | None:
+        """The kind of package with checksums that it is."""
+        return next((summed for summed in SUMMED if summed.mark in self.marks), None)
 
 
 def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
@@ -64,10 +88,22 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
         return pass_image(source, visit, target, force=force)
     if contents.within:
         raise FormatError(contents.within)
-    with Pass("tar", file_size(source), visit, force=force, only_read=contents.summed) as one:
-        pass_compressed(one, source, target, Rules(), contents.checksums)
-        if contents.summed and one.elf_files:
-            one.warnings.append(f"only read: {contents.summed}")
+    summed = contents.summed or Summed("", "", renew=lambda *_: {})
+    why = "" if summed.renew else f"{summed.what}: {summed.mark} has checksums of its files; add the sections where it is built"
+    changes = ChangedFiles(visit, summed.algorithms)
+    with Pass(summed.kind, file_size(source), changes, force=force, only_read=why) as one:
+
+        def renewed(changed: dict[int, Content]) -> dict[int, Content]:
+            assert summed.renew is not None  # the pass has refused the others
+            documents = {path: data for path, (_, data) in contents.lists.items()}
+            return changed | {
+                contents.lists[path][0]: replaced(one.free_file(f"list-{number}"), data)
+                for number, (path, data) in enumerate(summed.renew(documents, changes, one.hard_links).items())
+            }
+
+        pass_compressed(one, source, target, Rules(), contents.checksums, renewed)
+        if why and one.elf_files:
+            one.warnings.append(f"only read: {why}")
         return one.passed()
 
 
@@ -75,14 +111,14 @@ def contents_of(source: BinaryIO) -> Contents:
     """Read the names of an archive, within the limits of a pass. Raises FormatError."""
     marks, checksums = set[str](), set[str]()
     has_names, document = False, b""  # of an image; its manifest.json
+    lists: dict[str, tuple[int, bytes]] = {}
     with Pass("tar", file_size(source), lambda *_: False) as one:
-        compression = compression_of(source.read(MAGIC_SIZE))
-        source.seek(0)
+        compression = compression_at(source)
         stream, admit = decompressed(source, compression), Admission(one, RULES)
-        for entry in entries(stream):
+        for number, entry in enumerate(entries(stream)):
             path = admit(entry)
             left = entry.stored + -entry.stored % BLOCK
-            if path in MARKS:
+            if path in MARKS and (path not in LISTS or entry.is_whole):
                 marks.add(path)
             if is_checksum(path):
                 checksums.add(path)
@@ -90,13 +126,17 @@ def contents_of(source: BinaryIO) -> Contents:
             if path == MANIFEST and entry.is_whole and entry.stored <= MAX_DOCUMENT:
                 document = b"".join(pieces(stream, entry.stored, path))
                 left -= entry.stored
+            if path in LISTS and entry.is_whole:
+                if entry.stored > MAX_LIST_BYTES:
+                    raise FormatError(f"{path}: {entry.stored:,} bytes are too many")
+                lists[path] = number, b"".join(pieces(stream, entry.stored, path))
+                left -= entry.stored
             if compression is None:
                 stream.seek(left, 1)  # passing reads it
             else:
                 skip(stream, left, path)
-    return Contents(
-        marks, checksums, {LAYOUT, INDEX} <= marks or (MANIFEST in marks and (has_names or is_list_of_images(document)))
-    )
+    is_image = {LAYOUT, INDEX} <= marks or (MANIFEST in marks and (has_names or is_list_of_images(document)))
+    return Contents(marks, checksums, is_image, lists)
 
 
 def is_of_image(path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
+from sframegen.packages.compression import compressed, compression_at, decompressed
 from sframegen.packages.passing import (
     CHUNK,
     Pass,
@@ -58,15 +58,22 @@ class TarEntry(NamedTuple):
     is_whole: bool  # a regular file whose bytes are all in the stream
 
 
-def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules: Rules, checksums: Container[str] | None) -> bool:
+def pass_compressed(
+    one: Pass,
+    source: BinaryIO,
+    target: BinaryIO | None,
+    rules: Rules,
+    checksums: Container[str] | None,
+    renew: Callable[[dict[int, Content]], dict[int, Content]] = dict,
+) -> bool:
     """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
-    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known.
+    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `renew` is
+    called with the changed entries if there are any, and adds lists of their checksums.
     """
     start = source.tell()
-    compression = compression_of(source.read(MAGIC_SIZE))
-    source.seek(start)
+    compression = compression_at(source)
     if not one.force:
         one.checksums = checksums_in(one, decompressed(source, compression), rules) if checksums is None else checksums
         source.seek(start)
@@ -74,7 +81,7 @@ def pass_compressed(one: Pass, source: BinaryIO, target: BinaryIO | None, rules:
     if target is not None and changed:
         source.seek(start)
         with compressed(target, compression) as out:
-            write_tar(decompressed(source, compression), changed, Timed(out, one).write)
+            write_tar(decompressed(source, compression), renew(changed), Timed(out, one).write)
     return bool(changed)
 
 
@@ -115,7 +122,7 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
                 write(piece)
         else:
             skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
-            write_changed(entry.header, content, write)
+            write_changed(content.header(entry.header), content, write)
 
 
 def write_changed(header: bytes, content: Content, write: Callable[[bytes], object]) -> None:

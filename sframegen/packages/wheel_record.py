@@ -9,11 +9,12 @@ from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.passing import CHUNK, MAX_ENTRIES, HashedStream
+from sframegen.packages.passing import MAX_ENTRIES, HashedStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.packages.file_sums import ChangedFile, FileSums
     from sframegen.packages.passing import Readable
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
@@ -71,13 +72,18 @@ class WheelRecord:
         """Files that it lists and that were not read; without directories, which old tools list."""
         return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
 
-    def change(self, path: str, file: Readable, size: int) -> None:
-        """Another file takes the place of that one."""
+    def paths(self) -> list[str]:
+        return list(self._rows)
+
+    def change(self, path: str, change: ChangedFile) -> None:
+        """Another file has taken the place of that one. A row that did not have the hash of the old one is left unchanged."""
         row = self._rows[path]
-        hashed = HashedFile(row if row.hash else row._replace(hash=f"{ALGORITHMS[0]}="), file)
-        while hashed.read(CHUNK):
-            pass
-        self._rows[path] = RecordRow(path, hashed.text(), str(size))
+        algorithm = row.hash.partition("=")[0]
+        if row.hash and row.hash.rstrip("=") != _hash(algorithm, change.old):
+            return
+        self._rows[path] = RecordRow(
+            path, row.hash and _hash(algorithm, change.new), str(change.new.size) if row.size == str(change.old.size) else row.size
+        )
 
     def rewritten(self) -> bytes:
         return "".join(self._rewritten_lines()).encode()
@@ -85,13 +91,21 @@ class WheelRecord:
     def _rewritten_lines(self) -> Iterator[str]:
         for given, text in self._lines:
             row = given and self._rows[given.path]
-            if row is None or row == given:
+            if given is None or row is None or row == given:
                 yield text
                 continue
-            end = text[len(text.rstrip("\r\n")) :]
-            new = io.StringIO()
-            csv.writer(new, lineterminator=end).writerow(row)
-            yield new.getvalue()
+            # Hashes and sizes have neither commas nor quotes, so the last two columns are known, also if they are quoted.
+            before, hashed, size = text.rsplit(",", 2)
+            yield ",".join((before, hashed.replace(given.hash, row.hash), size.replace(given.size, row.size)))
+
+
+def _hash(algorithm: str, sums: FileSums) -> str:
+    """As RECORD has it; "" for an algorithm that wheels do not use."""
+    return _text(algorithm, bytes.fromhex(sums.digests[algorithm])) if algorithm in ALGORITHMS else ""
+
+
+def _text(algorithm: str, digest: bytes) -> str:
+    return f"{algorithm}={urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def _lines(text: str, taken: list[str]) -> Iterator[str]:
@@ -116,7 +130,7 @@ class HashedFile(HashedStream):
 
     def text(self) -> str:
         """As RECORD has it."""
-        return f"{self._algorithm}={urlsafe_b64encode(self.hash.digest()).rstrip(b'=').decode()}"
+        return _text(self._algorithm, self.hash.digest())
 
     def check(self, size: int) -> None:
         """Raises FormatError unless the row has the hash of all that was read, and that size."""

@@ -6,32 +6,25 @@ zipfile reads the archive; entries that stay are copied compressed, with their o
 
 from __future__ import annotations
 
-import copy
-import errno
-import stat
-import struct
-import zlib
-from contextlib import contextmanager
+import posixpath
+import re
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZipFile
 
 from cfi.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces
-from sframegen.packages.wheel_record import MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
+from sframegen.packages.file_sums import ChangedFiles
+from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces, replaced
+from sframegen.packages.wheel_record import ALGORITHMS, MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
+from sframegen.packages.zip_entries import checked_entries, damage_named, write_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.packages.passing import Content, Passed, Visit
+    from sframegen.packages.zip_entries import ZipEntry
 
-LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
-LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
-ENCRYPTED, DESCRIPTOR_FOLLOWS = 1, 8  # flags
-ZIP64, TIMES = 0x0001, 0x5455  # extra fields
-KNOWN_TYPES = (0, stat.S_IFREG, stat.S_IFDIR)
-# What zipfile raises for damaged archives.
-DAMAGED = (BadZipFile, struct.error, zlib.error, EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError)
+INNER_RECORD = re.compile(r".+/[^/]+\.dist-info/RECORD")  # of a package that is vendored
+SBOM = re.compile(r"[^/]+\.dist-info/sboms/.+")  # PEP 770
+SBOM_ALGORITHMS = ("md5", "sha1", *ALGORITHMS)
 
 
 class _Reading(NamedTuple):
@@ -41,25 +34,19 @@ class _Reading(NamedTuple):
     path: str
 
     def read(self, size: int, /) -> bytes:
-        with _damage_named(f"{self.path}: "):
+        with damage_named(f"{self.path}: "):
             return self.file.read(size)
-
-
-class WheelEntry(NamedTuple):
-    info: ZipInfo
-    path: str
-    start: int  # file offset of its header
-    data: int  # of its contents
-    end: int  # after a descriptor
 
 
 def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A wheel. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
-    with _damage_named(), ZipFile(source) as given:
+    with damage_named(), ZipFile(source) as given:
         infos = given.infolist()
         signed = ", ".join(info.filename for info in infos if is_signature(info.filename))
-        with Pass("wheel", size, visit, signed=signed, force=force) as one:
+        has_sbom = any(SBOM.fullmatch(info.filename) for info in infos)
+        changes = ChangedFiles(visit, SBOM_ALGORITHMS if has_sbom else ALGORITHMS)
+        with Pass("wheel", size, changes, signed=signed, force=force) as one:
             found = checked_entries(one, given, infos)
             record = _record(given, found)
             one.checksums = {entry.path for entry in found}
@@ -73,69 +60,69 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
             if contents and signed:
                 one.warnings.append(f"to be signed again: {signed}")
             if contents and target is not None:
+                _warn_of_sboms(one, given, found, changes)
+                contents |= _inner_records(one, given, found, changes)
+                for path, change in changes.of.items():
+                    record.change(path, change)
+                contents[record.path] = replaced(one.free_file("RECORD"), record.rewritten())
                 with one.writing():
-                    write_wheel(given, found, contents, record, target)
+                    write_zip(given, found, contents, target)
             return one.passed()
 
 
-def checked_entries(one: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[WheelEntry]:
-    """All entries, checked before any of them is read."""
-    found = []
-    named: set[str] = set()
-    for info in infos:
-        path = one.entry(info.filename)
-        with in_entry(path):
-            _check(info)
-        if path in named:
-            raise FormatError(f"{path}: a second entry of this name")
-        named.add(path)
-        one.regular(path, info.file_size)
-        found.append(_located(given, info, path))
-    end = 0
-    for entry in sorted(found, key=lambda entry: entry.start):
-        if entry.start < end:
-            raise FormatError(f"{entry.path}: overlaps with another entry")
-        end = entry.end
-    if end > given.start_dir:
-        raise FormatError("an entry overlaps with the directory of the archive")
-    return found
+def _inner_records(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> dict[str, Content]:
+    """Records of packages that are vendored in the wheel, where they list changed files."""
+    new = {}
+    for number, entry in enumerate(found):
+        if not INNER_RECORD.fullmatch(entry.path):
+            continue
+        data = _contents(given, entry)
+        try:
+            record = WheelRecord(entry.path, data)
+        except FormatError as error:
+            one.warnings.append(f"{entry.path}: not renewed: {error}")
+            continue
+        base = posixpath.dirname(posixpath.dirname(entry.path))
+        for path in record.paths():
+            if change := changes.of.get(posixpath.normpath(posixpath.join(base, path))):
+                record.change(path, change)
+        renewed = record.rewritten()
+        if renewed != data:
+            new[entry.path] = replaced(one.free_file(f"RECORD-{number}"), renewed)
+            changes.edited(entry.path, data, renewed)
+    return new
 
 
-def write_wheel(
-    given: ZipFile, found: list[WheelEntry], contents: dict[str, Content], record: WheelRecord, target: BinaryIO
-) -> None:
-    """Write the wheel with other contents of some entries, and a RECORD that says so."""
-    source = _file_of(given)
-    with ZipFile(target, "w") as out:
-        out.comment = given.comment
-        for entry in found:
-            content = contents.get(entry.path)
-            if content is not None:
-                with content.file.open("rb") as file, out.open(_anew(entry.info), "w", force_zip64=content.size >> 31 > 0) as new:
-                    for piece in pieces(file, content.size, entry.path):
-                        new.write(piece)
-                content.file.unlink()
-            elif entry.path == record.path:
-                with out.open(_anew(entry.info), "w") as new:
-                    new.write(record.rewritten())
-            else:
-                _copy(source, entry, out)
+def _warn_of_sboms(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> None:
+    """Lists of what is in the wheel are statements of those who made them: they are not changed."""
+    old = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.of.items()}
+    for entry in found:
+        if not entry.info.is_dir() and SBOM.fullmatch(entry.path):
+            words = set(re.findall(rb"[0-9a-f]{32,128}", _contents(given, entry).lower()))
+            if paths := [path for path, digests in old.items() if words & digests]:
+                one.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: to be made again")
 
 
-def _record(given: ZipFile, found: list[WheelEntry]) -> WheelRecord:
+def _record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:
     records = [entry for entry in found if is_record(entry.path)]
     if len(records) != 1:
         raise FormatError(f"{len(records)} files *.dist-info/RECORD; a wheel has one")
-    info = records[0].info
+    with in_entry(records[0].path):
+        return WheelRecord(records[0].path, _contents(given, records[0]))
+
+
+def _contents(given: ZipFile, entry: ZipEntry) -> bytes:
+    """Read a file that may be kept in memory. Raises FormatError."""
+    info = entry.info
     if info.file_size > MAX_RECORD_BYTES:
         raise FormatError(f"{info.filename}: {info.file_size:,} bytes are too many")
-    with _damage_named(f"{info.filename}: "), in_entry(info.filename), given.open(info) as file:
-        return WheelRecord(records[0].path, b"".join(pieces(file, info.file_size, info.filename)))
+    with damage_named(f"{info.filename}: "), in_entry(info.filename), given.open(info) as file:
+        return b"".join(pieces(file, info.file_size, info.filename))
 
 
-def _visited(one: Pass, given: ZipFile, entry: WheelEntry, record: WheelRecord) -> Content | None:
+def _visited(one: Pass, given: ZipFile, entry: ZipEntry, record: WheelRecord) -> Content | None:
     """What takes the place of an entry's contents, if anything does. Its hash has to be the one that RECORD has."""
-    with _damage_named(f"{entry.path}: "):
+    with damage_named(f"{entry.path}: "):
         file = given.open(entry.info)
     with file:
         hashed = record.hashed(entry.path, _Reading(file, entry.path))
@@ -146,85 +133,4 @@ def _visited(one: Pass, given: ZipFile, entry: WheelEntry, record: WheelRecord) 
     hashed.check(entry.info.file_size)
     if content is None or not content.changed:
         return None
-    with content.file.open("rb") as file:
-        record.change(entry.path, file, content.size)
     return content
-
-
-def _check(info: ZipInfo) -> None:
-    if info.flag_bits & ENCRYPTED:
-        raise FormatError("an encrypted entry")
-    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        raise FormatError(f"zip compression {info.compress_type}: entries of wheels are stored or deflated")
-    if info.compress_type == ZIP_STORED and info.compress_size != info.file_size:
-        raise FormatError(f"stored, with {info.compress_size:,} bytes for {info.file_size:,}")
-    if stat.S_IFMT(info.external_attr >> 16) not in KNOWN_TYPES:
-        raise FormatError("a link, device or FIFO, which wheels do not have")
-    if info.is_dir() and info.file_size:
-        raise FormatError("a directory with contents")
-
-
-def _located(given: ZipFile, info: ZipInfo, path: str) -> WheelEntry:
-    """Where an entry is, with its header and descriptor."""
-    source = _file_of(given)
-    source.seek(info.header_offset)
-    raw = source.read(LOCAL_HEADER.size)
-    if len(raw) < LOCAL_HEADER.size or not raw.startswith(LOCAL_MAGIC):
-        raise FormatError(f"{path}: no header of an entry at {info.header_offset:#x}")
-    *_, name_size, extra_size = LOCAL_HEADER.unpack(raw)
-    data = info.header_offset + LOCAL_HEADER.size + name_size + extra_size
-    end = data + info.compress_size
-    if info.flag_bits & DESCRIPTOR_FOLLOWS:
-        source.seek(end)
-        after = source.read(24)
-        sizes = info.CRC, info.compress_size, info.file_size
-        forms = [struct.pack("<IQQ", *sizes)] + [struct.pack("<III", *sizes)] * (max(sizes) <= 0xFFFFFFFF)
-        marked = [magic + form for form in forms for magic in (DESCRIPTOR_MAGIC, b"")]
-        end += next((len(form) for form in marked if after.startswith(form)), 0)
-    return WheelEntry(info, path, info.header_offset, data, end)
-
-
-def _copy(source: IO[bytes], entry: WheelEntry, out: ZipFile) -> None:
-    """Copy an entry: its header, and its bytes, which stay compressed."""
-    file = _file_of(out)
-    info = copy.copy(entry.info)
-    info.header_offset = file.seek(out.start_dir)
-    source.seek(entry.start)
-    for piece in pieces(source, entry.end - entry.start, entry.path):
-        file.write(piece)
-    out.filelist.append(info)
-    out.start_dir = file.tell()
-
-
-def _anew(info: ZipInfo) -> ZipInfo:
-    """The same entry, for other contents."""
-    new = copy.copy(info)
-    kept, at = b"", 0
-    while len(info.extra) - at >= 4:
-        kind, size = struct.unpack_from("<HH", info.extra, at)
-        field = info.extra[at : at + 4 + size]
-        if kind == TIMES and size == 5:  # in the directory only one time follows the flags, in the entry's header all do
-            field = field[:4] + bytes([field[4] & 1]) + field[5:]
-        kept += field * (kind != ZIP64)
-        at += 4 + size
-    new.extra = kept
-    return new
-
-
-def _file_of(archive: ZipFile) -> IO[bytes]:
-    if archive.fp is None:
-        raise ValueError("a closed archive")
-    return archive.fp
-
-
-@contextmanager
-def _damage_named(place: str = "a damaged zip archive: ") -> Iterator[None]:
-    """What zipfile raises in the block becomes a FormatError; errors of the system do not."""
-    try:
-        yield
-    except DAMAGED as error:
-        raise FormatError(f"{place}{error}") from None
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):
-            raise
-        raise FormatError(f"{place}{error}") from None

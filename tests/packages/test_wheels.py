@@ -245,3 +245,61 @@ def test_overlapping_encrypted_and_wrongly_sized_entries_are_refused(files: dict
         with pytest.raises(FormatError, match=why):
             add_section(path)
         assert path.read_bytes() == data
+
+
+def test_a_row_keeps_its_quotes_and_one_without_a_hash_stays(files: dict[str, bytes], tmp_path: Path) -> None:
+    digest, size = row("x/a.so", files["x/a.so"]).rstrip("\n").split(",")[1:]
+
+    def record(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        rows = {line.partition(",")[0]: line for line in lines}
+        rows["x/a.so"] = f'"x/a.so","{digest}","{size}"\n'
+        rows["x/b.so"] = "x/b.so,,\n"
+        return "".join(rows.values())
+
+    path = wheel(tmp_path / NAME, files, record=record)
+    had = contents(path)[RECORD].decode()
+    add_section(path)
+    now = contents(path)
+    new_digest, new_size = row("x/a.so", now["x/a.so"]).rstrip("\n").split(",")[1:]
+    assert now["x/b.so"] != files["x/b.so"]
+    assert now[RECORD].decode() == had.replace(digest, new_digest).replace(f'"{size}"', f'"{new_size}"')
+    assert '"x/a.so","sha256=' in now[RECORD].decode()
+
+
+INNER = "x/_vendor/y-1.0.dist-info/RECORD"
+
+
+def test_the_record_of_a_vendored_package_is_renewed(files: dict[str, bytes], tmp_path: Path) -> None:
+    library = files["x/a.so"]
+    stale = "z.so,sha256=AAAA,5\n"
+    inner = row("y/a.so", library) + stale + f"{INNER.rpartition('/')[0].rpartition('/')[2]}/RECORD,,\n"
+    vendored = {**files, "x/_vendor/y/a.so": library, "x/_vendor/z.so": library, INNER: inner.encode()}
+    path = wheel(tmp_path / NAME, vendored)
+    summary = add_section(path)
+    assert summary.warnings == ()
+    now = contents(path)
+    assert now[INNER].decode() == inner.replace(row("y/a.so", library), row("y/a.so", now["x/_vendor/y/a.so"]))
+    record_holds(path)
+    remove(path)
+    assert contents(path)[INNER].decode() == inner
+
+
+def test_a_vendored_record_that_is_no_table_is_a_warning(files: dict[str, bytes], tmp_path: Path) -> None:
+    path = wheel(tmp_path / NAME, {**files, INNER: b"a,b,c,d,e\n"})
+    [warning] = add_section(path).warnings
+    assert warning.startswith(f"{INNER}: not renewed: ")
+    assert contents(path)[INNER] == b"a,b,c,d,e\n"
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha1", "sha256", "sha512"])
+def test_a_list_of_parts_with_an_old_checksum_is_a_warning(files: dict[str, bytes], tmp_path: Path, algorithm: str) -> None:
+    """PEP 770: what others state of the wheel is not changed."""
+    name = "x-1.0.dist-info/sboms/x.cdx.json"
+    text = f'{{"content": "{hashlib.new(algorithm, files["x/a.so"]).hexdigest().upper()}"}}'.encode()
+    path = wheel(tmp_path / NAME, {**files, name: text})
+    [warning] = add_section(path).warnings
+    assert warning == f"{name}: has the old checksums of x/a.so, x/b.so: to be made again"
+    assert contents(path)[name] == text
+    other = wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})
+    assert add_section(other).warnings == ()

@@ -120,8 +120,11 @@ def _of_remote_directory(url: str) -> Iterator[Item]:
         directory, directories, files = step
         directories.sort() if isinstance(directories, list) else None
         for name in sorted(files):
+            path = f"{directory.rstrip('/')}/{name}"
             if any(kind.is_named(name) for kind in kinds.KINDS):
-                yield _remote(system, f"{directory.rstrip('/')}/{name}", root)
+                yield _remote(system, path, root)
+            elif why := kinds.why_unhandled(name):
+                yield refused_item(path.removeprefix(root.rstrip("/")).lstrip("/"), shown(system.unstrip_protocol(path)), why)
 
 
 def _remote(system: object, path: str, root: str) -> Item:
@@ -147,6 +150,8 @@ def _of_glob(pattern: str) -> Iterator[Item]:
 def _of_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
+        if why := kinds.why_unhandled(path, beginning):
+            raise FormatError(why, file=shown(path))
         if is_package_file(path, beginning):
             yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
@@ -219,7 +224,9 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
-            if is_package_file(entry.name, beginning):
+            if why := kinds.why_unhandled(entry.name, beginning):
+                yield refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
+            elif is_package_file(entry.name, beginning):
                 yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
             else:
                 is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
@@ -229,8 +236,5 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
 
 
 def is_package_file(name: str, beginning: bytes) -> bool:
-    """True for what is passed through; False also for what only resembles it."""
-    try:
-        return kinds.kind_of(name, beginning) is not None
-    except FormatError:
-        return False
+    """True for what is passed through."""
+    return kinds.kind_of(name, beginning) is not None

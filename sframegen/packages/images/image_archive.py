@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_of, decompressed
+from sframegen.packages.compression import compressed, compression_at, decompressed
 from sframegen.packages.images.docker_manifest import MANIFEST, REPOSITORIES, rewrite_manifest
 from sframegen.packages.images.documents import shown_value
 from sframegen.packages.images.oci_index import INDEX, Changes, Images, OciLayout, passed
@@ -43,8 +43,7 @@ class ArchivePart(NamedTuple):
 
 def pass_image(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
     """A tar archive with the files of an image. `pass_through` in kinds.py has the contract."""
-    compression = compression_of(source.read(MAGIC_SIZE))
-    source.seek(0)
+    compression = compression_at(source)
     with Pass("image archive", file_size(source), visit) as one, _plain(source, compression, one) as plain:
         files = ArchiveFiles(plain, one)
         files.check()

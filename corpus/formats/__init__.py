@@ -1,0 +1,1 @@
+"""Arch Linux, conda and Alpine packages, made by their own tools, with sections."""

@@ -1,0 +1,69 @@
+"""What is near to a package and is not handled is refused by its name, in every command, never left out without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen.cli.commands import cli
+from sframegen.fleet.sources.listing import items_of_one
+from sframegen.packages.kinds import why_unhandled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIVEN = {
+    "a.gem": (b"metadata.gz", "a Ruby gem"),
+    "a.jar": (b"PK\3\4", "a Java archive"),
+    "a.egg": (b"PK\3\4", "a Python egg"),
+    "a.ipk": (b"\x1f\x8b\x08", "an opkg package"),
+    "a.apk": (b"PK\3\4", "an Android package"),
+    "b.apk": (b"ADB.pckg", "an Alpine package of version 3"),
+    "a.changes": (b"Format: 1.8\n", "a list of packages and their hashes"),
+    "a.buildinfo": (b"-----BEGIN PGP SIGNED MESSAGE-----\n", "a list of packages and their hashes"),
+    "a.dsc": (b"Format: 3.0 (quilt)\n", "a source package"),
+    "a.src.rpm": (b"\xed\xab\xee\xdb", "a source package"),
+    "a.xbps": (b"\x28\xb5\x2f\xfd", "an XBPS package"),
+    "initrd.img-6.12.1-amd64": (b"\x28\xb5\x2f\xfd", "an initramfs"),
+    "a.cpio": (b"070701", "an initramfs"),
+    "a.cpio.xz": (b"\xfd7zXZ\0", "an initramfs"),
+}
+COMMANDS = (("add-section",), ("remove",), ("check",), ("convert", "--format", "2"))
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    data, what = GIVEN[name]
+    path = tmp_path / name
+    path.write_bytes(data)
+    done = CliRunner().invoke(cli, [*command, str(path)])
+    assert (done.exit_code, path.read_bytes()) == (1, data)
+    assert done.output.startswith(f"sframegen: {path}: {what}")
+    assert done.output.count("\n") == 1
+
+
+def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:
+    for name, (data, _) in GIVEN.items():
+        (tmp_path / name).write_bytes(data)
+    refused = {item.name: item.refused for item in items_of_one(str(tmp_path))}
+    assert refused.keys() == GIVEN.keys()
+    assert all(refused[name].startswith(what) for name, (_, what) in GIVEN.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("initramfs-tools_0.142_all.deb", b"!<arch>\ndebian-binary"),
+        ("initramfs-tools-0.142.tar.gz", b"\x1f\x8b\x08"),
+        ("a.changes", b"what has changed"),
+        ("a.ipk", b"!<arch>\ndebian-binary"),  # the form that is a Debian package's
+        ("a.apk", b"\x1f\x8b\x08"),
+        ("a.jar", b"\x7fELF"),
+        ("cpio", b"#!/bin/sh"),
+    ],
+)
+def test_others_of_such_names_are_not_taken_for_them(name: str, data: bytes) -> None:
+    assert why_unhandled(name, data) == ""
