@@ -16,11 +16,11 @@ from sframegen import __version__
 from sframegen.elf.text import count_of
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
-from sframegen.fleet.known_results import known, refuse_or_fail
+from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Outcome
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.items import shown
+from sframegen.fleet.sources.items import Item, shown
 from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished
     from sframegen.fleet.run_options import RunOptions
-    from sframegen.fleet.sources.items import Item
     from sframegen.program.workers import Progress
 
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
@@ -58,56 +57,67 @@ class FleetRun:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def run(self, cluster: Cluster) -> RunTotals:
-        """Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError."""
+    def run(self, cluster: Cluster) -> RunTotals | None:
+        """None if there is nothing to run: what an earlier run wrote stays.
+
+        Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError.
+        """
         with ExitStack() as stack:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
             stack.enter_context(self.output.locked())
-            self._write_run()
             listing = stack.enter_context(TemporaryFile())
-            self._list(listing)
+            if not self._list(listing):
+                return None
+            self._write_run()
+            self.output.remove_unfinished()
             keys = stack.enter_context(self.output.new_keys())
             waiting = self._without_known(listing, keys)
             first = next(waiting, None)
             if first is not None:
                 client = stack.enter_context(connected(cluster))
-                job = Job(self.options, self.path, self.token)
+                job = Job(self.options, self.path, self.token, self.total)
                 for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
                     self._finished(keys, number, item, finished)
             totals = collect(self.output)
             self._write_run(ended=_now())
         return totals
 
-    def _list(self, listing: BinaryIO) -> None:
-        """Write all items to a file, a line each: their number is known before any is worked on."""
+    def _list(self, listing: BinaryIO) -> bool:
+        """Write all items to a file, a line each: their number is known before any is worked on. False if a source is not there."""
+        errors = []
         for item in items_of(self.sources):
             if isinstance(item, Exception):
                 self.finding(_words(item))
+                errors.append(type(item))
             else:
                 listing.write(json.dumps(item, separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
         listing.seek(0)
+        return FileNotFoundError not in errors and (self.total > 0 or not errors)
 
     def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
         """The items that are left for workers, with their numbers."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
-            finished = self._without_worker(item)
-            if finished is None:
-                yield number, item
+            found = self._without_worker(item)
+            if isinstance(found, Item):
+                yield number, found
             else:
-                self._finished(keys, number, item, finished)
+                self._finished(keys, number, item, found)
 
-    def _without_worker(self, item: Item) -> Finished | None:
-        """What can be said of an item without fetching it or asking a server."""
+    def _without_worker(self, item: Item) -> Finished | Item:
+        """What can be said of an item without fetching it or asking a server; else the item, as it is seen here."""
         if item.refused:
             return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
-            return None
+            return item
         try:
-            return known(item, self.options, self.output)
-        except (FormatError, OSError):
-            return None  # the worker says why
+            here = seen(item, self.options)
+        except FormatError as error:
+            return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+        except OSError as error:
+            return refuse_or_fail(item, self.options, self.output, Outcome.FAILED, error.strerror or str(error))
+        return known(here.identity, self.output) or item._replace(state=here.state, size=here.size)
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
         keys[number] = finished.key
