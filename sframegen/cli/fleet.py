@@ -175,6 +175,8 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not how.quiet:
         click.echo(totals.one_line())
+        if sign := fleet.how_to_sign():
+            click.echo(sign)
     ctx.exit(findings.status)
 
 

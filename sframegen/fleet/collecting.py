@@ -13,7 +13,7 @@ from sframegen.elf.text import count_of, printable
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sframegen.fleet.output_directory import OutputDirectory
 
@@ -84,8 +84,10 @@ def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) 
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory) -> RunTotals:
+def collect(output: OutputDirectory, also: Callable[[PackageRow], object] = lambda _: None) -> RunTotals:
     """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
+
+    `also`: called with the row of each package.
 
     Raises FormatError for a result that is damaged, OSError.
     """
@@ -98,6 +100,7 @@ def collect(output: OutputDirectory) -> RunTotals:
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
+            also(result.package)
             listing.write(b",\n" if number else b"[\n")
             listing.write(json.dumps(asdict(result.package)).encode("ascii"))
             for row in result.files:

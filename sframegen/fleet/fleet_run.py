@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import FormatError
 from sframegen import __version__
 from sframegen.elf.text import count_of
+from sframegen.fleet.apt_repository import RELEASE, Written
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources import items
 from sframegen.fleet.sources.items import Item, shown
 from sframegen.fleet.sources.listing import items_of
@@ -50,6 +53,7 @@ class FleetRun:
         self.total = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.earlier = 0  #: packages with a result from an earlier run
+        self.indexed = 0  #: packages in the repository that was written
         self.started = _now()
         self.token = os.urandom(8).hex()
 
@@ -78,8 +82,16 @@ class FleetRun:
                 job = Job(self.options, self.path, self.token, self.total)
                 for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
                     self._finished(keys, number, item, finished)
-            totals = collect(self.output)
+            totals = self._collected()
             self._write_run(ended=_now())
+        return totals
+
+    def _collected(self) -> RunTotals:
+        if self.options.mode not in WRITES_PACKAGES:
+            return collect(self.output)
+        with Written(self.output, self.finding) as written:
+            totals = collect(self.output, written.add)
+        self.indexed = written.debs
         return totals
 
     def _list(self, listing: BinaryIO) -> bool:
@@ -140,6 +152,12 @@ class FleetRun:
             "packages_from_earlier_runs": self.earlier,
         }
         self.output.write_json("run.json", run)
+
+    def how_to_sign(self) -> str:
+        """For a repository that has been written; "" if there is none."""
+        release = f"{self.path}/{RELEASE}"
+        sign = shlex.join(["gpg", "--clearsign", "--output", f"{self.path}/InRelease", release])
+        return f"{release} is not signed; to sign it: {sign}" if self.indexed else ""
 
     def how_to_continue(self) -> str:
         """For a run that has been interrupted."""

@@ -112,6 +112,7 @@ def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFi
         else:
             row.package_bytes = os.fstat(content.file.fileno()).st_size
             passed, new_size = _one_file(item, content.file, files, output)
+            row.new_sha256 = _new_sha256(item, output) if new_size else ""
     except SframegenError as error:
         row.outcome = Outcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
@@ -152,6 +153,11 @@ def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputD
             location.unlink()  # of an earlier run, from another content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
+
+
+def _new_sha256(item: Item, output: OutputDirectory) -> str:
+    with output.file(f"packages/{item.name}") as file:
+        return digest(file)
 
 
 def _layout(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:

@@ -59,6 +59,7 @@ class PackageRow:
     package: str  #: its file name, or path from the source on
     source: str  #: the path or URL it was read from
     sha256: str = ""  #: of its content; of a directory: of its list of names and contents
+    new_sha256: str = ""  #: of the rewritten one; "" if nothing was written, and of directories
     kind: str = ""  #: as `Passed.kind`
     outcome: Outcome = Outcome.FAILED
     reason: str = ""  #: one line

@@ -21,6 +21,8 @@ COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # What people take for packages, and what to do instead.
 OTHERS = {
     ".dsc": "a source package: it has no programs; build it, and give the .deb",
+    ".changes": "a list of an upload's checksums, signed as a whole: rewrite the packages, and make a new one (dpkg-genchanges)",
+    ".buildinfo": "the record of a build, whose packages it names by checksum: rewritten packages are not what that build made",
     ".src.rpm": "a source package: it has no programs; build it, and give the .rpm",
 }
 

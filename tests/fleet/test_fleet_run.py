@@ -497,7 +497,7 @@ def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pyt
         "import os; from sframegen.fleet.run_directory import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 1
     (left,) = tmp_path.iterdir()
     (left / "deep").mkdir()
     (left / "deep/file").touch()
