@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.fleet.output_directory import OutputDirectory
-    from sframegen.fleet.result_rows import PackageRow
+    from sframegen.fleet.result_rows import PackageResult, PackageRow
 
 INDEX, RELEASE, REPLACED = "Packages", "Release", "replaced.txt"
 OURS = ("Filename", "Size", "MD5sum", "SHA1", "SHA256", "SHA512")  # fields of an index, not of a package
@@ -60,8 +60,9 @@ class Written:
                 else:
                     self._remove(INDEX, RELEASE)
 
-    def add(self, row: PackageRow) -> None:
+    def add(self, result: PackageResult) -> None:
         """Raises OSError."""
+        row = result.package
         if not row.new_sha256:
             return
         name = row.package.encode("utf-8", "surrogateescape")

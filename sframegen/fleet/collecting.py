@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sframegen.fleet.output_directory import OutputDirectory
+    from sframegen.fleet.result_rows import PackageResult
 
 ROW_GROUP = 20_000
 NOT_SUMMED = ("peak_memory_bytes", "seconds")  # the latter are in their package's
@@ -84,10 +85,10 @@ def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) 
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory, also: Callable[[PackageRow], object] = lambda _: None) -> RunTotals:
+def collect(output: OutputDirectory, *also: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
 
-    `also`: called with the row of each package.
+    `also`: called with the result of each package.
 
     Raises FormatError for a result that is damaged, OSError.
     """
@@ -100,7 +101,8 @@ def collect(output: OutputDirectory, also: Callable[[PackageRow], object] = lamb
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
-            also(result.package)
+            for one in also:
+                one(result)
             listing.write(b",\n" if number else b"[\n")
             listing.write(json.dumps(asdict(result.package)).encode("ascii"))
             for row in result.files:

@@ -17,9 +17,11 @@ from sframegen import __version__
 from sframegen.elf.text import count_of
 from sframegen.fleet.apt_repository import RELEASE, Written
 from sframegen.fleet.collecting import collect
+from sframegen.fleet.coverage_gate import Demand, Gate
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.policy import Patterns
 from sframegen.fleet.result_rows import Outcome
 from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources import items
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import Finished
+    from sframegen.fleet.result_rows import Finished, PackageResult
     from sframegen.fleet.run_options import RunOptions
     from sframegen.program.workers import Progress
 
@@ -50,7 +52,10 @@ class FleetRun:
         self.options = options
         self.finding = finding
         self.progress = progress
+        self.packages = Patterns()  #: by their names
+        self.demand = Demand()
         self.total = 0
+        self.excluded = 0  #: packages
         self.outcomes: Counter[Outcome] = Counter()
         self.earlier = 0  #: packages with a result from an earlier run
         self.indexed = 0  #: packages in the repository that was written
@@ -87,11 +92,15 @@ class FleetRun:
         return totals
 
     def _collected(self) -> RunTotals:
-        if self.options.mode not in WRITES_PACKAGES:
-            return collect(self.output)
-        with Written(self.output, self.finding) as written:
-            totals = collect(self.output, written.add)
-        self.indexed = written.debs
+        """The tables, and what comes of their rows."""
+        also: list[Callable[[PackageResult], object]] = []
+        with ExitStack() as stack:
+            also.append(stack.enter_context(Gate(self.demand, self.output, self.finding)).add)
+            if self.options.mode in WRITES_PACKAGES:
+                written = stack.enter_context(Written(self.output, self.finding))
+                also.append(written.add)
+            totals = collect(self.output, *also)
+        self.indexed = written.debs if self.options.mode in WRITES_PACKAGES else 0
         return totals
 
     def _list(self, listing: BinaryIO) -> bool:
@@ -101,11 +110,13 @@ class FleetRun:
             if isinstance(item, Exception):
                 self.finding(_words(item))
                 errors.append(type(item))
+            elif not self.packages.fit(item.name):
+                self.excluded += 1
             else:
                 listing.write(json.dumps(item, separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
         listing.seek(0)
-        return FileNotFoundError not in errors and (self.total > 0 or not errors)
+        return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
     def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
         """The items that are left for workers, with their numbers."""
@@ -149,6 +160,7 @@ class FleetRun:
             "started": self.started,
             "ended": ended,
             "packages": self.total,
+            "packages_excluded": self.excluded,
             "packages_from_earlier_runs": self.earlier,
         }
         self.output.write_json("run.json", run)

@@ -16,6 +16,7 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"  #: it has the same section already; of a package: nothing in it changed
     NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can say; of a package: no ELF file for it
     REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
+    EXCLUDED = "excluded"  #: of files: the run leaves it out, as a policy says
     FAILED = "failed"  #: of packages: not fetched, its worker died, it took too much time or memory, sframegen failed; `reason`
 
 

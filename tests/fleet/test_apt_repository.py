@@ -13,7 +13,7 @@ from sframegen.fleet.apt_repository import Written
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
-from sframegen.fleet.result_rows import PackageRow
+from sframegen.fleet.result_rows import PackageResult, PackageRow
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from sframegen.format.locate import sframe_of
@@ -68,7 +68,7 @@ def rewritten(pool: Path, tmp_path: Path) -> Callable[[], Path]:
         ):
             for path in sorted(pool.rglob("*.deb")):
                 item = Item(str(path.relative_to(pool)), str(path))
-                written.add(output.read_result(work_on(item, RunOptions(Mode.REWRITE), output).key).package)
+                written.add(output.read_result(work_on(item, RunOptions(Mode.REWRITE), output).key))
         assert findings == []
         return tmp_path / "out"
 
@@ -117,7 +117,7 @@ def test_a_control_file_cannot_add_a_paragraph(tmp_path: Path) -> None:
     deb_of(path.with_name("y.deb"), {"./a": b"x"}, control=b"Version: 1\n")
     with OutputDirectory.opened(str(tmp_path / "out")) as output, Written(output, findings.append) as written:
         for name in ("x.deb", "y.deb"):
-            written.add(PackageRow(name, name, kind="deb", new_sha256="00", new_package_bytes=1))
+            written.add(PackageResult(PackageRow(name, name, kind="deb", new_sha256="00", new_package_bytes=1)))
     text = (tmp_path / "out/Packages").read_text()
     assert (text.count("Package:"), text.count("Filename:")) == (1, 1)
     assert "bash" not in text
