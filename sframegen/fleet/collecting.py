@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from sframegen.api.added import percent
 from sframegen.elf.text import count_of, printable
-from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +127,8 @@ class ParquetTable:
             "dict[str, int]": pa.map_(pa.string(), pa.int64()),
         }
         self.names = [column.name for column in fields(kind)]
-        self.schema = pa.schema([(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)])
+        columns = [(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)]
+        self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
         self.table_of = pa.Table.from_pylist
         self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")
         self.rows: list[dict[str, Any]] = []
