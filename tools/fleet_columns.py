@@ -26,9 +26,8 @@ def columns() -> str:
     for name, kind in TABLES.items():
         texts = dict(FIELD.findall(inspect.getsource(kind)))
         with ParquetTable(kind, io.BytesIO()) as table:
-            lines = [
-                f"| `{field.name}` | {re.sub(r'<\w+: ', '<', str(field.type))} | {texts[field.name]} |" for field in table.schema
-            ]
+            types = {field.name: re.sub(r"<\w+: ", "<", str(field.type)) for field in table.schema}
+        lines = [f"| `{column}` | {of} | {texts[column]} |" for column, of in types.items()]
         parts.append("\n".join([f"| `{name}` | type | |", "| --- | --- | --- |", *lines]))
     return "\n\n".join(parts)
 
