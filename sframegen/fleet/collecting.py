@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from sframegen.api.added import percent
@@ -104,7 +104,7 @@ def collect(output: OutputDirectory, *also: Callable[[PackageResult], object]) -
             for one in also:
                 one(result)
             listing.write(b",\n" if number else b"[\n")
-            listing.write(json.dumps(asdict(result.package)).encode("ascii"))
+            listing.write(json.dumps(vars(result.package)).encode("ascii"))
             for row in result.files:
                 totals.add_file(row)
                 files.add(row)
@@ -126,7 +126,6 @@ class ParquetTable:
             "list[str]": pa.list_(pa.string()),
             "dict[str, int]": pa.map_(pa.string(), pa.int64()),
         }
-        self.names = [column.name for column in fields(kind)]
         columns = [(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)]
         self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
         self.table_of = pa.Table.from_pylist
@@ -134,7 +133,7 @@ class ParquetTable:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: FileRow | PackageRow) -> None:
-        self.rows.append({name: _value(getattr(row, name)) for name in self.names})
+        self.rows.append({name: _value(value) for name, value in vars(row).items()})
         if len(self.rows) >= ROW_GROUP:
             self._write()
 

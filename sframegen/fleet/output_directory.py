@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from cfi.errors import FormatError
@@ -71,7 +71,7 @@ class OutputDirectory(OwnDirectory):
 
     def write_result(self, key: str, result: PackageResult) -> None:
         """Raises OSError."""
-        self.write_json(_result(key), asdict(result))
+        self.write_json(_result(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
 
     def read_result(self, key: str) -> PackageResult:
         """Raises FormatError if the result is not complete, OSError."""
