@@ -224,7 +224,7 @@ class Many(NamedTuple):
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all threads."""
+    """Processor time of a process, all threads."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 

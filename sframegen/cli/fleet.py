@@ -182,7 +182,7 @@ def run(
     _needs_extra("run")
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
-    from sframegen.fleet.coverage_gate import Demand  # noqa: PLC0415
+    from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
     from sframegen.fleet.dask_engine import Cluster  # noqa: PLC0415
     from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
@@ -200,7 +200,7 @@ def run(
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
         fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
-        fleet.demand = Demand(policy.minimum if min_coverage is None else min_coverage, policy.machines, strict)
+        fleet.demand = CoverageDemand(policy.minimum if min_coverage is None else min_coverage, policy.machines, strict)
         try:
             with findings.file(output):
                 totals = fleet.run(Cluster(scheduler, workers or how.jobs))

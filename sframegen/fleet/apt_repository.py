@@ -11,11 +11,8 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from cfi.errors import FormatError, SframegenError, naming
-from linker.objects.archive import members
-from sframegen.elf.opening import map_descriptor
 from sframegen.fleet.sources.fetching import digest
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
-from sframegen.packages.debs import MAX_CONTROL_BYTES, deb_members
+from sframegen.packages.debs import control_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +31,7 @@ SHA256:
 """
 
 
-class Written:
+class WrittenPackages:
     """A block: `add` each package of a run. At its end, the index and the checksums are in the output."""
 
     def __init__(self, output: OutputDirectory, finding: Callable[[str], object]) -> None:
@@ -78,8 +75,8 @@ class Written:
         from debian.deb822 import Deb822  # noqa: PLC0415 - of the extra `fleet`
 
         path = f"packages/{row.package}"
-        with self.output.file(path) as file:
-            control = control_of(file, row.package)
+        with self.output.file(path) as file, naming(row.package):
+            control = control_of(file)
         paragraph = Deb822(control)
         for name in OURS:
             paragraph.pop(name, None)
@@ -105,16 +102,3 @@ class Written:
         for name in names:
             with self.output.at(name) as location:
                 location.unlink()
-
-
-def control_of(file: BinaryIO, name: str) -> bytes:
-    """The control file in a Debian package. Raises FormatError, tarfile.TarError."""
-    with naming(name):
-        packed = bytes(deb_members(members(map_descriptor(file.fileno(), "")[0], "")).control.contents)
-        stream = decompressed(io.BytesIO(packed), compression_of(packed[:MAGIC_SIZE]))
-        data = stream.read(MAX_CONTROL_BYTES)
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for entry in archive:
-                if entry.name in ("control", "./control") and (content := archive.extractfile(entry)):
-                    return content.read()
-        raise FormatError("no control file")

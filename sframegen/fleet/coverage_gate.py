@@ -20,7 +20,7 @@ TABLE = "short.csv"
 SHOWN = 20  # lines
 
 
-class Demand(NamedTuple):
+class CoverageDemand(NamedTuple):
     """What each file has to have. True if there is a demand."""
 
     minimum: float | None = None  #: per cent of the code with call frame information
@@ -64,7 +64,7 @@ class Shortfall:
 class Gate:
     """A block: `add` the results of a run. At its end, the table is in the output; the first of its rows are lines, too."""
 
-    def __init__(self, demand: Demand, output: OutputDirectory, finding: Callable[[str], object]) -> None:
+    def __init__(self, demand: CoverageDemand, output: OutputDirectory, finding: Callable[[str], object]) -> None:
         self.demand = demand
         self.output = output
         self.finding = finding

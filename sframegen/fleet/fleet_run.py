@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import FormatError
 from sframegen import __version__
 from sframegen.elf.text import count_of
-from sframegen.fleet.apt_repository import RELEASE, Written
+from sframegen.fleet.apt_repository import RELEASE, WrittenPackages
 from sframegen.fleet.collecting import collect
-from sframegen.fleet.coverage_gate import Demand, Gate
+from sframegen.fleet.coverage_gate import CoverageDemand, Gate
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
@@ -53,7 +53,7 @@ class FleetRun:
         self.finding = finding
         self.progress = progress
         self.packages = Patterns()  #: by their names
-        self.demand = Demand()
+        self.demand = CoverageDemand()
         self.total = 0
         self.excluded = 0  #: packages
         self.outcomes: Counter[Outcome] = Counter()
@@ -97,7 +97,7 @@ class FleetRun:
         with ExitStack() as stack:
             also.append(stack.enter_context(Gate(self.demand, self.output, self.finding)).add)
             if self.options.mode in WRITES_PACKAGES:
-                written = stack.enter_context(Written(self.output, self.finding))
+                written = stack.enter_context(WrittenPackages(self.output, self.finding))
                 also.append(written.add)
             totals = collect(self.output, *also)
         self.indexed = written.debs if self.options.mode in WRITES_PACKAGES else 0

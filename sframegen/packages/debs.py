@@ -6,6 +6,7 @@ import hashlib
 import io
 import posixpath
 import re
+import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
@@ -171,3 +172,14 @@ def _part(source: BinaryIO, member: Member) -> BinaryIO:
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def control_of(file: BinaryIO) -> bytes:
+    """The file `control` in a Debian package. Raises FormatError, tarfile.TarError."""
+    packed = bytes(deb_members(members(map_descriptor(file.fileno(), "")[0], "")).control.contents)
+    data = decompressed(io.BytesIO(packed), compression_of(packed[:MAGIC_SIZE])).read(MAX_CONTROL_BYTES)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for entry in archive:
+            if entry.name in ("control", "./control") and (content := archive.extractfile(entry)):
+                return content.read()
+    raise FormatError("no control file")

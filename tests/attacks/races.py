@@ -191,7 +191,7 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
     """A run without Dask: list the tree, work on each package, make the tables and the report."""
 
     def change(scene: Scene, _: bool) -> None:
-        from sframegen.fleet.apt_repository import Written  # noqa: PLC0415 - here and below: they need the extra
+        from sframegen.fleet.apt_repository import WrittenPackages  # noqa: PLC0415 - here and below: they need the extra
         from sframegen.fleet.collecting import collect  # noqa: PLC0415
         from sframegen.fleet.known_results import refuse_or_fail  # noqa: PLC0415
         from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
@@ -210,7 +210,7 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                     keys[number] = work_on(item, options, directory).key
                 except OSError as error:
                     keys[number] = refuse_or_fail(item, options, directory, Outcome.FAILED, str(error)).key
-            with Written(directory, print) as written:
+            with WrittenPackages(directory, print) as written:
                 collect(directory, written.add)
             directory.forget("00" * 32)
             directory.remove_unfinished()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile
-from sframegen.fleet.apt_repository import Written
+from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
@@ -64,7 +64,7 @@ def rewritten(pool: Path, tmp_path: Path) -> Callable[[], Path]:
         findings: list[str] = []
         with (
             OutputDirectory.opened(str(tmp_path / "out"), make=True) as output,
-            Written(output, findings.append) as written,
+            WrittenPackages(output, findings.append) as written,
         ):
             for path in sorted(pool.rglob("*.deb")):
                 item = Item(str(path.relative_to(pool)), str(path))
@@ -115,7 +115,7 @@ def test_a_control_file_cannot_add_a_paragraph(tmp_path: Path) -> None:
     control = CONTROL.replace(b"{name}", b"x") + b"\nPackage: bash\nVersion: 99\nFilename: evil\n"
     deb_of(path, {"./a": b"x"}, control=control)
     deb_of(path.with_name("y.deb"), {"./a": b"x"}, control=b"Version: 1\n")
-    with OutputDirectory.opened(str(tmp_path / "out")) as output, Written(output, findings.append) as written:
+    with OutputDirectory.opened(str(tmp_path / "out")) as output, WrittenPackages(output, findings.append) as written:
         for name in ("x.deb", "y.deb"):
             written.add(PackageResult(PackageRow(name, name, kind="deb", new_sha256="00", new_package_bytes=1)))
     text = (tmp_path / "out/Packages").read_text()

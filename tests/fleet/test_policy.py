@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cfi.errors import FormatError
 from sframegen.cli.commands import cli
-from sframegen.fleet.coverage_gate import SHOWN, Demand, Gate
+from sframegen.fleet.coverage_gate import SHOWN, CoverageDemand, Gate
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.policy import Patterns, Policy, policy_in
@@ -75,21 +75,21 @@ def test_a_wrong_policy_is_wrong_usage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("demand", "given", "why"),
     [
-        (Demand(minimum=90), row(), ""),
-        (Demand(minimum=90.1), row(), "--min-coverage: 90.0000 % is below 90.1 %"),
-        (Demand(minimum=99, machines={"x86-64": 80}), row(), ""),
-        (Demand(machines={"x86-64": 91}), row(), "--min-coverage: 90.0000 % is below 91 %"),
-        (Demand(machines={"s390x": 91}), row(), ""),
-        (Demand(strict=True), row(), "--strict: 10 bytes of code were left out"),
-        (Demand(strict=True), row(covered=100), ""),
-        (Demand(strict=True), row(section_bytes=0, reason="x"), "--strict: nothing was added: x"),
-        (Demand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0), "--min-coverage: 0.0000 % is below 1 %"),
-        (Demand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0, executable_bytes=0), ""),
-        (Demand(minimum=1), row(outcome=Outcome.REFUSED, code_bytes=0, covered=0), "--min-coverage: 0.0000 % is below 1 %"),
-        (Demand(minimum=100, strict=True), row(outcome=Outcome.EXCLUDED), ""),
+        (CoverageDemand(minimum=90), row(), ""),
+        (CoverageDemand(minimum=90.1), row(), "--min-coverage: 90.0000 % is below 90.1 %"),
+        (CoverageDemand(minimum=99, machines={"x86-64": 80}), row(), ""),
+        (CoverageDemand(machines={"x86-64": 91}), row(), "--min-coverage: 90.0000 % is below 91 %"),
+        (CoverageDemand(machines={"s390x": 91}), row(), ""),
+        (CoverageDemand(strict=True), row(), "--strict: 10 bytes of code were left out"),
+        (CoverageDemand(strict=True), row(covered=100), ""),
+        (CoverageDemand(strict=True), row(section_bytes=0, reason="x"), "--strict: nothing was added: x"),
+        (CoverageDemand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0), "--min-coverage: 0.0000 % is below 1 %"),
+        (CoverageDemand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0, executable_bytes=0), ""),
+        (CoverageDemand(minimum=1), row(outcome=Outcome.REFUSED, code_bytes=0, covered=0), "--min-coverage: 0.0000 % is below 1 %"),
+        (CoverageDemand(minimum=100, strict=True), row(outcome=Outcome.EXCLUDED), ""),
     ],
 )
-def test_who_falls_short(demand: Demand, given: FileRow, why: str) -> None:
+def test_who_falls_short(demand: CoverageDemand, given: FileRow, why: str) -> None:
     assert demand.failure(given) == why
 
 
@@ -97,14 +97,14 @@ def test_the_gate_writes_a_table(tmp_path: Path) -> None:
     findings: list[str] = []
     result = PackageResult(PackageRow("a.deb", "a.deb"), [row(f"p{number}") for number in range(SHOWN + 5)] + [row(covered=100)])
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
-        with Gate(Demand(minimum=95), output, findings.append) as gate:
+        with Gate(CoverageDemand(minimum=95), output, findings.append) as gate:
             gate.add(result)
         table = list(csv.DictReader((tmp_path / "out/short.csv").read_text().splitlines()))
         assert [one["path"] for one in table] == [f"p{number}" for number in range(SHOWN + 5)]
         assert (table[0]["coverage"], table[0]["machine"]) == ("90.0", "x86-64")
         assert findings[0] == "a.deb: p0: --min-coverage: 90.0000 % is below 95 %"
         assert findings[SHOWN:] == [f"5 more files fall short: {tmp_path}/out/short.csv"]
-        with Gate(Demand(), output, findings.append) as gate:
+        with Gate(CoverageDemand(), output, findings.append) as gate:
             gate.add(result)
         assert not (tmp_path / "out/short.csv").exists()
     assert len(findings) == SHOWN + 1
