@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import shlex
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,15 @@ def _policy(_ctx: click.Context, _parameter: click.Parameter, path: str | None) 
             return policy_in(file.read(MAX_BYTES + 1))
     except (OSError, SframegenError) as error:
         raise click.BadParameter(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _how_to_sign(directory: str) -> str:
+    from sframegen.fleet.apt_repository import RELEASE  # noqa: PLC0415 - only for this command
+
+    release = f"{directory}/{RELEASE}"
+    return f"{release} is not signed; to sign it: " + shlex.join(
+        ["gpg", "--clearsign", "--output", f"{directory}/InRelease", release]
+    )
 
 
 def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | None) -> int | None:
@@ -211,8 +221,8 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not how.quiet:
         click.echo(totals.one_line())
-        if sign := fleet.how_to_sign():
-            click.echo(sign)
+        if fleet.indexed:
+            click.echo(_how_to_sign(fleet.path))
     ctx.exit(findings.status)
 
 

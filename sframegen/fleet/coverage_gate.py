@@ -35,12 +35,12 @@ class CoverageDemand(NamedTuple):
         if row.outcome is Outcome.EXCLUDED or (row.outcome is Outcome.NOTHING and not row.executable_bytes):
             return ""
         if self.strict and not row.section_bytes:
-            return f"--strict: nothing was added{f': {row.reason}' if row.reason else ''}"
+            return f"nothing was added{f': {row.reason}' if row.reason else ''}"
         if self.strict and row.covered_bytes < row.code_bytes:
-            return f"--strict: {row.code_bytes - row.covered_bytes:,} bytes of code were left out"
+            return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
         least = self.machines.get(row.machine, self.minimum)
         if least is not None and coverage_of(row) < least:
-            return f"--min-coverage: {coverage_of(row):.4f} % is below {least:g} %"
+            return f"coverage: {coverage_of(row):.4f} % is below {least:g} %"
         return ""
 
 

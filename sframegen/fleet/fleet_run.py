@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import FormatError
 from sframegen import __version__
 from sframegen.elf.text import count_of
-from sframegen.fleet.apt_repository import RELEASE, WrittenPackages
+from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.coverage_gate import CoverageDemand, Gate
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
@@ -164,12 +163,6 @@ class FleetRun:
             "packages_from_earlier_runs": self.earlier,
         }
         self.output.write_json("run.json", run)
-
-    def how_to_sign(self) -> str:
-        """For a repository that has been written; "" if there is none."""
-        release = f"{self.path}/{RELEASE}"
-        sign = shlex.join(["gpg", "--clearsign", "--output", f"{self.path}/InRelease", release])
-        return f"{release} is not signed; to sign it: {sign}" if self.indexed else ""
 
     def how_to_continue(self) -> str:
         """For a run that has been interrupted."""

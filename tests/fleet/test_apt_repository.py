@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.cli.fleet import _how_to_sign
 from sframegen.elf.file import ElfFile
 from sframegen.fleet.apt_repository import WrittenPackages
-from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import PackageResult, PackageRow
@@ -125,10 +125,8 @@ def test_a_control_file_cannot_add_a_paragraph(tmp_path: Path) -> None:
 
 
 def test_how_to_sign(tmp_path: Path) -> None:
-    fleet = FleetRun([], str(tmp_path / "a b"), RunOptions(Mode.REWRITE), print, None)
-    assert fleet.how_to_sign() == ""
-    fleet.indexed = 1
-    assert f"gpg --clearsign --output '{tmp_path}/a b/InRelease' '{tmp_path}/a b/Release'" in fleet.how_to_sign()
+    words = _how_to_sign(f"{tmp_path}/a b")
+    assert f"gpg --clearsign --output '{tmp_path}/a b/InRelease' '{tmp_path}/a b/Release'" in words
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
