@@ -1,6 +1,6 @@
 """The engine of `sframegen fleet run`: speed-up, separate scheduler and workers, kills, memory over many tasks, parts of the time.
 
-usage: python -m benchmarks.fleet [--report docs/reports/fleet-engine.md] [--parts packages,tasks]
+usage: python -m benchmarks.fleet [--report docs/reports/fleet-engine.md] [--parts packages,tasks] [--synthetic 20000]
 
 The packages are of Debian, chosen with a hash of their names, from the machine's own APT configuration.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -212,12 +213,28 @@ def killed_client(packages: Path, work: Path, count: int) -> str:
     )
 
 
-def many(directory: Path, count: int, work: Path) -> tuple[list[list[str]], float, int]:
-    """Memory of the client and the scheduler while small packages are worked on; tasks per second; the largest result."""
+class Many(NamedTuple):
+    """A run over many small packages. `memory`: of the client and the scheduler, a row for each tenth of them."""
+
+    memory: list[list[str]]
+    per_second: float
+    table_bytes: int
+    client_seconds: float  # of processor time
+    scheduler_seconds: float
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process, all threads."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def many(directory: Path, count: int, work: Path) -> Many:
     out = work / "many"
     table = [["packages done", "after", "client", "scheduler", "tasks per second"]]
     with cluster(work, 2) as (address, scheduler, _):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), processor_seconds(scheduler.pid)
+        earlier = resource.getrusage(resource.RUSAGE_CHILDREN)
         run = subprocess.Popen([*FLEET, str(directory), "--output", str(out), "--quiet", "--scheduler", address])
         last = (0, start)
         for part in range(1, 11):
@@ -228,8 +245,11 @@ def many(directory: Path, count: int, work: Path) -> tuple[list[list[str]], floa
             table.append([f"{done:,}", f"{now - start:.0f} s", *memory, f"{speed:.0f}"])
             last = done, now
         run.wait()
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = time.perf_counter() - start
-    return table, count / seconds, sum((out / name).stat().st_size for name in ("files.parquet", "packages.parquet"))
+        spent = processor_seconds(scheduler.pid) - before
+    size = sum((out / name).stat().st_size for name in ("files.parquet", "packages.parquet"))
+    return Many(table, count / seconds, size, used.ru_utime + used.ru_stime - earlier.ru_utime - earlier.ru_stime, spent)
 
 
 def _wait_for(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
@@ -333,13 +353,15 @@ def tasks_part(options: argparse.Namespace, work: Path) -> str:
     begin = about()
     directory = options.cache / f"synthetic-{options.synthetic}"
     synthetic(directory, options.synthetic)
-    memory, per_second, table_bytes = many(directory, options.synthetic, work)
+    result = many(directory, options.synthetic, work)
     size = Path(BASE).resolve().stat().st_size
-    minutes = DISTRIBUTION / per_second / 60
+    minutes = DISTRIBUTION / result.per_second / 60
+    client, scheduler = (1000 * each / options.synthetic for each in (result.client_seconds, result.scheduler_seconds))
     lines = [
         begin,
-        MANY.format(options.synthetic, size, per_second, table_bytes / MIB),
-        table_of(memory),
+        MANY.format(options.synthetic, size, result.per_second, result.table_bytes / MIB),
+        f"Processor time of the coordinator for each: client {client:.2f} ms, scheduler {scheduler:.2f} ms.",
+        table_of(result.memory),
         f"{DISTRIBUTION:,} packages at this speed: {minutes:.0f} min, with the conversion of the small programs.",
     ]
     return "\n\n".join(lines)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import shlex
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import jobs, part_of_how
+from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
 from sframegen.cli.shared.number_values import COUNT, SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
@@ -19,6 +20,7 @@ from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
+    from sframegen.fleet.policy import Policy
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
@@ -43,6 +45,28 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
     if address is not None and (match is None or not 0 < int(match[1]) <= MAX_PORT):
         raise click.BadParameter(f"{address!r} is not an address such as tcp://HOST:PORT or tls://HOST:PORT")
     return address
+
+
+def _policy(_ctx: click.Context, _parameter: click.Parameter, path: str | None) -> Policy:
+    from cfi.errors import SframegenError  # noqa: PLC0415 - only for this command
+    from sframegen.fleet.policy import MAX_BYTES, Policy, policy_in  # noqa: PLC0415
+
+    if path is None:
+        return Policy()
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as the user names it
+            return policy_in(file.read(MAX_BYTES + 1))
+    except (OSError, SframegenError) as error:
+        raise click.BadParameter(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _how_to_sign(directory: str) -> str:
+    from sframegen.fleet.apt_repository import RELEASE  # noqa: PLC0415 - only for this command
+
+    release = f"{directory}/{RELEASE}"
+    return f"{release} is not signed; to sign it: " + shlex.join(
+        ["gpg", "--clearsign", "--output", f"{directory}/InRelease", release]
+    )
 
 
 def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | None) -> int | None:
@@ -121,6 +145,21 @@ def command() -> None:
     help="Memory (address space) for one package: 512M, or 4G.",
 )
 @adding(FLEET)
+@click.option(
+    "--exclude",
+    metavar="GLOB",
+    multiple=True,
+    help="Leave out packages with these names. May be given again.",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=PathName(),
+    callback=_policy,
+    help="Which packages and files to include and exclude, and the coverage that each machine needs, in TOML.",
+)
+@min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
+@click.option("--strict", is_flag=True, help="Exit 1 if code of a file was left out, or nothing was added to it; DIR/short.csv.")
 @part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
 @part_of_how("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
 @click.pass_context
@@ -134,6 +173,10 @@ def run(
     workers: int | None,
     timeout: float,
     memory: int,
+    exclude: tuple[str, ...],
+    policy: Policy,
+    min_coverage: float | None,
+    strict: bool,
     keywords: dict[str, Any],
     how: How,
 ) -> None:
@@ -149,6 +192,7 @@ def run(
     _needs_extra("run")
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
+    from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
     from sframegen.fleet.dask_engine import Cluster  # noqa: PLC0415
     from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
@@ -160,11 +204,13 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), keywords, policy.files, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
+        fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
+        fleet.demand = CoverageDemand(policy.minimum if min_coverage is None else min_coverage, policy.machines, strict)
         try:
             with findings.file(output):
                 totals = fleet.run(Cluster(scheduler, workers or how.jobs))
@@ -175,6 +221,8 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not how.quiet:
         click.echo(totals.one_line())
+        if fleet.indexed:
+            click.echo(_how_to_sign(fleet.path))
     ctx.exit(findings.status)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from sframegen.api.added import percent
 from sframegen.elf.text import count_of, printable
-from sframegen.fleet.result_rows import FileRow, Outcome, PackageRow
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sframegen.fleet.output_directory import OutputDirectory
+    from sframegen.fleet.result_rows import PackageResult
 
 ROW_GROUP = 20_000
 NOT_SUMMED = ("peak_memory_bytes", "seconds")  # the latter are in their package's
@@ -84,8 +85,10 @@ def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) 
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory) -> RunTotals:
+def collect(output: OutputDirectory, *also: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
+
+    `also`: called with the result of each package.
 
     Raises FormatError for a result that is damaged, OSError.
     """
@@ -98,8 +101,10 @@ def collect(output: OutputDirectory) -> RunTotals:
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
+            for one in also:
+                one(result)
             listing.write(b",\n" if number else b"[\n")
-            listing.write(json.dumps(asdict(result.package)).encode("ascii"))
+            listing.write(json.dumps(vars(result.package)).encode("ascii"))
             for row in result.files:
                 totals.add_file(row)
                 files.add(row)
@@ -121,14 +126,14 @@ class ParquetTable:
             "list[str]": pa.list_(pa.string()),
             "dict[str, int]": pa.map_(pa.string(), pa.int64()),
         }
-        self.names = [column.name for column in fields(kind)]
-        self.schema = pa.schema([(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)])
+        columns = [(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)]
+        self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
         self.table_of = pa.Table.from_pylist
         self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: FileRow | PackageRow) -> None:
-        self.rows.append({name: _value(getattr(row, name)) for name in self.names})
+        self.rows.append({name: _value(value) for name, value in vars(row).items()})
         if len(self.rows) >= ROW_GROUP:
             self._write()
 

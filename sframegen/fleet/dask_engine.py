@@ -5,29 +5,33 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from warnings import catch_warnings
 
 from cfi.errors import FormatError, SframegenError
 from sframegen import __version__
+from sframegen.fleet.batches import batches
 from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import LimitError, PackageProcess
 from sframegen.fleet.result_rows import Finished, Outcome, one_line
+from sframegen.fleet.run_directory import run_directory
 from sframegen.fleet.run_options import RunOptions
 from sframegen.fleet.sources import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sframegen.fleet.batches import NumberedItem
     from sframegen.fleet.sources.items import Item
 
 IN_FLIGHT_PER_THREAD = 4
 MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
+SHARES_PER_THREAD = 4
 LOST = ("lost", "pending")  # states of a future whose result is being made again
 GONE = "the scheduler is gone; the same command continues the run"
+STARTS = 3
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
 COMPLETE_SECONDS = 5.0
@@ -48,6 +52,7 @@ class Job(NamedTuple):
     options: RunOptions
     output: str
     token: str  #: in the output directory's run.json, to see that it is the same directory
+    packages: int = 0  #: of the run
     version: str = __version__
 
 
@@ -59,25 +64,15 @@ class Cluster(NamedTuple):
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[Any]:
     """A client of the scheduler. Raises EngineError if there is none."""
-    from distributed import Client, LocalCluster  # noqa: PLC0415 - of the extra `fleet`
+    from distributed import Client  # noqa: PLC0415 - of the extra `fleet`
 
     for name in ("distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # deaths of workers are lines of the run's own
     with ExitStack() as stack:
         address: Any = cluster.scheduler
         if address is None:
-            directory = stack.enter_context(TemporaryDirectory(prefix="sframegen-fleet-"))  # private, unlike Dask's own
-            with catch_warnings(action="ignore"):  # that another port is taken
-                address = LocalCluster(
-                    n_workers=cluster.workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    host="127.0.0.1",
-                    dashboard_address=DASHBOARD,
-                    memory_limit=0,  # the packages' own processes have one
-                    local_directory=directory,
-                    silence_logs=logging.CRITICAL,
-                )
+            directory = stack.enter_context(run_directory())  # private, unlike Dask's own
+            address = _own_cluster(cluster.workers, directory)
             stack.callback(address.close, timeout=CLOSE_SECONDS)
             _keep_complete(address, cluster.workers)
         try:
@@ -86,6 +81,25 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             raise EngineError(f"no scheduler of Dask answers: {one_line(str(error))}", file=str(cluster.scheduler)) from error
         stack.callback(client.close, timeout=CLOSE_SECONDS)
         yield client
+
+
+def _own_cluster(workers: int, directory: str) -> Any:  # noqa: ANN401 - Dask's
+    """A cluster of this machine. Dask gives up if a worker dies while it starts, as when memory is short: then it starts again."""
+    from distributed import LocalCluster  # noqa: PLC0415 - of the extra `fleet`
+
+    for _ in range(STARTS):
+        with catch_warnings(action="ignore"), suppress(RuntimeError):  # that another port is taken; that a worker died
+            return LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address=DASHBOARD,
+                memory_limit=0,  # the packages' own processes have one
+                local_directory=directory,
+                silence_logs=logging.CRITICAL,
+            )
+    raise EngineError(f"workers died while they started, {STARTS} times; the same command tries again")
 
 
 def _keep_complete(cluster: Any, workers: int) -> None:  # noqa: ANN401 - Dask's
@@ -103,23 +117,23 @@ def results_of(
     client: Any,  # noqa: ANN401 - Dask's
     job: Job,
     output: OutputDirectory,
-    waiting: Iterable[tuple[int, Item]],
+    waiting: Iterable[NumberedItem],
 ) -> Iterator[tuple[int, Item, Finished]]:
     """The number of each item and its result, in the order in which they end. Raises EngineError where the run cannot go on.
 
     Dask suspects all tasks that a worker had when it died: suspects are tried once more at the end, each alone.
     """
     tasks = Tasks(client, job)
-    suspects: list[tuple[int, Item]] = []
-    for number, item in waiting:
-        tasks.submit(number, item)
+    suspects: list[NumberedItem] = []
+    for batch in batches(waiting, tasks.fair_share):
+        tasks.submit(batch)
         if tasks.are_enough():
             yield from tasks.next(suspects)
     while tasks.in_flight:
         yield from tasks.next(suspects)
     for number, item in suspects:
-        tasks.submit(number, item, "alone-")
-        unfinished: list[tuple[int, Item]] = []
+        tasks.submit([(number, item)], "alone-")
+        unfinished: list[NumberedItem] = []
         while tasks.in_flight:
             yield from tasks.next(unfinished)
         if unfinished:
@@ -135,34 +149,39 @@ class Tasks:
         self.client = client
         self.job = job
         self.completed = as_completed(loop=client.loop)
-        self.in_flight: dict[str, tuple[int, Item]] = {}
+        self.in_flight: dict[str, list[NumberedItem]] = {}
+        self.threads = 0  # of the workers, at the last count
 
-    def submit(self, number: int, item: Item, which: str = "") -> None:
-        job, key = self.job, f"sframegen-{self.job.token}-{which}{number}"
-        self.in_flight[key] = number, item
-        arguments = (list(item), job.options.to_json(), job.output, job.token, job.version)
-        self.completed.add(self.client.submit(package_task, *arguments, key=key, pure=False))
+    def submit(self, batch: list[NumberedItem], which: str = "") -> None:
+        job, key = self.job, f"sframegen-{self.job.token}-{which}{batch[0][0]}"
+        self.in_flight[key] = batch
+        arguments = ([list(item) for _, item in batch], job.options.to_json(), job.output, job.token, job.version)
+        with _reached():
+            self.completed.add(self.client.submit(package_task, *arguments, key=key, pure=False))
+
+    def fair_share(self, number: int) -> int:
+        """The number of packages for one task from that one on: near the end of a run, all workers have some."""
+        return (self.job.packages - number) // (SHARES_PER_THREAD * max(self.threads, 1))
 
     def are_enough(self) -> bool:
-        threads: int = sum(self.client.nthreads().values())
-        return len(self.in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * threads)
+        with _reached():
+            self.threads = sum(self.client.nthreads().values())
+        return len(self.in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * self.threads)
 
-    def next(self, suspects: list[tuple[int, Item]]) -> Iterator[tuple[int, Item, Finished]]:
-        """The next that ends: its result, or one suspect more."""
-        from distributed import CancelledError, KilledWorker  # noqa: PLC0415
+    def next(self, suspects: list[NumberedItem]) -> Iterator[tuple[int, Item, Finished]]:
+        """The next task that ends: its results, or suspects more."""
+        from distributed import KilledWorker  # noqa: PLC0415
 
         future = next(self.completed)
-        number, item = self.in_flight[future.key]
         if future.status in LOST:  # its worker has died since, and another one does it again: it finds the result
             self.completed.add(future)
             return
-        del self.in_flight[future.key]
+        batch = self.in_flight.pop(future.key)
         if future.status == "finished":
-            try:
-                key, outcome, reason, is_new = future.result()
-            except CancelledError as gone:
-                raise EngineError(GONE) from gone
-            yield number, item, Finished(key, Outcome(outcome), reason, is_new)
+            with _reached():
+                answers = future.result()
+            for (number, item), (key, outcome, reason, is_new) in zip(batch, answers, strict=True):
+                yield number, item, Finished(key, Outcome(outcome), reason, is_new)
             return
         if future.status != "error":
             raise EngineError(GONE)
@@ -170,7 +189,18 @@ class Tasks:
         if not isinstance(error, KilledWorker):
             reason = str(error) if isinstance(error, OutputError) else f"a worker cannot work: {type(error).__name__}: {error}"
             raise EngineError(one_line(reason))
-        suspects.append((number, item))
+        suspects += batch
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Whatever Dask raises where its scheduler does not answer any more becomes an EngineError."""
+    from distributed import CancelledError  # noqa: PLC0415
+
+    try:
+        yield
+    except (OSError, CancelledError) as error:
+        raise EngineError(GONE) from error
 
 
 # -- in a worker
@@ -178,8 +208,10 @@ class Tasks:
 _local = threading.local()  # a process for each thread, and the output directory of the run whose packages it works on
 
 
-def package_task(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> tuple[str, str, str, bool]:
-    """One package, in the process of this thread. Raises OutputError."""
+def package_task(
+    batch: list[list[Any]], options: dict[str, Any], output: str, token: str, version: str
+) -> list[tuple[str, str, str, bool]]:
+    """Packages one after the other, in the process of this thread. Raises OutputError."""
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
@@ -187,13 +219,16 @@ def package_task(item: list[Any], options: dict[str, Any], output: str, token: s
         raise OutputError(f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}")
     if getattr(_local, "token", None) != token:
         _begin(output, token, worker)
-    what, how = items.item_from_json(item), RunOptions.from_json(options)
+    how = RunOptions.from_json(options)
+    return [(*_one(items.item_from_json(item), how),) for item in batch]
+
+
+def _one(item: Item, options: RunOptions) -> Finished:
     try:
-        finished = _local.process.work_on(what, how)
+        return cast("Finished", _local.process.work_on(item, options))
     except (LimitError, OSError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        finished = refuse_or_fail(what, how, _local.process.output, Outcome.FAILED, reason)
-    return tuple(finished)
+        return refuse_or_fail(item, options, _local.process.output, Outcome.FAILED, reason)
 
 
 def _begin(path: str, token: str, worker: Any) -> None:  # noqa: ANN401 - Dask's

@@ -48,6 +48,9 @@ class PackageFiles:
     def visit(self, path: str, given: Path, changed: Path) -> bool:
         """Adds a row. Raises OSError, and MemoryError where another limit of memory could give another row."""
         row = self._row(path)
+        if not self.options.files.fit(path):
+            row.outcome, row.file_bytes = Outcome.EXCLUDED, given.stat().st_size
+            return False
         started = perf_counter()
         try:
             with turn():

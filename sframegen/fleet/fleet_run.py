@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import FormatError
 from sframegen import __version__
 from sframegen.elf.text import count_of
+from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
+from sframegen.fleet.coverage_gate import CoverageDemand, Gate
 from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
-from sframegen.fleet.known_results import known, refuse_or_fail
+from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.policy import Patterns
 from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.run_options import WRITES_PACKAGES
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.items import shown
+from sframegen.fleet.sources.items import Item, shown
 from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
@@ -28,9 +32,8 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import Finished
+    from sframegen.fleet.result_rows import Finished, PackageResult
     from sframegen.fleet.run_options import RunOptions
-    from sframegen.fleet.sources.items import Item
     from sframegen.program.workers import Progress
 
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
@@ -48,9 +51,13 @@ class FleetRun:
         self.options = options
         self.finding = finding
         self.progress = progress
+        self.packages = Patterns()  #: by their names
+        self.demand = CoverageDemand()
         self.total = 0
+        self.excluded = 0  #: packages
         self.outcomes: Counter[Outcome] = Counter()
         self.earlier = 0  #: packages with a result from an earlier run
+        self.indexed = 0  #: packages in the repository that was written
         self.started = _now()
         self.token = os.urandom(8).hex()
 
@@ -58,56 +65,81 @@ class FleetRun:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def run(self, cluster: Cluster) -> RunTotals:
-        """Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError."""
+    def run(self, cluster: Cluster) -> RunTotals | None:
+        """None if there is nothing to run: what an earlier run wrote stays.
+
+        Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError.
+        """
         with ExitStack() as stack:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
             stack.enter_context(self.output.locked())
-            self._write_run()
             listing = stack.enter_context(TemporaryFile())
-            self._list(listing)
+            if not self._list(listing):
+                return None
+            self._write_run()
+            self.output.remove_unfinished()
             keys = stack.enter_context(self.output.new_keys())
             waiting = self._without_known(listing, keys)
             first = next(waiting, None)
             if first is not None:
                 client = stack.enter_context(connected(cluster))
-                job = Job(self.options, self.path, self.token)
+                job = Job(self.options, self.path, self.token, self.total)
                 for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
                     self._finished(keys, number, item, finished)
-            totals = collect(self.output)
+            totals = self._collected()
             self._write_run(ended=_now())
         return totals
 
-    def _list(self, listing: BinaryIO) -> None:
-        """Write all items to a file, a line each: their number is known before any is worked on."""
+    def _collected(self) -> RunTotals:
+        """The tables, and what comes of their rows."""
+        also: list[Callable[[PackageResult], object]] = []
+        with ExitStack() as stack:
+            also.append(stack.enter_context(Gate(self.demand, self.output, self.finding)).add)
+            if self.options.mode in WRITES_PACKAGES:
+                written = stack.enter_context(WrittenPackages(self.output, self.finding))
+                also.append(written.add)
+            totals = collect(self.output, *also)
+        self.indexed = written.debs if self.options.mode in WRITES_PACKAGES else 0
+        return totals
+
+    def _list(self, listing: BinaryIO) -> bool:
+        """Write all items to a file, a line each: their number is known before any is worked on. False if a source is not there."""
+        errors = []
         for item in items_of(self.sources):
             if isinstance(item, Exception):
                 self.finding(_words(item))
+                errors.append(type(item))
+            elif not self.packages.fit(item.name):
+                self.excluded += 1
             else:
                 listing.write(json.dumps(item, separators=(",", ":")).encode("ascii") + b"\n")
                 self.total += 1
         listing.seek(0)
+        return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
     def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
         """The items that are left for workers, with their numbers."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
-            finished = self._without_worker(item)
-            if finished is None:
-                yield number, item
+            found = self._without_worker(item)
+            if isinstance(found, Item):
+                yield number, found
             else:
-                self._finished(keys, number, item, finished)
+                self._finished(keys, number, item, found)
 
-    def _without_worker(self, item: Item) -> Finished | None:
-        """What can be said of an item without fetching it or asking a server."""
+    def _without_worker(self, item: Item) -> Finished | Item:
+        """What can be said of an item without fetching it or asking a server; else the item, as it is seen here."""
         if item.refused:
             return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
-            return None
+            return item
         try:
-            return known(item, self.options, self.output)
-        except (FormatError, OSError):
-            return None  # the worker says why
+            here = seen(item, self.options)
+        except FormatError as error:
+            return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+        except OSError as error:
+            return refuse_or_fail(item, self.options, self.output, Outcome.FAILED, error.strerror or str(error))
+        return known(here.identity, self.output) or item._replace(state=here.state, size=here.size)
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
         keys[number] = finished.key
@@ -127,6 +159,7 @@ class FleetRun:
             "started": self.started,
             "ended": ended,
             "packages": self.total,
+            "packages_excluded": self.excluded,
             "packages_from_earlier_runs": self.earlier,
         }
         self.output.write_json("run.json", run)

@@ -18,7 +18,7 @@ from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.elf.opening import open_regular
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import digest, status_text
+from sframegen.fleet.sources.fetching import digest, opened_file, status_text
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.fleet.sources.listing import BEGINNING, is_package_file
 from sframegen.format.abi import is_linked
@@ -101,7 +101,10 @@ def held_files(item: Item) -> Iterator[HeldFile]:
 
 
 def states_of(item: Item) -> dict[str, str]:
-    """A text for each file that changes when it does. Raises FormatError, OSError."""
+    """A text for each file of an item on this machine, which changes when the file does. Raises FormatError, OSError."""
+    if item.kind is ItemKind.FILE:
+        with opened_file(item.place) as file:
+            return {"": status_text(os.fstat(file.fileno()))}
     return {given.name: status_text(given.source.status) for given in held_files(item)}
 
 
@@ -110,7 +113,7 @@ class PackageContent(NamedTuple):
 
     sha256: str
     file: BinaryIO | None  #: of a directory: None
-    states: dict[str, str]  #: of the files of a directory; a text changes when its file does
+    states: dict[str, str]  #: of its files; a text changes when its file does
 
 
 def content_of(item: Item) -> PackageContent:

@@ -11,16 +11,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import SframegenError
-from linker.files.own_directory import temporary_directory
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.api.packaged import Unchanged
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.known_results import failed_key, identity_key, known, refuse_or_fail
+from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
 from sframegen.fleet.loose_files import PackageContent, check_directory_unchanged, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
 from sframegen.fleet.run_options import WRITES_PACKAGES
-from sframegen.fleet.sources.fetching import digest, fetched
+from sframegen.fleet.sources.fetching import digest, fetched, status_text
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.packages import kinds
 from sframegen.packages.images.layout_directory import LayoutFiles, pass_layout
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 
 NEW = "layout"
+SHARE = "all workers need the same sources, unchanged during the run"
 
 
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
@@ -51,13 +51,14 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
 
 def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
-    earlier = known(item, options, output)
+    identity = _seen_here(item, options).identity
+    earlier = known(identity, output)
     if earlier is not None:
         return earlier
-    identity = identity_key(item, options)
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
     with _content(item) as content:
         row.sha256 = content.sha256
+        _check_shared(item, shared_state(content.states))
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
             raise OSError(None, "has another SHA256 than its index gives", item.source)
@@ -73,11 +74,29 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
     return Finished(key, (package or row).outcome, (package or row).reason, is_new=package is None)
 
 
+def _seen_here(item: Item, options: RunOptions) -> Seen:
+    """Raises OSError if this machine does not have what the client of the run has."""
+    try:
+        here = seen(item, options)
+    except OSError as error:
+        if not item.state:
+            raise
+        raise OSError(None, f"{gethostname()} cannot read it ({error.strerror}): {SHARE}") from error
+    _check_shared(item, here.state)
+    return here
+
+
+def _check_shared(item: Item, state: str) -> None:
+    if item.state and state != item.state:
+        raise OSError(None, f"on {gethostname()} it has another size or time than where the run was started: {SHARE}")
+
+
 @contextmanager
 def _content(item: Item) -> Iterator[PackageContent]:
     if item.kind is ItemKind.FILE:
         with fetched(item) as source:
-            yield PackageContent(digest(source), source, {})
+            states = {"": status_text(os.fstat(source.fileno()))}
+            yield PackageContent(digest(source), source, states)
     else:
         yield content_of(item)
 
@@ -93,6 +112,7 @@ def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFi
         else:
             row.package_bytes = os.fstat(content.file.fileno()).st_size
             passed, new_size = _one_file(item, content.file, files, output)
+            row.new_sha256 = _new_sha256(item, output) if new_size else ""
     except SframegenError as error:
         row.outcome = Outcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
@@ -135,6 +155,11 @@ def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputD
     return passed[0], 0 if status is None else status.st_size
 
 
+def _new_sha256(item: Item, output: OutputDirectory) -> str:
+    with output.file(f"packages/{item.name}") as file:
+        return digest(file)
+
+
 def _layout(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
     """An OCI image layout; a new one is a directory of that name, whole from the start. Returns its size, too."""
     force = files.options.force
@@ -142,7 +167,7 @@ def _layout(item: Item, content: PackageContent, files: PackageFiles, output: Ou
         passed = pass_layout(item.place, files.visit, None, dry_run=True, force=force).passed
         check_directory_unchanged(item, content.states)
         return passed, 0
-    with output.package(item.name, make=True) as place, temporary_directory(place) as temporary, temporary.at(NEW) as new:
+    with output.package(item.name, make=True) as place, output.unfinished() as temporary, temporary.at(NEW) as new:
         os.mkdir(NEW, 0o755, dir_fd=temporary.descriptor)
         passed = pass_layout(item.place, files.visit, new, dry_run=False, force=force).passed
         check_directory_unchanged(item, content.states)

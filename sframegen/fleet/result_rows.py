@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from sframegen.elf.text import printable, shortened
 
+SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables
+SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means something else; not if one more comes
+
 
 class Outcome(StrEnum):
     """The outcome for a file, or for a package as a whole."""
@@ -16,6 +19,7 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"  #: it has the same section already; of a package: nothing in it changed
     NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can say; of a package: no ELF file for it
     REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
+    EXCLUDED = "excluded"  #: of files: the run leaves it out, as a policy says
     FAILED = "failed"  #: of packages: not fetched, its worker died, it took too much time or memory, sframegen failed; `reason`
 
 
@@ -23,32 +27,32 @@ class Outcome(StrEnum):
 class FileRow:
     """One ELF file of a package. Sizes are in bytes."""
 
-    package: str
-    package_sha256: str
+    package: str  #: the package, as in packages.parquet
+    package_sha256: str  #: of the package's content
     path: str  #: in the package
-    outcome: Outcome
-    reason: str = ""
+    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`
+    reason: str = ""  #: why it has no section, in one line
     build_id: str = ""  #: hexadecimal
     machine: str = ""  #: "x86-64", "AArch64", "s390x"
     elf_type: str = ""  #: "EXEC", "DYN"
     producer: str = ""  #: the compiler that .comment names most, without its version: "GCC", "clang", "rustc", "Go"
-    producer_version: str = ""
+    producer_version: str = ""  #: of the compiler
     language: str = ""  #: if the file says so: "C", "C++", "Rust", "Go", ...
-    file_bytes: int = 0
+    file_bytes: int = 0  #: of the file
     new_file_bytes: int = 0  #: with the section
-    executable_bytes: int = 0
+    executable_bytes: int = 0  #: in executable segments or sections
     code_bytes: int = 0  #: those with call frame information
     covered_bytes: int = 0  #: those of `code_bytes` with a rule
-    functions: int = 0
-    functions_covered: int = 0
-    rows: int = 0
-    section_bytes: int = 0
+    functions: int = 0  #: of the call frame information
+    functions_covered: int = 0  #: those that have a rule
+    rows: int = 0  #: of the section
+    section_bytes: int = 0  #: of the section, not compressed
     stored_bytes: int = 0  #: of the section in the file: less if it is compressed
-    eh_frame_bytes: int = 0
-    eh_frame_hdr_bytes: int = 0
+    eh_frame_bytes: int = 0  #: of .eh_frame
+    eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code by reason
     no_cfi: dict[str, int] = field(default_factory=dict)  #: bytes of code by fate
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  #: a line each
     seconds: float = 0.0  #: of conversion and writing
 
 
@@ -59,20 +63,21 @@ class PackageRow:
     package: str  #: its file name, or path from the source on
     source: str  #: the path or URL it was read from
     sha256: str = ""  #: of its content; of a directory: of its list of names and contents
-    kind: str = ""  #: as `Passed.kind`
-    outcome: Outcome = Outcome.FAILED
+    new_sha256: str = ""  #: of the rewritten one; "" if nothing was written, and of directories
+    kind: str = ""  #: "deb", "wheel", "tar", "rpm", "squashfs", "directory", "OCI layout", ...
+    outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`
     reason: str = ""  #: one line
-    package_bytes: int = 0
+    package_bytes: int = 0  #: of the package
     new_package_bytes: int = 0  #: of the rewritten one, else 0
-    unpacked_bytes: int = 0
-    entries: int = 0
-    elf_files: int = 0
-    warnings: list[str] = field(default_factory=list)
-    seconds_fetching: float = 0.0
+    unpacked_bytes: int = 0  #: of the files in it
+    entries: int = 0  #: files, directories and links in it
+    elf_files: int = 0  #: linked ELF files
+    warnings: list[str] = field(default_factory=list)  #: a line each
+    seconds_fetching: float = 0.0  #: until its content and SHA256 are there
     seconds_reading: float = 0.0  #: unpacking
-    seconds_converting: float = 0.0
+    seconds_converting: float = 0.0  #: sum over its files
     seconds_writing: float = 0.0  #: packing
-    peak_memory_bytes: int = 0
+    peak_memory_bytes: int = 0  #: of the process that did it, while it did
     worker: str = ""  #: host and process that did it
 
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from sframegen import __version__
+from sframegen.fleet.policy import Patterns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ class RunOptions:
 
     mode: Mode = Mode.SURVEY
     adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `add_section`, besides those that the mode stands for
+    files: Patterns = field(default_factory=Patterns)  #: by their paths in a package
     timeout: float = 900.0  #: seconds
     memory: int = 4 << 30  #: bytes of address space
 
@@ -42,14 +44,15 @@ class RunOptions:
 
     def key_of(self, *parts: str) -> str:
         """Hexadecimal; another one if the tool, or an option that results depend on, is another."""
-        given = {name: value for name, value in self.adding.items() if value is not False}  # a flag that is off is not given
-        what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
+        given = {name: value for name, value in self.adding.items() if value not in (False, None)}  # not given
+        what = [__version__, self.mode, json.dumps([given, self.files], sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}
+        return {"mode": self.mode, **self.adding, "files": self.files._asdict(), "timeout": self.timeout, "memory": self.memory}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunOptions:
-        adding = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
-        return cls(Mode(values["mode"]), adding, values["timeout"], values["memory"])
+        adding = {name: value for name, value in values.items() if name not in ("mode", "files", "timeout", "memory")}
+        files = Patterns(**{name: tuple(patterns) for name, patterns in values["files"].items()})
+        return cls(Mode(values["mode"]), adding, files, values["timeout"], values["memory"])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
+import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
-from sframegen.packages.compression import MAGIC_SIZE, compression_of
+from sframegen.packages.compression import MAGIC_SIZE, compression_at, compression_of, decompressed
 from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of
-from sframegen.packages.small_archives import SmallArchive
+from sframegen.packages.small_archives import MAX_BYTES, SmallArchive
 from sframegen.packages.tar_entries import Rules, pass_compressed
 
 if TYPE_CHECKING:
@@ -114,3 +116,14 @@ def _path(line: re.Match[bytes]) -> str:
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:
     return part_of(source, member.at + HEADER.size, len(member.contents))
+
+
+def control_of(file: BinaryIO) -> bytes:
+    """The file `control` in a Debian package. Raises FormatError, tarfile.TarError."""
+    packed = io.BytesIO(deb_members(members(map_descriptor(file.fileno(), "")[0], "")).control.contents)
+    data = decompressed(packed, compression_at(packed)).read(MAX_BYTES)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for entry in archive:
+            if entry.name in ("control", "./control") and (content := archive.extractfile(entry)):
+                return content.read()
+    raise FormatError("no control file")

@@ -192,7 +192,8 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
     """A run without Dask: list the tree, work on each package, make the tables and the report."""
 
     def change(scene: Scene, _: bool) -> None:
-        from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
+        from sframegen.fleet.apt_repository import WrittenPackages  # noqa: PLC0415 - here and below: they need the extra
+        from sframegen.fleet.collecting import collect  # noqa: PLC0415
         from sframegen.fleet.known_results import refuse_or_fail  # noqa: PLC0415
         from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
@@ -210,8 +211,10 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                     keys[number] = work_on(item, options, directory).key
                 except OSError as error:
                     keys[number] = refuse_or_fail(item, options, directory, Outcome.FAILED, str(error)).key
-            collect(directory)
+            with WrittenPackages(directory, print) as written:
+                collect(directory, written.add)
             directory.forget("00" * 32)
+            directory.remove_unfinished()
 
     return change
 
@@ -312,7 +315,13 @@ FLEET_RACES = {
         f"a directory: fleet run, {inner} in the output": Race(
             with_layout(below_output(f"run/{inner}")), fleet(mode), copies=True, cost=4, is_refused=True
         )
-        for inner, mode in (("packages", "rewrite"), ("sections", "detached"), ("results", "survey"), ("seen", "survey"))
+        for inner, mode in (
+            ("packages", "rewrite"),
+            ("unfinished", "rewrite"),
+            ("sections", "detached"),
+            ("results", "survey"),
+            ("seen", "survey"),
+        )
     },
     "a directory: fleet report -o": Race(a_directory, fleet_and_report, copies=True, cost=200),
 }

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,17 @@ import pytest
 
 from sframegen import __version__, api
 from sframegen.fleet import dask_engine
+from sframegen.fleet.batches import BATCH_BYTES, batches
 from sframegen.fleet.collecting import ParquetTable
-from sframegen.fleet.dask_engine import Cluster, OutputError, Tasks, connected, package_task
+from sframegen.fleet.dask_engine import Cluster, EngineError, OutputError, Tasks, connected, package_task
 from sframegen.fleet.fleet_run import FleetRun
+from sframegen.fleet.known_results import seen
 from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
+from sframegen.fleet.run_directory import run_directory
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.items import Item
+from sframegen.fleet.sources.items import Item, ItemKind
 from tests import ROOT
 from tests.fleet.made_packages import programs, served, write_tar
 from tests.packages.images.image_inputs import entry, one_image
@@ -365,9 +370,9 @@ def test_a_worker_without_the_output_ends_the_run(tmp_path: Path, monkeypatch: p
         OutputError,
         match=r"tcp://there:1 cannot write to .*none \(No such file or directory\): give a directory that all workers share",
     ):
-        package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path / "none"), "token", __version__)
+        package_task([["x", "/x"]], options, str(tmp_path / "none"), "token", __version__)
     with pytest.raises(OutputError, match=r"and the run is of 0\.0"):
-        package_task(["x", "/x", "file", "", -1, ""], options, str(tmp_path), "token", "0.0")
+        package_task([["x", "/x"]], options, str(tmp_path), "token", "0.0")
 
 
 def test_results_depend_on_all_keywords_of_add_section() -> None:
@@ -387,8 +392,8 @@ def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
         def status(self) -> str:
             return next(self.states)
 
-        def result(self) -> tuple[str, str, str, bool]:
-            return "ab", "added", "", False
+        def result(self) -> list[tuple[str, str, str, bool]]:
+            return [("ab", "added", "", False)]
 
     class Completed(list[Future]):
         def __next__(self) -> Future:
@@ -398,10 +403,127 @@ def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
             self.append(future)
 
     tasks = Tasks.__new__(Tasks)
-    tasks.completed, tasks.in_flight = Completed([Future()]), {Future.key: (0, Item("p.tar", "/p.tar"))}
+    tasks.completed, tasks.in_flight = Completed([Future()]), {Future.key: [(0, Item("p.tar", "/p.tar"))]}
     assert [*tasks.next([]), *tasks.next([])] == []
     assert list(tasks.next([])) == [(0, Item("p.tar", "/p.tar"), Finished("ab", Outcome.ADDED, "", is_new=False))]
     assert tasks.in_flight == {}
+
+
+def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(pool, out)
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    watched = Watched()
+    for sources in (["poool"], [str(pool), "poool"]):
+        assert FleetRun(sources, str(out), RunOptions(), watched.finding, None).run(ONE_WORKER) is None
+    assert watched.findings == ["poool: No such file or directory"] * 2
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", [ItemKind.FILE, ItemKind.LOOSE])
+def test_another_content_than_the_client_saw_is_not_converted(
+    pool: Path, tmp_path: Path, some_programs: list[bytes], kind: ItemKind
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/p").write_bytes(some_programs[0])
+    place = {ItemKind.FILE: pool / "01.tar", ItemKind.LOOSE: tmp_path / "bin"}[kind]
+    item, options = Item("x", str(place), kind), RunOptions(Mode.REWRITE)
+    here = seen(item, options)
+    changed = place if kind is ItemKind.FILE else place / "p"
+    with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
+        assert work_on(item._replace(state=here.state), options, output).outcome is Outcome.ADDED
+        os.utime(changed, ns=(0, 0))
+        with pytest.raises(OSError, match="another size or time than where the run was started"):
+            work_on(item._replace(state=here.state), options, output)
+        changed.unlink()
+        with pytest.raises(OSError, match="all workers need the same sources" if kind is ItemKind.FILE else "another size"):
+            work_on(item._replace(state=here.state), options, output)
+
+
+def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's working directory has another file of that name."""
+    write_tar(tmp_path / "there/pool/00.tar", {"README": b"x"})
+    with (
+        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
+        monkeypatch.context() as patch,
+    ):
+        patch.chdir(tmp_path / "there")
+        arguments = ("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch"))
+        with dask_program(*arguments, says="Registered to"):
+            patch.chdir(pool.parent)
+            _, watched = run("pool/00.tar", tmp_path / "out", cluster=Cluster(address))
+    assert watched.findings == []
+    (row,) = rows(tmp_path / "out", "packages")
+    assert (row["outcome"], row["source"]) == ("added", str(pool / "00.tar"))
+
+
+def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    here = ["--host", "127.0.0.1", "--no-dashboard"]
+    with (
+        served(pool, lambda path, _: scheduler.kill() if path == "/07.tar" else None) as (url, _),
+        subprocess.Popen(
+            [sys.executable, "-m", "dask", "scheduler", "--port", "0", *here], stderr=subprocess.PIPE, text=True
+        ) as scheduler,
+    ):
+        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        assert scheduler.stderr is not None
+        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
+        local = ["--nthreads", "1", "--local-directory", str(tmp_path / "scratch")]
+        with (
+            dask_program("worker", address, *local, *here, says="Registered to"),
+            pytest.raises(EngineError, match=f"^{re.escape(dask_engine.GONE)}$"),
+        ):
+            run(tmp_path / "list", out, cluster=Cluster(address))
+    assert list(out.glob("results/*/*.json"))
+    _, watched = run(pool, out)
+    assert watched.findings == []
+
+
+def test_workers_that_die_while_the_cluster_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    import distributed  # noqa: PLC0415
+
+    def dead(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(distributed, "LocalCluster", dead)
+    with pytest.raises(EngineError, match="workers died while they started"), connected(ONE_WORKER):
+        pass
+
+
+def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os; from sframegen.fleet.run_directory import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 1
+    (left,) = tmp_path.iterdir()
+    (left / "deep").mkdir()
+    (left / "deep/file").touch()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "sframegen-fleet-link").symlink_to(tmp_path / "kept")
+    with run_directory() as first, run_directory() as second:
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "kept",
+            "sframegen-fleet-link",
+            *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
+        }
+    assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
+
+
+def test_parts_of_packages_of_killed_runs_are_removed(pool: Path, tmp_path: Path) -> None:
+    (tmp_path / "out/unfinished/.sframegen.x/layout").mkdir(parents=True)
+    run(pool, tmp_path / "out")
+    assert not (tmp_path / "out/unfinished").exists()
+
+
+def test_small_packages_share_a_task() -> None:
+    small, large, unknown = Item("s", "/s", size=1000), Item("l", "/l", size=BATCH_BYTES + 1), Item("u", "http://u")
+    given = list(enumerate([small] * 100 + [large, small, small, unknown, small, large]))
+    assert [len(batch) for batch in batches(given, lambda _: 1000)] == [64, 36, 1, 2, 1, 1, 1]
+    assert [one for batch in batches(given, lambda _: 1000) for one in batch] == given
+    assert {len(batch) for batch in batches(given, lambda _: 0)} == {1}
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

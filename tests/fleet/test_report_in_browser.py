@@ -140,6 +140,21 @@ def test_links_open_details_and_the_address_has_them(page: Page) -> None:
     assert page.faults == []
 
 
+def test_nothing_is_cut_in_a_narrow_window(page: Page) -> None:
+    """Neither the navigation nor a table is wider than its place, and the page is not wider than the window."""
+    width = 500
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.call("Emulation.setDeviceMetricsOverride", page.session, **metrics)
+    wide = "(one) => one.scrollWidth > one.clientWidth"
+    cut = f"[...document.querySelectorAll('nav div, .box')].filter({wide}).map((one) => one.innerText)"
+    try:
+        assert page.run("innerWidth") == width
+        assert page.run(cut) == []
+        assert page.run("document.documentElement.scrollWidth") <= width
+    finally:
+        page.browser.call("Emulation.clearDeviceMetricsOverride", page.session)
+
+
 def test_hostile_names_run_nothing(chromium: Browser, tmp_path: Path) -> None:
     names = [*HOSTILE, "javascript:alert(1)", "{{constructor}}", "datum.x"]
     packages, files = [], []

@@ -7,15 +7,18 @@ import io
 import lzma
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cfi.errors import FormatError
 from sframegen.fleet.sources import fetching, repository_indexes
-from sframegen.fleet.sources.items import Item, ItemKind, is_url, place_below, shown
+from sframegen.fleet.sources.items import Item, ItemKind, absolute, is_url, place_below, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.made_packages import Handler, served, write_tar
 
@@ -83,6 +86,26 @@ def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
     items = list(items_of(sources))
     assert [item.name for item in items if not isinstance(item, Exception)] == ["pool/p.tar", "pool-2/p.tar"]
     assert isinstance(items[1], FileNotFoundError)
+
+
+@pytest.mark.parametrize("source", ["pool", "./pool", "pool/*.tar", "list", "pool/p.tar", "file://pool", "pool/../pool"])
+def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """Workers have other working directories."""
+    write_tar(tmp_path / "pool/p.tar", {"f": b"x"})
+    (tmp_path / "list").write_text("pool/p.tar\n")
+    monkeypatch.chdir(tmp_path)
+    (item,) = items_of([source])
+    assert isinstance(item, Item)
+    assert item.place.startswith(f"{tmp_path}/")
+    assert Path(item.place).read_bytes()
+
+
+def test_urls_stay_and_chains_end_in_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("https://host.example/x.deb") == "https://host.example/x.deb"
+    assert absolute("zip://x.deb::https://host.example/a") == "zip://x.deb::https://host.example/a"
+    assert absolute("zip://x.deb::pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
+    assert absolute("zip://x.deb::file://pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
 
 
 def test_what_is_no_source(tmp_path: Path) -> None:
@@ -274,6 +297,48 @@ def test_a_file_that_is_gone_leaves_no_connection_open(tmp_path: Path, monkeypat
         assert not [one for one in gc.get_objects() if isinstance(one, connector.Connection) and one.protocol is not None]
 
 
+ANSWERS = {
+    b"": "the server closed the connection",
+    b"x\r\n\r\n": "the answer is not HTTP",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nshort": "the answer ends early, or is damaged",
+    b"HTTP/1.1 302 F\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n": "too many redirections",
+    b"HTTP/1.1 302 F\r\nLocation: gopher://a/\r\nContent-Length: 0\r\n\r\n": "a redirection to a URL that is not HTTP",
+    b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n": "HTTP status 500",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_failures_of_http_are_in_words(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the end
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        item = Item("x", f"http://127.0.0.1:{server.getsockname()[1]}/x")
+        with pytest.raises(fetching.FetchError) as error, fetching.fetched(item):
+            pass
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert error.value.strerror == f"cannot be fetched: {ANSWERS[answer]}"
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("http://127.0.0.1:1/x", "Connection refused"), ("http://127.0.0.1:99999/x", "Port out of range 0-65535")],
+)
+def test_servers_that_are_not_there(place: str, why: str) -> None:
+    with pytest.raises(fetching.FetchError) as error, fetching.fetched(Item("x", place)):
+        pass
+    assert error.value.strerror == f"cannot be fetched: {why}"
+
+
 def test_results_have_no_secrets_of_urls() -> None:
     assert shown("https://me:word@host/a?sig=1#x") == "https://host/a"
     assert shown("zip://x::https://me:word@host/a?sig=1") == "zip://x::https://host/a"
@@ -283,9 +348,9 @@ def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None
     with served(tmp_path) as (url, _):
         place = f"{url.replace('://', '://user:secret@')}/none.deb?token=secret"
         with pytest.raises(OSError, match="cannot be fetched: HTTP status 404") as missing:
-            fetching.item_identity(Item("x", place))
+            fetching.remote_identity(Item("x", place))
     with pytest.raises(OSError, match="cannot be fetched: ") as gone:
-        fetching.item_identity(Item("x", place))
+        fetching.remote_identity(Item("x", place))
     assert "secret" not in f"{missing.value} {gone.value}"
 
 

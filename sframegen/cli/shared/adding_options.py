@@ -39,8 +39,8 @@ class Row(NamedTuple):
 
 # In the order of the help.
 ROWS = (
-    Row("version", format_version(), (ADD_SECTION, ADD_TREE, LINK)),
-    Row("optimize", level("fast"), (ADD_SECTION, ADD_TREE, LINK)),
+    Row("version", format_version(), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
+    Row("optimize", level("fast"), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
     Row(
         "replace",
         keyword("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it."),
@@ -60,9 +60,9 @@ ROWS = (
     Row(
         "synthesize",
         keyword("--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."),
-        (ADD_SECTION, ADD_TREE, LINK),
+        (ADD_SECTION, ADD_TREE, LINK, FLEET),
     ),
-    Row("min_kernel", MIN_KERNEL, (ADD_SECTION, ADD_TREE, LINK)),
+    Row("min_kernel", MIN_KERNEL, (ADD_SECTION, ADD_TREE, LINK, FLEET)),
     Row(
         "unloaded",
         keyword(

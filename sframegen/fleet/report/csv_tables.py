@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from sframegen.fleet.result_rows import FileRow, PackageRow
+    from _typeshed import DataclassInstance
 
 FORMULAS = ("=", "+", "-", "@")
 
@@ -17,13 +17,13 @@ FORMULAS = ("=", "+", "-", "@")
 class CsvTable:
     """A header line, then a line for each row, in a private file until all are there."""
 
-    def __init__(self, kind: type[FileRow | PackageRow], text: TextIO) -> None:
+    def __init__(self, kind: type[DataclassInstance], text: TextIO) -> None:
         self._names = [field.name for field in fields(kind)]
         self._text = text
         self._writer = csv.writer(self._text, lineterminator="\n")
         self._writer.writerow(self._names)
 
-    def add(self, row: FileRow | PackageRow) -> None:
+    def add(self, row: DataclassInstance) -> None:
         self._writer.writerow([_cell(getattr(row, name)) for name in self._names])
 
     def write(self, file: BinaryIO) -> None:

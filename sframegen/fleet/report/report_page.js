@@ -235,11 +235,11 @@ function groups() {
     new Table(byId("group-table"), [
       { title: names[chosen], value: (row) => row.name, name: true },
       { title: "files", value: (row) => row.seen, shown: (row) => number(row.seen), numeric: true, minor: true },
-      { title: "with section", value: (row) => row.files, shown: (row) => number(row.files), numeric: true },
+      { title: "with section", value: (row) => row.files, shown: (row) => number(row.files), numeric: true, minor: true },
       { title: "code with CFI", value: (row) => row.code, shown: (row) => [size(row.code), bar(row)], numeric: true },
       { title: "covered", value: (row) => proportion(row.covered, row.code), shown: (row) => share(row.covered, row.code), numeric: true },
       { title: "left out", value: (row) => row.code - row.covered, shown: (row) => number(row.code - row.covered), numeric: true, minor: true },
-      { title: "without CFI", value: (row) => proportion(row.silent, row.silent + row.code), shown: (row) => [size(row.silent), el("span", { class: "sub" }, percent(row.silent, row.silent + row.code))], numeric: true },
+      { title: "without CFI", value: (row) => proportion(row.silent, row.silent + row.code), shown: (row) => [size(row.silent), el("span", { class: "sub" }, percent(row.silent, row.silent + row.code))], numeric: true, minor: true },
       { title: "section", value: (row) => row.section, shown: (row) => size(row.section), numeric: true, minor: true },
       { title: ".eh_frame + hdr", value: (row) => row.ehFrame, shown: (row) => size(row.ehFrame), numeric: true, minor: true },
       { title: "ratio", value: (row) => proportion(row.section, row.ehFrame), shown: (row) => ratio(row.section, row.ehFrame), numeric: true },

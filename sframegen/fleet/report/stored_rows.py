@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from cfi.errors import FormatError
 from sframegen.elf.text import printable, shortened
-from sframegen.fleet.result_rows import FileRow, PackageRow
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +44,11 @@ def _stored(output: OutputDirectory, name: str, columns: list[str]) -> Iterator[
     path = f"{output.path}/{name}"
     try:
         with output.file(name) as source, pq.ParquetFile(source) as file:
+            version = (file.schema_arrow.metadata or {}).get(SCHEMA_KEY.encode(), b"1")
+            if version != str(SCHEMA_VERSION).encode():
+                raise FormatError(
+                    f"schema version {printable(version.decode('utf-8', 'replace'))}: a later sframegen reads it", file=path
+                )
             if missing := set(columns) - set(file.schema_arrow.names):
                 raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=path)
             yield (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())

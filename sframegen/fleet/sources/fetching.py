@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import contextmanager
 from hashlib import file_digest
 from tempfile import TemporaryFile
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from cfi.errors import FormatError
 from linker.files.location import locate
 from linker.files.rights import umask
+from sframegen.fleet.sources.fetch_reasons import reason_of
 from sframegen.fleet.sources.items import is_url, local_path, shown
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ MAX_PACKAGE_BYTES = 16 << 30
 # What file systems of fsspec call the version of a file, besides its size.
 VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
 STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
-URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 
 
 async def _released(response: Any) -> None:  # noqa: ANN401 - aiohttp's
@@ -50,20 +49,8 @@ def in_one_line(place: str) -> Iterator[None]:
         yield
     except (FormatError, FetchError, MemoryError):
         raise
-    except OSError as error:
-        raise FetchError(error.errno, f"cannot be fetched: {error.strerror or _words(error)}", shown(place)) from error
     except Exception as error:
-        raise FetchError(None, f"cannot be fetched: {_words(error)}", shown(place)) from error
-
-
-def _words(error: BaseException) -> str:
-    """Why a file cannot be fetched. Texts of libraries have URLs, with secrets."""
-    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__  # fsspec's own has the URL for its text, whatever the reason is
-    status = getattr(error, "status", None)  # of HTTP
-    if status:
-        return f"HTTP status {status}"
-    return URL_IN_TEXT.sub(lambda found: shown(found[0]), str(error)) or type(error).__name__
+        raise FetchError(None, f"cannot be fetched: {reason_of(error)}", shown(place)) from error
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -75,13 +62,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def item_identity(item: Item) -> str:
-    """A text that changes when the content does, found without reading it; "" if there is none. Raises OSError."""
-    if item.sha256:
-        return f"sha256:{item.sha256}"
-    if item.is_local:
-        with opened_file(item.place) as file:
-            return f"{os.path.abspath(item.place)}\n{status_text(os.fstat(file.fileno()))}"  # noqa: PTH100
+def remote_identity(item: Item) -> str:
+    """A text that changes when the content at a URL does, found without reading it; "" if there is none. Raises OSError."""
     system, path = filesystem(item.place)
     with in_one_line(item.place):
         info = system.info(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from enum import StrEnum
 from hashlib import sha256
@@ -34,6 +35,7 @@ class Item(NamedTuple):
     sha256: str = ""  #: of its content, if an index gives it
     size: int = -1  #: in bytes; -1 if no index gives it
     refused: str = ""  #: why nobody may fetch it
+    state: str = ""  #: of a path: what the client saw of its content; workers that see another content do not convert it
 
     @property
     def is_local(self) -> bool:
@@ -47,6 +49,15 @@ class Item(NamedTuple):
 
 def is_url(text: str) -> bool:
     return URL.match(text) is not None
+
+
+def absolute(place: str) -> str:
+    """The same place for every worker: each has its own working directory. `..` stays: it can follow a symbolic link."""
+    chain, separator, last = place.rpartition(CHAIN)
+    if is_url(last) and not LOCAL.match(last):
+        return place
+    path = LOCAL.sub("", last)
+    return chain + separator + os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as text
 
 
 def local_path(text: str) -> str:

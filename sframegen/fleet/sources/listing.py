@@ -16,6 +16,7 @@ from sframegen.fleet.sources.fetching import filesystem, in_one_line, opened_fil
 from sframegen.fleet.sources.items import (
     Item,
     ItemKind,
+    absolute,
     check_no_chain,
     checked,
     clean,
@@ -46,7 +47,8 @@ def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
     for source, label in zip(sources, labels, strict=True):
         try:
             for item in items_of_one(source):
-                yield item._replace(name=f"{label}/{item.name}") if label and not item.refused else item
+                name = f"{label}/{item.name}" if label and not item.refused else item.name
+                yield item._replace(name=name, place=item.place if item.refused else absolute(item.place))
         except (FormatError, OSError) as error:
             if isinstance(error, FormatError):
                 error.file = error.file or shown(source)

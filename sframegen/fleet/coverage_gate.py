@@ -1,0 +1,104 @@
+"""The gate of a run: which files have less coverage than is demanded, as a table."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from sframegen.fleet.report.csv_tables import CsvTable
+from sframegen.fleet.result_rows import FileRow, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sframegen.fleet.output_directory import OutputDirectory
+    from sframegen.fleet.result_rows import PackageResult
+
+TABLE = "short.csv"
+SHOWN = 20  # lines
+
+
+class CoverageDemand(NamedTuple):
+    """What each file has to have. True if there is a demand."""
+
+    minimum: float | None = None  #: per cent of the code with call frame information
+    machines: Mapping[str, float] = {}
+    strict: bool = False  #: nothing left out, and something added
+
+    def __bool__(self) -> bool:
+        return self.strict or self.minimum is not None or bool(self.machines)
+
+    def failure(self, row: FileRow) -> str:
+        """Why a file falls short, or "". Debug files, which have no code, do not."""
+        if row.outcome is Outcome.EXCLUDED or (row.outcome is Outcome.NOTHING and not row.executable_bytes):
+            return ""
+        if self.strict and not row.section_bytes:
+            return f"nothing was added{f': {row.reason}' if row.reason else ''}"
+        if self.strict and row.covered_bytes < row.code_bytes:
+            return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
+        least = self.machines.get(row.machine, self.minimum)
+        if least is not None and coverage_of(row) < least:
+            return f"coverage: {coverage_of(row):.4f} % is below {least:g} %"
+        return ""
+
+
+def coverage_of(row: FileRow) -> float:
+    return 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
+
+
+@dataclass
+class Shortfall:
+    """A row of the table."""
+
+    package: str
+    path: str
+    machine: str
+    coverage: float
+    code_bytes: int
+    covered_bytes: int
+    reason: str
+
+
+class Gate:
+    """A block: `add` the results of a run. At its end, the table is in the output; the first of its rows are lines, too."""
+
+    def __init__(self, demand: CoverageDemand, output: OutputDirectory, finding: Callable[[str], object]) -> None:
+        self.demand = demand
+        self.output = output
+        self.finding = finding
+        self.failed = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            text = stack.enter_context(TemporaryFile("w+", encoding="utf-8", newline=""))
+            self._table = CsvTable(Shortfall, text)
+            self._files = stack.pop_all()
+        return self
+
+    def add(self, result: PackageResult) -> None:
+        for row in result.files:
+            self._judge(row)
+
+    def _judge(self, row: FileRow) -> None:
+        why = self.demand.failure(row)
+        if not why:
+            return
+        self.failed += 1
+        self._table.add(
+            Shortfall(row.package, row.path, row.machine, round(coverage_of(row), 4), row.code_bytes, row.covered_bytes, why)
+        )
+        if self.failed <= SHOWN:
+            self.finding(f"{row.package}: {row.path}: {why}")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._files:
+            if kind is None and self.demand:
+                with self.output.new_file(TABLE) as file:
+                    self._table.write(file)
+            elif kind is None:
+                with self.output.at(TABLE) as location:
+                    location.unlink()
+        if kind is None and self.failed > SHOWN:
+            self.finding(f"{self.failed - SHOWN:,} more files fall short: {self.output.path}/{TABLE}")

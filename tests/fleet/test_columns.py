@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cfi.errors import FormatError
+from sframegen.fleet.collecting import ParquetTable
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow
+from tests import ROOT
+
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
+COLUMNS = json.loads(Path(__file__).with_name("columns_of_schema_1.json").read_text())
+KINDS: dict[str, type[FileRow | PackageRow]] = {"files": FileRow, "packages": PackageRow}
+
+
+@pytest.fixture(autouse=True)
+def _extra() -> None:
+    pytest.importorskip("pyarrow")
+
+
+def type_text(of: object) -> str:
+    """As all versions of pyarrow have it."""
+    return re.sub(r"<\w+: ", "<", str(of))
+
+
+def written(kind: type[FileRow | PackageRow]) -> io.BytesIO:
+    file = io.BytesIO()
+    with ParquetTable(kind, file):
+        pass
+    return file
+
+
+def test_what_readers_of_the_schema_know_is_still_there() -> None:
+    """A column that goes or has another type needs another SCHEMA_VERSION, and another file of columns."""
+    from pyarrow import parquet  # noqa: PLC0415 - of the extra
+
+    assert SCHEMA_VERSION == 1
+    for name, kind in KINDS.items():
+        schema = parquet.read_schema(written(kind))
+        assert schema.metadata[SCHEMA_KEY.encode()] == b"1"
+        assert COLUMNS[name].items() <= {field.name: type_text(field.type) for field in schema}.items()
+
+
+def test_a_later_schema_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - of the extra
+    from pyarrow import parquet  # noqa: PLC0415
+
+    from sframegen.fleet.report.stored_rows import stored_packages  # noqa: PLC0415
+
+    table = pa.table({"package": ["x"]}, metadata={SCHEMA_KEY: "2"})
+    parquet.write_table(table, tmp_path / "packages.parquet")
+    with (
+        OutputDirectory.opened(str(tmp_path)) as output,
+        pytest.raises(FormatError, match="schema version 2: a later sframegen reads it"),
+    ):
+        list(stored_packages(output))
+
+
+def test_the_document_has_the_columns() -> None:
+    from tools.fleet_columns import columns  # noqa: PLC0415 - it needs the extra
+
+    assert columns() in (ROOT / "docs/fleet.md").read_text(), "python -m tools.fleet_columns writes it"
