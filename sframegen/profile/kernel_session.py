@@ -8,7 +8,7 @@ import select
 import time
 from array import array
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -73,7 +73,6 @@ class KernelSession:
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
-        self._waiting = WaitingStacks()
         self._building: set[int] = set()  # files whose tables are being made
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
@@ -92,7 +91,7 @@ class KernelSession:
             self.collected.files = self._files.by_number
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
-            opened.callback(self._waiting.close)
+            self._waiting = opened.enter_context(closing(WaitingStacks()))
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self._walker = KernelWalker(

@@ -31,7 +31,7 @@ MAX_TARGET = 4096  # bytes of a link
 LINE = re.compile(rb"(?m)^([0-9a-f]{32})  (.+)$")
 
 
-class FileSums(NamedTuple):
+class Md5Sums(NamedTuple):
     """MD5 checksums of a changed file, in hexadecimal."""
 
     before: frozenset[str]  # what was right for it: as it was found, and as it was before add-tree
@@ -64,7 +64,7 @@ class Administration:
         self._aliases: dict[str, str] = {}  # of directories at the root: /lib may be a link to /usr/lib
         self._diversions: dict[str, tuple[str, str]] = {}  # of a path: where it is instead, except that of one package
 
-    def renew(self, sums: Mapping[str, FileSums]) -> Iterator[tuple[Name, int | Exception]]:
+    def renew(self, sums: Mapping[str, Md5Sums]) -> Iterator[tuple[Name, int | Exception]]:
         """For each list that changes, how many checksums were renewed, or why they could not. `sums`: by path from the root."""
         try:
             lists = sorted(name for name in self._names() if name.endswith(ENDING))
@@ -84,7 +84,7 @@ class Administration:
             if count:
                 yield Name(self._shown, path), count
 
-    def _renew_list(self, location: Location, package: str, sums: Mapping[str, FileSums]) -> int:
+    def _renew_list(self, location: Location, package: str, sums: Mapping[str, Md5Sums]) -> int:
         descriptor = location.open()
         try:
             _, count = self._renewed(_read(descriptor, location.path), package, sums)
@@ -97,7 +97,7 @@ class Administration:
             target.write(lambda out: _write(out.fileno(), data), lambda *_: None)
         return count
 
-    def _renewed(self, data: bytes, package: str, sums: Mapping[str, FileSums]) -> tuple[bytes, int]:
+    def _renewed(self, data: bytes, package: str, sums: Mapping[str, Md5Sums]) -> tuple[bytes, int]:
         """The list with the checksums that files have now, and how many these are."""
         count = 0
 

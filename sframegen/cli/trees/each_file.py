@@ -16,7 +16,7 @@ from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
-from sframegen.cli.trees.dpkg_checksums import Administration, FileSums, sum_after, sums_before
+from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_after, sums_before
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
@@ -113,7 +113,7 @@ def each_file(
         names_of = {names[0].full: names for names in found.files}
         is_summed = tree.update_checksums and not keywords["dry_run"]
 
-        def work_on(path: str) -> tuple[T, FileSums | None]:
+        def work_on(path: str) -> tuple[T, Md5Sums | None]:
             with ExitStack() as held:
                 file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
                 before = sums_before(file) if is_summed else None
@@ -122,11 +122,11 @@ def each_file(
                 finally:
                     for location in (file, *hard_links):
                         _keep_times(location, found.times)
-                return result, None if before is None else FileSums(before, sum_after(file))
+                return result, None if before is None else Md5Sums(before, sum_after(file))
 
         for name, error in found.unreadable:
             yield [name], _refused(run, name, error, tree, how)
-        sums: dict[str, dict[str, FileSums]] = {root: {} for root in trees.roots if is_summed}
+        sums: dict[str, dict[str, Md5Sums]] = {root: {} for root in trees.roots if is_summed}
         try:
             for path, outcome in all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True):
                 names = names_of[path]
@@ -156,7 +156,7 @@ def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]
         os.close(descriptor)
 
 
-def _renew(run: Run, administration: Administration, sums: dict[str, FileSums], tree: Tree, how: How) -> None:
+def _renew(run: Run, administration: Administration, sums: dict[str, Md5Sums], tree: Tree, how: How) -> None:
     counts = []
     for name, outcome in administration.renew(sums):
         if isinstance(outcome, Exception):
