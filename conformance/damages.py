@@ -100,7 +100,7 @@ def cases(c: Combination) -> Iterator[Case]:
     yield from cut_off(c, base)
     yield from wrong_order(c)
     yield from wrong_words(c)
-    if version == 3:  # noqa: PLR2004
+    if version == 3:
         yield from wrong_flexible(c)
     yield foreign(c)
 
@@ -119,8 +119,8 @@ def cut_off(c: Combination, base: Written) -> Iterator[Case]:
     whole = len(base.data)
     lengths = {0, 1, 2, 3, 4, 16, 27, 28, 29, 28 + index - 1, 28 + index, 28 + 2 * index - 1, 28 + 2 * index, 28 + 2 * index + 4}
     for length in sorted({*lengths, whole - 8, whole - 1}):
-        sentence = "preamble" if length < 28 else "header"  # noqa: PLR2004
-        answers = {pc: () if not length else answer for pc, answer in spared(c, first=length > 28, second=length > 28).items()}  # noqa: PLR2004
+        sentence = "preamble" if length < 28 else "header"
+        answers = {pc: () if not length else answer for pc, answer in spared(c, first=length > 28, second=length > 28).items()}
         yield c.invalid(f"damaged-cut-{length}", base.data[:length], sentence, f"the first {length} of {whole} bytes", answers)
 
 

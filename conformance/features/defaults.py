@@ -53,7 +53,7 @@ def cases(c: Combination) -> Iterator[Case]:
     version, machine = c
     for line in TABLES[machine.name]:
         yield from _both_widths(c, line, about_words(machine.name))
-    if machine.cfa_scale > 1 and version == 2:  # noqa: PLR2004
+    if machine.cfa_scale > 1 and version == 2:
         for line in S390X_REGISTERS:
             yield from _both_widths(c, line, "s390x-register")
     if machine.signs:

@@ -49,7 +49,7 @@ def _plain_cfa(m: Machine) -> tuple[int, str, int]:
 
 def cases(c: Combination) -> Iterator[Case]:
     version, machine = c
-    if version != 3:  # noqa: PLR2004
+    if version != 3:
         return
     if machine.cfa_scale > 1:
         yield from scaled(c)

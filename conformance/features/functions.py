@@ -82,7 +82,7 @@ def distances(c: Combination) -> Iterator[Case]:
             )  # fmt: skip
     rows = (Row(0, machine.entry), Row(0x10000, machine.frame), Row(0xFFFFFFF0, machine.entry))
     section = Section(version, machine, [Function(START, 0xFFFFFFFF, rows, width=4)], 0x5000 + 4 * GIB * (version == 3))
-    if version == 3:  # noqa: PLR2004 - the section lies after 4 GiB of code
+    if version == 3:  # the section lies after 4 GiB of code
         ends = {START: entry(machine), START + 0x10000: frame(machine), START + 0xFFFFFFFE: entry(machine), START + 0xFFFFFFFF: NONE}
         yield c.valid(
             "4-gib-function", write(section), "index", "a function of 4 GiB less one byte", ends, address=section.address,
@@ -134,7 +134,7 @@ def repeated(c: Combination) -> Iterator[Case]:
 def marked(c: Combination) -> Iterator[Case]:
     version, machine = c
     answers = usual_answers(machine)
-    if version == 3:  # noqa: PLR2004
+    if version == 3:
         marked_answers = {pc: answer._replace(signal=True) for pc, answer in answers.items()}
         yield c.valid(
             "signal-frame", write(Section(version, machine, [function(machine, signal=True)])), "signal",
@@ -157,9 +157,9 @@ def without(c: Combination) -> Iterator[Case]:
     version, machine = c
     for name, flex in (("no-rows", False), ("no-rows-flexible", True)):
         section = write(Section(version, machine, [Function(START, SIZE, flex=flex), short(machine, SECOND)]))
-        if version == 3 and not flex:  # noqa: PLR2004
+        if version == 3 and not flex:
             yield c.valid(name, section, "no-rows", "a default function without rows", {START: OUTERMOST, SECOND: entry(machine)})
-        elif version == 3 or not flex:  # noqa: PLR2004
+        elif version == 3 or not flex:
             yield c.open(
                 name, section, "no-rows", "the version does not say what this function without rows means",
                 {START: (NONE, OUTERMOST), SECOND: (entry(machine),)},

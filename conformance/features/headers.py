@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from conformance.features.usual import START, function, short, usual_answers
-from conformance.rules import NONE
+from conformance.rules import NONE, OUTERMOST
 from conformance.writer import FRAME_POINTER, PCREL, SORTED, Section, write
 
 if TYPE_CHECKING:
@@ -39,13 +39,16 @@ def cases(c: Combination) -> Iterator[Case]:
         "padding-after", write(Section(version, machine, [function(machine)], after_rows=bytes(5))), "tiles",
         "zeros follow the rows, as linkers align sections", answers,
     )  # fmt: skip
-    gaps = {"gap-before-index": {"before_index": bytes(8)}, "gap-before-rows": {"before_rows": bytes(8)}}
-    for name, gap in gaps.items():
-        yield c.open(
-            name, write(Section(version, machine, [short(machine)], **gap)), "tiles",  # type: ignore[arg-type]
-            "the offsets of the header allow a gap, but the sub-sections are said to tile the section",
-            {START: (answers[START],)},
-        )  # fmt: skip
+    first = answers[START]
+    gap = write(Section(version, machine, [short(machine)], before_index=bytes(8)))
+    why = "the header's offset allows a gap before the index, but the sub-sections are said to tile the section"
+    yield c.open("gap-before-index", gap, "tiles", why, {START: (first,)})
+    gap = write(Section(version, machine, [short(machine)], before_rows=bytes(8)))
+    if version == 3:
+        yield c.open("gap-before-rows", gap, "tiles", why.replace("index", "rows"), {START: (first,)})
+    else:
+        why = "places of rows count from the index's end as the index has it, from the header's offset as the header has it"
+        yield c.open("gap-before-rows", gap, "index", why, {START: (first, OUTERMOST)})
     yield c.open(
         "padding-in-rows", write(Section(version, machine, [short(machine)], padding=bytes(3))), "tiles",
         "zeros at the end of the sub-section of rows, that no function has: an assembler aligns so", {START: (answers[START],)},

@@ -32,11 +32,11 @@ def starts(c: Combination) -> Iterator[Case]:
     version, machine = c
     rules = (entry(machine), frame(machine))
     for width in WIDTHS:
-        places = [at for at in (0, *STARTS[width]) if version == 3 or at < 0x80000000]  # noqa: PLR2004 - starts have 32 bits
+        places = [at for at in (0, *STARTS[width]) if version == 3 or at < 0x80000000]  # starts have 32 bits
         rows = [Row(at, (machine.entry, machine.frame)[number % 2]) for number, at in enumerate(places)]
         size = places[-1] + 1
-        address = FAR_AFTER if size > 1 << 30 and version == 3 else 0x500000 if size <= 1 << 30 else 0x1000  # noqa: PLR2004
-        start = START if address != 0x1000 else 0x200000  # noqa: PLR2004
+        address = FAR_AFTER if size > 1 << 30 and version == 3 else 0x500000 if size <= 1 << 30 else 0x1000
+        start = START if address != 0x1000 else 0x200000
         answers: dict[int, Rule] = {start + size: NONE}
         for number, at in enumerate(places):
             answers[start + at] = rules[number % 2]
@@ -95,7 +95,7 @@ def outermost(c: Combination) -> Iterator[Case]:
             either = {pc: (answer,) if answer.kind == "rule" else (OUTERMOST, NONE) for pc, answer in answers.items()}
             if name != "outermost-flexible":
                 yield c.open(name, write(section), "outermost", "Version 1 does not say what a row without words is", either)
-        elif version == 3 or name != "outermost-flexible":  # noqa: PLR2004
+        elif version == 3 or name != "outermost-flexible":
             yield c.valid(name, write(section), "outermost", "a row without data words", answers)
 
 
@@ -121,7 +121,7 @@ def many(c: Combination) -> Iterator[Case]:
     version, machine = c
     if machine.name != "amd64" or version == 1:
         return
-    count = MOST_ROWS if version == 3 else MOST_ROWS + 1  # noqa: PLR2004 - Version 2 counts them in 32 bits
+    count = MOST_ROWS if version == 3 else MOST_ROWS + 1  # Version 2 counts them in 32 bits
     rows = [Row(at, (8 + 8 * (at % 3),)) for at in range(count)]
     section = Section(version, machine, [Function(START, count, rows, 2)], 0x200000)
     answers = {START + at: rule(machine, f"sp+{8 + 8 * (at % 3)}") for at in (0, 1, 255, 256, 0x7FFF, 0x8000, count - 2, count - 1)}

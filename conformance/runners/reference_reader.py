@@ -69,7 +69,7 @@ class Reader:
         at = self.index + number * self.entry_size
         start, size, block, *rest = self.unpack(INDEX[self.version], at)
         start = (self.address + (at if self.flags & PCREL else 0) + start) % (1 << 64)
-        if self.version != 3:  # noqa: PLR2004
+        if self.version != 3:
             count, info, *more = rest
             rest = [count, info, 0, more[0] if more else 0]
         return start, size, block, tuple(rest)
@@ -86,10 +86,10 @@ class Reader:
             at += struct.calcsize("<" + ATTRIBUTE)
         count, info, info2, period = attribute
         kind = info2 & 0x1F
-        if kind > 1 or info & 0x0F > 2:  # noqa: PLR2004
+        if kind > 1 or info & 0x0F > 2:
             raise Damaged("unknown FDE or FRE type")
         if not count:
-            return {"kind": "outermost" if kind == 0 and self.version == 3 else "none"}  # noqa: PLR2004
+            return {"kind": "outermost" if kind == 0 and self.version == 3 else "none"}
         if info & 0x10 and self.version > 1:
             if not period:
                 raise Damaged("a repeated block of no bytes")
@@ -100,14 +100,14 @@ class Reader:
             width = 1 << (row_info >> 5 & 3)
             words_at = at + (1 << (info & 0x0F)) + 1
             at = words_at + (row_info >> 1 & 0x0F) * width
-            if start <= before or start > size or width > 4 or at > self.rows_end:  # noqa: PLR2004
+            if start <= before or start > size or width > 4 or at > self.rows_end:
                 raise Damaged("rows that do not ascend, or a row outside")
             if start > offset:
                 break
             before, found = start, (row_info, words_at)
         if found is None:
             return {"kind": "none"}
-        marks = {"ra_signed": bool(found[0] & 0x80), "signal": bool(info & 0x80 and self.version == 3), "key_b": bool(info & 0x20)}  # noqa: PLR2004
+        marks = {"ra_signed": bool(found[0] & 0x80), "signal": bool(info & 0x80 and self.version == 3), "key_b": bool(info & 0x20)}
         return self.rule(*found, flexible=kind == 1) | marks
 
     def rule(self, info: int, at: int, *, flexible: bool) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Reader:
                 saved.append(place(None, fixed, deref=True) if fixed else None)
                 continue
             word = words.pop(0)
-            if self.abi == S390X and self.version == 2 and word & 1:  # noqa: PLR2004
+            if self.abi == S390X and self.version == 2 and word & 1:
                 saved.append(place(word >> 1, 0))
             elif self.abi == S390X and is_ra and word == 0:
                 saved.append(None)
