@@ -66,7 +66,9 @@ def main() -> None:
     write_suite(options.directory)
     tarball = options.directory.with_name(options.directory.name + ".tar.gz")
     write_tarball(options.directory, tarball)
-    print(f"{options.directory}: {len(all_cases())} sections, {len(all_links())} links; {tarball}: {tarball.stat().st_size:,} bytes")
+    print(
+        f"{options.directory}: {len(all_cases())} sections, {len(all_links())} links; {tarball}: {tarball.stat().st_size:,} bytes"
+    )
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def _body(number: int, case: Case, numbers: dict[Rule, int]) -> Iterator[str]:
 
 def _row(number: int, case: Case) -> Iterator[str]:
     yield f'\t{{ "{case.name}", "{case.why}",'
-    yield f"\t  {case.version}, {case.machine.abi}, {VERDICTS[case.verdict]}, {case.address:#x}, {case.code[0]:#x}, {case.code[1]:#x},"
+    start, end = case.code
+    yield f"\t  {case.version}, {case.machine.abi}, {VERDICTS[case.verdict]}, {case.address:#x}, {start:#x}, {end:#x},"
     yield f"\t  section_{number}, {len(case.section)}, probes_{number}, {len(case.probes)} }},"
 
 

@@ -8,7 +8,7 @@ from conformance.rules import NONE
 from conformance.specification import SENTENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from conformance.machines import Machine
     from conformance.rules import Rule
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["valid", "invalid", "open"]
 CODE = (0x1000, 0x5000)
+ADDRESS = 0x5000
 
 
 class Probe(NamedTuple):
@@ -39,7 +40,7 @@ class Case(NamedTuple):
     sentences: tuple[str, ...]
     why: str
     probes: tuple[Probe, ...]
-    address: int = 0x5000
+    address: int = ADDRESS
     code: tuple[int, int] = CODE
 
     @property
@@ -76,15 +77,18 @@ class Combination(NamedTuple):
     def name(self) -> str:
         return f"v{self.version}-{self.machine.name}"
 
-    def valid(self, name: str, written: Written, sentence: str, why: str, answers: dict[int, Rule], **place: Any) -> Case:
+    def valid(
+        self, name: str, written: Written, sentence: str, why: str, answers: Mapping[int, Rule], *,
+        address: int = ADDRESS, code: tuple[int, int] = CODE,
+    ) -> Case:  # fmt: skip
         probes = tuple(Probe(pc, (answer,)) for pc, answer in answers.items())
-        return Case(f"{self.name}-{name}", *self, written.data, "valid", (sentence,), why, probes, **place)
+        return Case(f"{self.name}-{name}", *self, written.data, "valid", (sentence,), why, probes, address, code)
 
-    def open(self, name: str, written: Written, sentence: str, why: str, answers: dict[int, Sequence[Rule]], **place: Any) -> Case:
+    def open(self, name: str, written: Written, sentence: str, why: str, answers: Mapping[int, Sequence[Rule]]) -> Case:
         """Where the text is silent, a reader may also find nothing."""
         probes = tuple(Probe(pc, (*several, *([] if NONE in several else [NONE]))) for pc, several in answers.items())
-        return Case(f"{self.name}-{name}", *self, written.data, "open", (sentence,), why, probes, **place)
+        return Case(f"{self.name}-{name}", *self, written.data, "open", (sentence,), why, probes)
 
-    def invalid(self, name: str, data: bytes, sentence: str, why: str, answers: dict[int, Sequence[Rule]]) -> Case:
+    def invalid(self, name: str, data: bytes, sentence: str, why: str, answers: Mapping[int, Sequence[Rule]]) -> Case:
         probes = tuple(Probe(pc, tuple(several)) for pc, several in answers.items())
         return Case(f"{self.name}-{name}", *self, data, "invalid", (sentence,), why, probes)

@@ -1,5 +1,8 @@
-"""Every kind of damage once. A reader may refuse such a section, or find nothing; it may not crash, read outside, or be wrong about
-the function that the damage does not touch."""
+"""Every kind of damage once.
+
+A reader may refuse such a section, or find nothing. It may not crash, read outside, or be wrong about the function that the damage
+does not touch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ WHERE = ("amd64", "s390x")  # one machine of each byte order
 
 
 class Damage(NamedTuple):
-    """`fields`: of the writer, and the numbers that are put there. `spares_first`, `spares_second`: the functions it leaves alone."""
+    """`fields`: of the writer, and the numbers that are put there. `spares_first`, `spares_second`: functions it leaves alone."""
 
     name: str
     fields: dict[str, int]
@@ -37,7 +40,9 @@ class Damage(NamedTuple):
     spares_second: bool = True
 
 
-def _header(name: str, fields: dict[str, int], sentence: str, why: str, *, spares: bool = False, versions: tuple[int, ...] = ALL) -> Damage:
+def _header(
+    name: str, fields: dict[str, int], sentence: str, why: str, *, spares: bool = False, versions: tuple[int, ...] = ALL
+) -> Damage:
     return Damage(name, fields, sentence, why, versions, spares, spares)
 
 
@@ -51,9 +56,9 @@ FIELDS = (
     _header("abi-5", {"abi": 5}, "abi", "ABI 5, which is not defined yet"),
     _header("flag-8", {"flags": 0x8 | SORTED | 4}, "flags", "a flag that is not defined", spares=True, versions=(2, 3)),
     _header("flag-128", {"flags": 0x80 | SORTED}, "flags", "a flag that is not defined", versions=(1,)),
-    _header("flag-frame-pointer", {"flags": 2 | SORTED | 4}, "flags", "a flag that Version 3 does not have", spares=True, versions=(3,)),
+    _header("flag-old", {"flags": 2 | SORTED | 4}, "flags", "a flag that Version 3 does not have", spares=True, versions=(3,)),
     _header("auxiliary-length", {"aux_len": 255}, "auxiliary", "an auxiliary header that reaches past the section"),
-    _header("functions-one-more", {"num_fdes": 3}, "header", "a function more than the index has", versions=ALL),
+    _header("functions-one-more", {"num_fdes": 3}, "header", "a function more than the index has"),
     _header("functions-most", {"num_fdes": MOST}, "header", "2 ** 32 - 1 functions"),
     _header("functions-overflow", {"num_fdes": 0x10000001}, "header", "functions whose bytes are more than 32 bits can count"),
     _header("rows-one-less", {"num_fres": 7}, "header", "fewer rows than the functions have", spares=True),

@@ -31,7 +31,7 @@ def measured() -> dict[str, dict[str, str]]:
 
 
 def known(case: Case) -> Iterator[dict[str, str]]:
-    """`reader`, `does` and `why`, where a reader does something else than an ideal one, and of damage where it is worse than refusal."""
+    """`reader`, `does` and `why`, where a reader differs from an ideal one, and where it does worse than refuse damage."""
     facts = examine(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
     for name in RESTATED:
         consumer = CONSUMERS[name]

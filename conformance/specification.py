@@ -34,14 +34,15 @@ SENTENCES = {
     "abi": _of("The header names the ABI by a number.", "1.2.1", "2.2.1", "2.2.1"),
     "index": _of("The index has the start, size and place of the rows of each function.", "1.3", "2.3", "2.3.1"),
     "attribute": _of("A function has a number of rows, their type, and a type of its own.", "1.3", "2.3", "2.3.2"),
-    "info": _of("The function's info byte has the key of signed return addresses, the PC type and the type of its rows; unused bits "
-        "have no meaning.", "1.3.1", "2.3.1", "2.3.3"),
+    "info": _of("The function's info byte has the key of signed return addresses, the PC type and the type of its rows; unused "
+        "bits have no meaning.", "1.3.1", "2.3.1", "2.3.3"),
     "signal": _of("A bit of the function's info byte marks signal frames.", "", "", "2.3.3"),
     "mask": _of("In a function of PC type MASK, rows hold for the PC modulo the size of the repeated block.",
         "1.3.2", "2.3.2", "2.3.3.1"),
     "fde-type": _of("There are two FDE types, DEFAULT and FLEX.", "", "", "2.3.3.2"),
     "no-rows": _of("A function of type DEFAULT without rows is an outermost frame.", "1.3", "2.3", "1.2"),
-    "fre-type": _of("Row starts are unsigned numbers of 1, 2 or 4 bytes, the same in a whole function.", "1.3.3", "2.3.3", "2.3.3.3"),
+    "fre-type": _of("Row starts are unsigned numbers of 1, 2 or 4 bytes, the same in a whole function.",
+        "1.3.3", "2.3.3", "2.3.3.3"),
     "row": _of("A row holds for a range of addresses that begins at its offset from the function's start.", "1.4", "2.4", "2.4"),
     "row-info": _of("A row has a number of data words of 1, 2 or 4 bytes, the CFA's base, and a bit for signed return addresses.",
         "1.4.1", "2.4.1", "2.4.1"),

@@ -62,7 +62,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Section:
-    """`before_index`, `before_rows`, `after_rows`: bytes that no field of the format describes; `padding`: at the end of the rows."""
+    """`before_index`, `before_rows`, `after_rows`: bytes that no field describes; `padding`: at the end of the rows."""
 
     version: int
     machine: Machine
@@ -127,7 +127,8 @@ def write(section: Section) -> Written:
     flags = section.flags if section.flags is not None else SORTED | (PCREL if section.version > 1 else 0)
     stored = sum(len(function.rows) for function in section.functions if function.shares is None)
     values = {
-        "magic": 0xDEE2, "version": section.version, "flags": flags, "abi": section.machine.abi, "fixed_ra": section.machine.fixed_ra,
+        "magic": 0xDEE2, "version": section.version, "flags": flags, "abi": section.machine.abi,
+        "fixed_ra": section.machine.fixed_ra,
         "aux_len": len(section.auxiliary), "num_fdes": len(section.functions), "num_fres": stored, "fre_len": len(rows.data),
         "fdeoff": len(section.before_index), "freoff": freoff,
     }  # fmt: skip

@@ -65,9 +65,7 @@ def plain(c: Combination) -> Iterator[Case]:
         rows = [Row(0, words), Row(8, words, width=2), Row(16, words, width=4)]
         section = Section(version, machine, [Function(START, SIZE, rows, flex=True)])
         answer = rule(machine, *texts)
-        yield c.valid(
-            f"flexible-{name}", write(section), "flexible", why, {START + at: answer for at in (0, 8, 16)}
-        )
+        yield c.valid(f"flexible-{name}", write(section), "flexible", why, {START + at: answer for at in (0, 8, 16)})
     drap = (control(machine.fp, deref=True), -8, 0, control(machine.fp, deref=True), 0)
     fixed = f"*(cfa{machine.fixed_ra:+})" if machine.fixed_ra else "kept"
     section = Section(version, machine, [Function(START, SIZE, [Row(0, drap)], flex=True)])
@@ -78,7 +76,7 @@ def plain(c: Combination) -> Iterator[Case]:
 
 
 def scaled(c: Combination) -> Iterator[Case]:
-    """s390x: the text has no adjustment of the CFA's offset here; GNU as, its readers and the kernel's patches have the one of 3.1.3."""
+    """s390x: here the text does not adjust the CFA's offset as 3.1.3 does; GNU as, its readers and the kernel's patches do."""
     version, machine = c
     for name, words, texts, why in table(machine):
         section = Section(version, machine, [Function(START, SIZE, [Row(0, words), Row(8, words, width=2)], flex=True)])
@@ -111,7 +109,9 @@ def pairs(c: Combination) -> Iterator[Case]:
     masked = Section(version, machine, [Function(START, SIZE, [Row(0, words)], flex=True, mask=True, rep_size=16)])
     yield c.valid("flexible-mask", write(masked), "mask", "a flexible function of repeated blocks", {START + 16: answer})
     shared = Section(version, machine, [flexible, Function(SECOND, SIZE, (), flex=True, shares=0)])
-    yield c.valid("flexible-shared", write(shared), "index", "two flexible functions with one block", {START: answer, SECOND: answer})
+    yield c.valid(
+        "flexible-shared", write(shared), "index", "two flexible functions with one block", {START: answer, SECOND: answer}
+    )
     mixed = [Row(0, words), Row(4), Row(8, words, width=4)]
     section = Section(version, machine, [Function(START, SIZE, mixed, flex=True)])
     yield c.valid(

@@ -83,7 +83,12 @@ def distances(c: Combination) -> Iterator[Case]:
     rows = (Row(0, machine.entry), Row(0x10000, machine.frame), Row(0xFFFFFFF0, machine.entry))
     section = Section(version, machine, [Function(START, 0xFFFFFFFF, rows, width=4)], 0x5000 + 4 * GIB * (version == 3))
     if version == 3:  # the section lies after 4 GiB of code
-        ends = {START: entry(machine), START + 0x10000: frame(machine), START + 0xFFFFFFFE: entry(machine), START + 0xFFFFFFFF: NONE}
+        ends = {
+            START: entry(machine),
+            START + 0x10000: frame(machine),
+            START + 0xFFFFFFFE: entry(machine),
+            START + 0xFFFFFFFF: NONE,
+        }
         yield c.valid(
             "4-gib-function", write(section), "index", "a function of 4 GiB less one byte", ends, address=section.address,
             code=(0x1000, 0x2000 + 4 * GIB),

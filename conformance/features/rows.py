@@ -113,7 +113,9 @@ def edges(c: Combination) -> Iterator[Case]:
     )  # fmt: skip
     every = [Row(at, (machine.entry, machine.frame)[at % 2]) for at in range(SIZE)]
     answers = {START + at: (entry(machine), frame(machine))[at % 2] for at in range(SIZE)}
-    yield c.valid("row-per-byte", write(Section(version, machine, [Function(START, SIZE, every)])), "row", "a row each byte", answers)
+    yield c.valid(
+        "row-per-byte", write(Section(version, machine, [Function(START, SIZE, every)])), "row", "a row each byte", answers
+    )
 
 
 def many(c: Combination) -> Iterator[Case]:

@@ -56,8 +56,8 @@ class Link(NamedTuple):
         }
 
 
-def code(name: str, *calls: str, machine: Machine = M, comdat: bool = False, **more: Any) -> Code:
-    return Code(name, Function(0, SIZE, more.pop("rows", usual_rows(machine)), **more), calls, comdat)
+def code(name: str, *calls: str, machine: Machine = M, comdat: bool = False, function: Function | None = None) -> Code:
+    return Code(name, function or Function(0, SIZE, usual_rows(machine)), calls, comdat)
 
 
 def usual(name: str, machine: Machine = M, *others: Rule) -> list[Place]:
@@ -66,10 +66,16 @@ def usual(name: str, machine: Machine = M, *others: Rule) -> list[Place]:
     return [Place(name, at, (answer, *others)) for at, answer in rules]
 
 
-def link(name: str, objects: dict[str, Object], places: list[Place], why: str, **more: Any) -> Link:
-    flags = more.pop("flags", ())
-    steps = more.pop("steps", ((*flags, *LINKED, *objects),))
-    return Link(name, {file: one.bytes() for file, one in objects.items()}, steps, tuple(places), why, **more)
+Steps = tuple[tuple[str, ...], ...]
+
+
+def link(
+    name: str, objects: dict[str, Object], places: list[Place], why: str, *,
+    steps: Steps = (), flags: tuple[str, ...] = (), refusable: bool = False, machine: Machine = M,
+) -> Link:  # fmt: skip
+    """`steps` of nothing: all objects at once, with `flags`."""
+    inputs = {file: one.bytes() for file, one in objects.items()}
+    return Link(name, inputs, steps or ((*flags, *LINKED, *objects),), tuple(places), why, refusable, machine)
 
 
 @cache
@@ -97,17 +103,22 @@ def plain_links() -> Iterator[Link]:
 def attributes() -> tuple[dict[str, Object], list[Place]]:
     flexible = (Row(0, (control(7), 24, FROM_CFA, -8)), Row(8, (control(10), 16)))
     wide = (Row(0, (8,)), Row(8, (70000,), width=4))
-    codes = [
-        code("signal", signal=True), code("flexible", rows=flexible, flex=True), code("last", rows=(Row(0, (8,)), Row(4))),
-        code("silent", rows=()), code("repeated", rows=(Row(0, (8,)), Row(11, (16,))), mask=True, rep_size=16),
-        code("wide", rows=wide, width=4),
-    ]  # fmt: skip
+    functions = {
+        "signal": Function(0, SIZE, usual_rows(M), signal=True),
+        "flexible": Function(0, SIZE, flexible, flex=True),
+        "last": Function(0, SIZE, (Row(0, (8,)), Row(4))),
+        "silent": Function(0, SIZE),
+        "repeated": Function(0, SIZE, (Row(0, (8,)), Row(11, (16,))), mask=True, rep_size=16),
+        "wide": Function(0, SIZE, wide, 4),
+    }
+    codes = [code(name, function=function) for name, function in functions.items()]
     objects = {"main.o": Object(M, [code("main")]), "f.o": Object(M, codes)}
     places = [
         *usual("main"), Place("signal", BODY, (frame(M)._replace(signal=True),)),
         Place("flexible", 0, (rule(M, "sp+24", "*(cfa-8)"),)), Place("flexible", 8, (rule(M, "r10+16"),)),
         Place("last", 0, (entry(M),)), Place("last", 4, (OUTERMOST,)), Place("silent", 0, (OUTERMOST,)),
-        Place("repeated", 0x1A, (entry(M),)), Place("repeated", 0x1B, (rule(M, "sp+16"),)), Place("wide", 8, (rule(M, "sp+70000"),)),
+        Place("repeated", 0x1A, (entry(M),)), Place("repeated", 0x1B, (rule(M, "sp+16"),)),
+        Place("wide", 8, (rule(M, "sp+70000"),)),
     ]  # fmt: skip
     return objects, places
 
@@ -116,9 +127,7 @@ def lost_links() -> Iterator[Link]:
     """Functions that the linked file does not have."""
     inline = code("inline", comdat=True)
     for name, inside in (("comdat", False), ("comdat-pieces", True)):
-        objects = {
-            f"{other}.o": Object(M, [code(other, "inline"), inline], pieces_in_groups=inside) for other in ("main", "f")
-        }
+        objects = {f"{other}.o": Object(M, [code(other, "inline"), inline], pieces_in_groups=inside) for other in ("main", "f")}
         where = "a member of the group" if inside else "outside of the group"
         places = [*usual("inline"), Place("main", CALL_SITE, (frame(M),)), Place("f", CALL_SITE, (frame(M),))]
         yield link(name, objects, places, f"an inline function in two objects, its section {where}")
@@ -153,7 +162,9 @@ def odd_links() -> Iterator[Link]:
     library = {"main.o": Object(M, [code("main", "f")]), "f.o": Object(M, [code("f")])}
     steps = (("-shared", "-o", "libf.so", "f.o"), (*LINKED, "main.o", "libf.so"))
     places = [Place("main", CALL_SITE, (frame(M),)), Place(".plt", 16, (entry(M), NONE))]
-    yield link("plt", library, places, "the first instruction of an entry of the PLT, if the linker says anything of it", steps=steps)
+    yield link(
+        "plt", library, places, "the first instruction of an entry of the PLT, if the linker says anything of it", steps=steps
+    )
 
 
 def refusable_links() -> Iterator[Link]:
@@ -169,10 +180,12 @@ def refusable_links() -> Iterator[Link]:
         places = usual("main", M, NONE) + usual("f", M, NONE, *others)
         yield link(name, {"main.o": main, "f.o": one}, places, why, refusable=True)
         yield link(f"{name}-first", {"f.o": one, "main.o": main}, places, f"{why}, which comes first", refusable=True)
-    fixed = Object(M, [code("f", rows=(Row(0, (24,)),))], header={"fixed_ra": -16})
+    fixed = Object(M, [code("f", function=Function(0, SIZE, (Row(0, (24,)),)))], header={"fixed_ra": -16})
     places = [*usual("main", M, NONE), Place("f", 0, (rule(M, "sp+24", other), NONE))]
     yield link("mixed-fixed-ra", {"main.o": main, "f.o": fixed}, places, "return addresses at other offsets", refusable=True)
     pointers = Object(M, [code("f")], version=2, flags=PCREL | FRAME_POINTER)
     plain = Object(M, [code("main")], version=2)
     places = usual("main", M, NONE) + usual("f", M, NONE)
-    yield link("frame-pointer-flag", {"main.o": plain, "f.o": pointers}, places, "one of two keeps the frame pointer", refusable=True)
+    yield link(
+        "frame-pointer-flag", {"main.o": plain, "f.o": pointers}, places, "one of two keeps the frame pointer", refusable=True
+    )

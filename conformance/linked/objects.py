@@ -50,8 +50,10 @@ class Code:
 
 @dataclass(frozen=True)
 class Object:
-    """`header`: fields of the section's header to change. `pieces_in_groups`: a group has the SFrame section of its own function, as
-    its member. `descending`: relocations in the other order. `sframe`: False for no section, b"" for an empty one."""
+    """`header`: fields of the section's header to change. `pieces_in_groups`: groups have their function's SFrame section.
+
+    `descending`: relocations in the other order. `sframe`: there is a section. `empty`: of no bytes.
+    """
 
     machine: Machine
     codes: Sequence[Code]
@@ -103,7 +105,9 @@ class _Maker:
             content = struct.pack(f"{self.mark}{len(numbers) + 1}I", GRP_COMDAT, *numbers)
             self.add(ElfSection(".group", SHT_GROUP, data=content, info=self.symbol(name), link=-1, align=4, entry_size=4))
         table, names = self.symbols()
-        symtab = self.add(ElfSection(".symtab", SHT_SYMTAB, data=table, link=len(self.sections) + 2, info=self.first_global, entry_size=24))
+        symtab = self.add(
+            ElfSection(".symtab", SHT_SYMTAB, data=table, link=len(self.sections) + 2, info=self.first_global, entry_size=24)
+        )
         self.add(ElfSection(".strtab", SHT_STRTAB, data=names, align=1))
         return elf_file(given.machine, ET_REL, [one._replace(link=symtab) if one.link < 0 else one for one in self.sections])
 

@@ -24,7 +24,7 @@ SP = {1: 31, 2: 31, 3: 7, 4: 15}
 FP = {1: 29, 2: 29, 3: 6, 4: 11}
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """The section, or what covers the PC, is not what the specification describes."""
 
 
@@ -36,32 +36,32 @@ class Reader:
     def __init__(self, data: bytes, address: int) -> None:
         self.data, self.address = data, address
         if len(data) < HEADER:
-            raise Damaged("shorter than a header")
+            raise DamagedError("shorter than a header")
         self.mark = next((mark for mark in "<>" if struct.unpack_from(mark + "H", data)[0] == MAGIC), "")
         if not self.mark:
-            raise Damaged("no magic number")
+            raise DamagedError("no magic number")
         _, self.version, self.flags, self.abi, self.fixed_fp, self.fixed_ra, auxiliary, count, _, length, fdeoff, freoff = (
             self.unpack("HBBBbbBIIIII", 0)
         )
         if self.version not in VERSIONS or self.flags & ~FLAGS[self.version] or self.abi not in ABIS:
-            raise Damaged("a version, flag or ABI that is not defined")
+            raise DamagedError("a version, flag or ABI that is not defined")
         if ORDERS[self.abi] != self.mark:
-            raise Damaged("the other byte order than that of the ABI")
+            raise DamagedError("the other byte order than that of the ABI")
         self.entry_size = struct.calcsize("<" + INDEX[self.version])
         self.index = HEADER + auxiliary + fdeoff
         self.rows = HEADER + auxiliary + freoff
         self.rows_end = self.rows + length
         index_end = self.index + count * self.entry_size
         if index_end > self.rows or self.rows_end > len(data):
-            raise Damaged("sub-sections overlap, or reach past the section")
+            raise DamagedError("sub-sections overlap, or reach past the section")
         self.functions = [self.function(number) for number in range(count)]
         starts = [start for start, *_ in self.functions]
         if self.flags & SORTED and starts != sorted(starts):
-            raise Damaged("functions descend")
+            raise DamagedError("functions descend")
 
     def unpack(self, codes: str, at: int) -> tuple[int, ...]:
         if at < 0 or at + struct.calcsize("<" + codes) > len(self.data):
-            raise Damaged(f"nothing at offset {at}")
+            raise DamagedError(f"nothing at offset {at}")
         return struct.unpack_from(self.mark + codes, self.data, at)
 
     def function(self, number: int) -> tuple[int, int, int, tuple[int, ...]]:
@@ -87,12 +87,12 @@ class Reader:
         count, info, info2, period = attribute
         kind = info2 & 0x1F
         if kind > 1 or info & 0x0F > 2:
-            raise Damaged("unknown FDE or FRE type")
+            raise DamagedError("unknown FDE or FRE type")
         if not count:
             return {"kind": "outermost" if kind == 0 and self.version == 3 else "none"}
         if info & 0x10 and self.version > 1:
             if not period:
-                raise Damaged("a repeated block of no bytes")
+                raise DamagedError("a repeated block of no bytes")
             offset %= period
         found, before = None, -1
         for _ in range(count):
@@ -101,7 +101,7 @@ class Reader:
             words_at = at + (1 << (info & 0x0F)) + 1
             at = words_at + (row_info >> 1 & 0x0F) * width
             if start <= before or start > size or width > 4 or at > self.rows_end:
-                raise Damaged("rows that do not ascend, or a row outside")
+                raise DamagedError("rows that do not ascend, or a row outside")
             if start > offset:
                 break
             before, found = start, (row_info, words_at)
@@ -138,7 +138,7 @@ class Reader:
             else:
                 saved.append(place(None, word, deref=True))
         if words:
-            raise Damaged("data words left over")
+            raise DamagedError("data words left over")
         return [place(base, offset), *saved]
 
     def flexible(self, controls: list[int], offsets: list[int]) -> list[dict[str, Any] | None]:
@@ -151,14 +151,14 @@ class Reader:
                 said.append(place(None, fixed, deref=True) if fixed else None)
                 continue
             if at == len(offsets):
-                raise Damaged("a control word without its offset")
+                raise DamagedError("a control word without its offset")
             register = control >> 3 if control & 1 else None
             said.append(place(register, offsets[at], deref=bool(control & 2)))
             at += 1
         if at < len(controls):
-            raise Damaged("data words left over")
+            raise DamagedError("data words left over")
         if said[0] is None or said[0]["register"] is None:
-            raise Damaged("a CFA without a base register")
+            raise DamagedError("a CFA without a base register")
         return said
 
 

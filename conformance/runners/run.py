@@ -1,4 +1,4 @@
-"""Tries a reader of SFrame on the cases beside this file; prints TAP. Python 3.9 or newer, and nothing else.
+"""Tries a reader of SFrame on the cases beside this file; prints TAP. Python 3.10 or newer, and nothing else.
 
     python3 run.py                        the reference reader
     python3 run.py --reader my_reader     my_reader.py: see README.md
@@ -15,7 +15,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +23,27 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 MARKS = ("ra_signed", "signal", "key_b")
 Answer = dict[str, Any]
+
+
+class Section(Protocol):
+    def find(self, pc: int, /) -> Answer:
+        """The answer at an address. ValueError: none; NotImplementedError: the reader does not do that."""
+
+
+class Reader(Protocol):
+    """A module, or anything else, with these. `REPORTS`: those of MARKS that its answers have."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802 - constants of modules
+    @property
+    def VERSIONS(self) -> tuple[int, ...]: ...  # noqa: N802
+    @property
+    def ABIS(self) -> tuple[int, ...]: ...  # noqa: N802
+    @property
+    def REPORTS(self) -> tuple[str, ...]: ...  # noqa: N802
+
+    def open_section(self, data: bytes, address: int, /) -> Section:
+        """Raise ValueError to refuse it."""
 
 
 def shown(answer: Answer) -> str:
@@ -47,7 +68,7 @@ def judged(answer: Answer, reports: Iterable[str]) -> Answer:
     return {name: answer[name] for name in ("kind", "cfa", "ra", "fp")} | {mark: bool(answer.get(mark)) for mark in reports}
 
 
-def faults(case: Answer, reader: Any) -> Iterator[str]:
+def faults(case: Answer, reader: Reader) -> Iterator[str]:
     """What is wrong, a line each. Raises NotImplementedError where the reader does not do what the case is about."""
     try:
         opened = reader.open_section(bytes.fromhex(case["section"]), case["address"])
@@ -69,7 +90,7 @@ def faults(case: Answer, reader: Any) -> Iterator[str]:
             yield f"{probe['pc']:#x}: {shown(given)} {given.get('error', '')}".rstrip() + f"; expected {expected}"
 
 
-def line(number: int, case: Answer, reader: Any) -> tuple[bool, str]:
+def line(number: int, case: Answer, reader: Reader) -> tuple[bool, str]:
     """True if the case is ok, and its lines."""
     if case["abi_number"] not in reader.ABIS:
         return True, f"ok {number} - {case['name']} # SKIP {case['abi']}"
@@ -82,7 +103,9 @@ def line(number: int, case: Answer, reader: Any) -> tuple[bool, str]:
     if not wrong:
         skip = "" if case["version"] in reader.VERSIONS else f" # SKIP Version {case['version']} is refused"
         return True, f"ok {number} - {case['name']}{skip}"
-    return False, "\n".join([f"not ok {number} - {case['name']}", f"# {case['verdict']}: {case['why']}", *(f"# {one}" for one in wrong)])
+    return False, "\n".join(
+        [f"not ok {number} - {case['name']}", f"# {case['verdict']}: {case['why']}", *(f"# {one}" for one in wrong)]
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in cases:
             print(f"{case['name']:44} {case['verdict']:8} {case['why']}")
         return 0
-    reader = importlib.import_module(options.reader)
+    reader: Any = importlib.import_module(options.reader)
     print("TAP version 13", f"1..{len(cases)}", sep="\n")
     failed = 0
     for number, case in enumerate(cases, 1):

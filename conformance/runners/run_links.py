@@ -53,8 +53,8 @@ def read_linked(data: bytes) -> Linked:
     headers = [struct.unpack_from(mark + "IIQQQQIIQQ", data, shoff + 64 * number) for number in range(shnum)]
     contents = [data[at : at + size] for *_, at, size, _, _, _, _ in headers]
     names = [text(contents[names_at], header[0]) for header in headers]
-    symbols = {name: header[3] for name, header in zip(names, headers)}
-    for header, content in zip(headers, contents):
+    symbols = {name: header[3] for name, header in zip(names, headers, strict=True)}
+    for header, content in zip(headers, contents, strict=True):
         if header[1] == SHT_SYMTAB:
             for at in range(0, len(content), 24):
                 name, _, _, section, value, _ = struct.unpack_from(mark + "IBBHQQ", content, at)
@@ -74,7 +74,9 @@ def run_steps(link: dict[str, Any], linker: str, folder: Path) -> str:
     """What the linker says when it fails, or nothing."""
     for step in link["steps"]:
         try:
-            done = subprocess.run([linker, *step], cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
+            done = subprocess.run(
+                [linker, *step], cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+            )
         except subprocess.TimeoutExpired:
             return "crash: it does not end"
         if done.returncode:

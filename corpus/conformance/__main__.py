@@ -22,8 +22,8 @@ from tests.checks.readers.libsframe import LibSframe
 from tests.support.peers import Peers, cache_directory
 
 sys.path.append(str(Path(__file__).parents[2] / "conformance/runners"))
-import run  # noqa: E402
-import run_links  # noqa: E402
+import run
+import run_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,9 +36,9 @@ KINDS = ("ok", "skipped", "refuses a valid section", "answers wrongly", "crashes
 OK, SKIPPED, REFUSES, WRONG, CRASHES = KINDS
 HEAD = """# Conformance of readers and linkers
 
-`make conformance-show` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each reader gets each
-section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse. Sections of versions that
-it does not read are skipped. libsframe gets the bytes with an unreadable page after them; its rows are those that readelf prints.
+`make conformance-show` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each reader gets
+each section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse. Sections of
+versions that it does not read are skipped. libsframe gets the bytes with an unreadable page after them; readelf prints its rows.
 
 To repeat one: `make conformance`, then `readelf --sframe build/conformance/files/SECTION.elf`, or
 `python3 build/conformance/run_links.py --linker LINKER LINK`. Texts for the projects are in `docs/upstream/`.
@@ -47,7 +47,7 @@ To repeat one: `make conformance`, then `readelf --sframe build/conformance/file
 TAIL = """
 ## Not run
 
-- glibc's backtrace(): no build of it was there; [consumers](../consumers.md) has what it does (`make glibc-show`). `check` restates it and
+- glibc's backtrace(): no build of it was there; [consumers](../consumers.md) has what it does. `check` restates it and
   the kernel's patches, and each case quotes that.
 - elfutils 0.196: eu-readelf knows no SFrame sections.
 - libunwind, framehop: no reader of SFrame was found.

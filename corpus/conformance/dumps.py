@@ -93,7 +93,8 @@ GNU_PLACE = re.compile(r"(\()?(sp|fp|c|r\d+)(?:\+?([+-]?\d+))?\)?(\[s\])?")
 
 def gnu(text: str, case: Case) -> Iterator[Described]:
     started = masked = False
-    start, size, attributes, rows = 0, 0, "", []
+    start, size, attributes = 0, 0, ""
+    rows: list[Row] = []
     for line in [*text.splitlines(), "func idx [0]: pc = 0x0, size = 0 bytes"]:
         function = FUNCTION.search(line)
         if function:
@@ -161,7 +162,8 @@ def llvm_function(function: dict[str, str], rows: list[dict[str, str]], case: Ca
     start = int(function["PC"], 16)
     masked = function["FDE Type"] == "PCMask"
     answers = [
-        Row((int(row["Start Address"], 16) - (0 if masked else start)) % (1 << 64), llvm_answer(row, function, case)) for row in rows
+        Row((int(row["Start Address"], 16) - (0 if masked else start)) % (1 << 64), llvm_answer(row, function, case))
+        for row in rows
     ]
     period = int(function["Repetitive block size"], 16) if masked else 0
     return Described(start, int(function["Size"], 16), period, answers)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import FunctionTable, Where
 
+NUMBERS = tuple(abi.sframe_id for abi in KNOWN)
+
 
 class Opened(NamedTuple):
     """`table`: its functions in ascending order, if it is decoded."""
@@ -41,7 +43,7 @@ class Reader(NamedTuple):
     NAME: str
     decodes: bool
     VERSIONS: tuple[int, ...] = tuple(LAYOUTS)
-    ABIS: tuple[int, ...] = tuple(abi.sframe_id for abi in KNOWN)
+    ABIS: tuple[int, ...] = NUMBERS
     REPORTS: tuple[str, ...] = ("ra_signed", "signal", "key_b")
 
     def open_section(self, data: bytes, address: int) -> Opened:

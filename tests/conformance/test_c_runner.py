@@ -71,11 +71,13 @@ def test_our_library_passes(prefix: str, cases: Path, tmp_path: Path) -> None:
         ("true", "none; expected"),
     ],
 )
-def test_bad_readers_are_noticed(body: str, said: str, cases: Path, tmp_path: Path) -> None:
+def test_bad_readers_are_noticed(body: str, said: str, tmp_path: Path) -> None:
+    cases = tmp_path / "sframe_cases.c"
+    cases.write_text(c_source(case for case in all_cases() if case.name == "v3-amd64-usual"))
     reader = tmp_path / "reader.c"
     reader.write_text(HOSTILE.replace("BODY", body))
     program = compiled(cases, reader, tmp_path / "try")
-    done = subprocess.run([program, "v3-amd64-usual"], capture_output=True, text=True, check=False)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert said in done.stdout
     assert "not ok 1 - v3-amd64-usual" in done.stdout

@@ -7,12 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import run_links
 
 from conformance.linked.mergers import all_links
-from tests import ROOT
-
-sys.path.append(str(ROOT / "conformance/runners"))
-import run_links
 
 if TYPE_CHECKING:
     from pathlib import Path
