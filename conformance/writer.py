@@ -1,4 +1,4 @@
-"""Functions and data words -> the bytes of a section, and where each field is. It writes what it is told, right or wrong."""
+"""Functions and data words -> the bytes of a section, and where each field is. It writes right and wrong sections alike."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ def test_gnu_ld(name: str, peers: Peers, tmp_path: Path) -> None:
     assert bool(wrong) is (name in GNU_FAILS), wrong
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LINKS)
 def test_merge(name: str, peers: Peers, tmp_path: Path) -> None:
     link = LINKS[name]
