@@ -15,7 +15,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
+LINTED := cfi linker sframegen conformance tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -217,6 +217,17 @@ pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
 differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
 	env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=compiled SFRAMEGEN_NO_SKIP=1 SFRAMEGEN_PROGRAMS=$${SFRAMEGEN_PROGRAMS:-4000} \
 	    .venv/bin/pytest -s -q tests/differential/test_against_gas.py
+
+# It needs nothing but Python, and asks no reader of sframegen for a verdict.
+.PHONY: conformance
+conformance: | machine ## small sections with verdicts, for readers and linkers of SFrame, in build/conformance and as a tarball: docs/conformance.md
+	rm -rf build/conformance build/conformance.tar.gz
+	mkdir -p build
+	$(PYTHON) -m conformance build/conformance
+
+.PHONY: conformance-show
+conformance-show: .venv/test-tools peers ## the conformance suite on readers and linkers of others: docs/reports/conformance.md
+	.venv/bin/python -m corpus.conformance --report docs/reports/conformance.md --measured
 
 # The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
 .PHONY: fuzz
@@ -501,8 +512,9 @@ wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last
 version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
 
 .PHONY: release
-release: wheel ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
 	rm -f dist/*.cdx.json
+	cp build/conformance.tar.gz dist/sframegen-$(version)-conformance.tar.gz
 	rm -rf build/released && $(PYTHON) -m venv --without-pip build/released
 	.venv-release/bin/pip --quiet --python build/released install --find-links dist sframegen==$(version)
 	.venv-release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --validate --output-format JSON \

@@ -61,7 +61,7 @@ CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
 FILE_NAME = re.compile(r"\[[\w-]+\.md(?:#[\w-]+)?\]\((?=[^)]+\.md)")
 PICTURE = re.compile(r"(?P<picture>!\[[^]]*\]\((?P<name>[\w-]+)\.svg\))")
 LISTED = re.compile(r"^- \[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
-LISTS = ("contributing", "reports")  # of pages that the side bar shows below them
+LISTS = ("contributing", "reports", "upstream")  # of pages that the side bar shows below them
 
 
 def contents(pages: list[str], *options: str) -> str:

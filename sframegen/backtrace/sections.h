@@ -277,7 +277,7 @@ static enum rule_kind read_default(const struct words *words, uint8_t info, uint
 
 		if (MACHINE_ABI == 4 && version == 2 && (offset & 1)) /* a register */
 			*tracked[which] = (struct value){ .base = (uint8_t)(offset >> 1) };
-		else if (offset != 0)
+		else if (offset != 0 || which == 1) /* an RA offset of 0 stands for none */
 			*tracked[which] = (struct value){ .base = BASE_CFA, .offset = offset, .deref = true };
 	}
 	return number == words->count ? RULE : RULE_DAMAGED;

@@ -30,7 +30,7 @@ LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-LISTS = ("index.md", "contributing.md", "reports.md")
+LISTS = ("index.md", "contributing.md", "reports.md", "upstream.md")
 
 
 def listed_pages() -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ PAGES = [
 ]
 # Whose messages are plain; whose docstrings and comments are, too.
 PLAIN_MESSAGES = ("cfi", "linker", "sframegen")
-PLAIN = ("benchmarks", "cfi", "corpus", "docs", "linker", "sframegen")
+PLAIN = ("benchmarks", "cfi", "conformance", "corpus", "docs", "linker", "sframegen")
 PRINTS = ("echo", "finding", "note")
 
 

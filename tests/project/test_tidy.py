@@ -83,7 +83,7 @@ def modules(*folders: str) -> dict[str, ast.Module]:
 
 
 OUR_MODULES = modules(*PACKAGES)
-ALL_MODULES = OUR_MODULES | modules("tests", "benchmarks", "corpus")
+ALL_MODULES = OUR_MODULES | modules("conformance", "tests", "benchmarks", "corpus")
 
 
 def name_of(path: str) -> str:

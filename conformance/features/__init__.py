@@ -1,0 +1,1 @@
+"""Each feature of the specification alone, and the pairs that matter: a table a subject."""

@@ -1,0 +1,1 @@
+"""Sections in ELF files, linked and as objects, for tools that read files and for linkers."""

@@ -1,0 +1,169 @@
+"""The conformance suite: who passes it, and that it would notice who does not."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import pytest
+import reference_reader
+import run
+
+from conformance.__main__ import write_tarball
+from conformance.known_readers import known, measured
+from conformance.suite import COMBINATIONS, all_cases
+from sframegen.checks.finding import Severity
+from sframegen.checks.specification.wellformed import examine
+from tests import ROOT
+from tests.conformance.sframegen_reader import DECODES, SEARCHES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conformance.case import Case
+
+pytestmark = pytest.mark.once
+ASKS_SFRAMEGEN = {"known_readers.py"}
+LARGE = {"v2-amd64-65536-rows", "v3-amd64-65535-rows"}
+SHOWN = [case.as_json([]) for case in all_cases()]
+
+
+class MistakenSection(NamedTuple):
+    opened: Any
+    changes: dict[str, Any]
+
+    def find(self, pc: int) -> dict[str, Any]:
+        answer: dict[str, Any] = self.opened.find(pc)
+        return answer | self.changes if answer["kind"] == "rule" else answer
+
+
+class Mistaken(NamedTuple):
+    """A reader with one mistake."""
+
+    changes: dict[str, Any]
+    NAME: str = "mistaken"
+    VERSIONS: tuple[int, ...] = SEARCHES.VERSIONS
+    ABIS: tuple[int, ...] = SEARCHES.ABIS
+    REPORTS: tuple[str, ...] = SEARCHES.REPORTS
+
+    def open_section(self, data: bytes, address: int) -> MistakenSection:
+        return MistakenSection(SEARCHES.open_section(data, address), self.changes)
+
+
+class Crashing:
+    NAME, VERSIONS, ABIS, REPORTS = "crashing", (1, 2, 3), (1, 2, 3, 4), ()
+
+    def open_section(self, data: bytes, address: int) -> NoReturn:
+        raise IndexError(f"{len(data)} {address}")
+
+
+def failures(reader: run.Reader, about: str = "") -> list[str]:
+    """`about`: a part of the cases' names."""
+    lines = [run.line(number, case, reader) for number, case in enumerate(SHOWN, 1) if about in case["name"]]
+    return [text for is_ok, text in lines if not is_ok]
+
+
+@pytest.mark.parametrize("reader", [reference_reader, SEARCHES, DECODES], ids=lambda reader: str(reader.NAME))
+def test_our_readers_pass(reader: run.Reader) -> None:
+    assert failures(reader) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "about"),
+    [
+        ({"cfa": None}, "-usual"),
+        ({"fp": None}, "-default-cfa-fp"),
+        ({"ra": None}, "v3-amd64-usual"),
+        ({"signal": False}, "-signal-frame"),
+        ({"key_b": False}, "-signed-key-b"),
+        ({"ra_signed": False}, "-signed-key-a"),
+    ],
+)
+def test_mistakes_are_noticed(mistake: dict[str, Any], about: str) -> None:
+    assert failures(Mistaken(mistake), about)
+    assert failures(SEARCHES, about) == []
+
+
+def test_crashes_are_noticed() -> None:
+    assert len(failures(Crashing(), "-usual")) == len(COMBINATIONS)
+
+
+def test_another_version_has_to_be_refused() -> None:
+    reads_2 = SEARCHES._replace(VERSIONS=(2,))
+    assert {text.split()[4].partition("-")[0] for text in failures(reads_2, "-usual")} == {"v1", "v3"}
+
+
+def test_nothing_that_decides_asks_sframegen() -> None:
+    for file in sorted((ROOT / "conformance").rglob("*.py")):
+        names = {
+            name
+            for node in ast.walk(ast.parse(file.read_bytes()))
+            for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in getattr(node, "names", ())])
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and name
+        }
+        asked = {name for name in names if name.partition(".")[0] in ("sframegen", "cfi", "linker", "tests", "corpus")}
+        assert bool(asked) is (file.name in ASKS_SFRAMEGEN), f"{file}: {asked}"
+
+
+def breaches(case: Case) -> set[Severity]:
+    facts = examine(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
+    return {finding.severity for finding in facts.findings}
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda combination: str(combination.name))
+def test_check_agrees(combination: Any) -> None:
+    """It finds no error in a valid section, and something in an invalid one."""
+    cases = [case for case in all_cases() if (case.version, case.machine) == combination]
+    assert [case.name for case in cases if case.verdict == "valid" and Severity.ERROR in breaches(case)] == []
+    assert [case.name for case in cases if case.verdict == "invalid" and not breaches(case)] == []
+
+
+def test_sections_are_small() -> None:
+    assert {case.name for case in all_cases() if len(case.section) > 4096} == LARGE
+
+
+def test_measured_cases_exist() -> None:
+    names = {case.name for case in all_cases()}
+    assert {name for cases in measured().values() for name in cases} <= names
+
+
+def test_cases_fit_their_schema() -> None:
+    if find_spec("jsonschema") is None:
+        pytest.skip("no jsonschema, which sframegen[fleet] brings")
+    import jsonschema  # type: ignore[import-untyped]  # noqa: PLC0415 - of an extra
+
+    schema = json.loads((ROOT / "conformance/schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    for case in all_cases():
+        validator.validate(case.as_json(known(case)))
+
+
+def test_tarballs_of_one_folder_are_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "suite"
+    (folder / "cases").mkdir(parents=True)
+    (folder / "cases/one.json").write_text("{}")
+    (folder / "LICENSE").write_text("free")
+    write_tarball(folder, tmp_path / "first")
+    os.utime(folder / "LICENSE", (1, 1))
+    (folder / "LICENSE").chmod(0o600)
+    write_tarball(folder, tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+@pytest.mark.full
+def test_the_suite_is_made_the_same_twice(tmp_path: Path) -> None:
+    made = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-P", "-c", "from conformance.__main__ import main; main()", str(tmp_path / seed)]
+        subprocess.run(
+            command, check=True, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}, capture_output=True
+        )
+        made.append((tmp_path / f"{seed}.tar.gz").read_bytes())
+    assert made[0] == made[1]
+    done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path / "1", capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"# {len(SHOWN)} of {len(SHOWN)} ok: reference"
