@@ -361,8 +361,9 @@ FUNCTIONS_AFTER_ALL = {
     "its address is taken": (" call f\n", " call f\n lea fragment(%rip), %rax\n"),
     "data has its address": ("g: .cfi_startproc", ".data\n.quad fragment\n.text\ng: .cfi_startproc"),
     "it is jumped to as a function, too": (" call f\n ret\n", " call f\n jmp fragment\n"),
-    "it jumps to where the frame is its own": (".Lback: add $24, %rsp\n .cfi_adjust_cfa_offset -24\n", " add $24, %rsp\n"
-        " .cfi_adjust_cfa_offset -24\n.Lback: nop\n"),
+    "it jumps to where the frame is its own": (
+        ".Lback: add $24, %rsp\n .cfi_adjust_cfa_offset -24\n", " add $24, %rsp\n .cfi_adjust_cfa_offset -24\n.Lback: nop\n"
+    ),
     "nothing shows that the code that jumps to it is a function": (" call f\n", " call h\n"),
 }  # fmt: skip
 

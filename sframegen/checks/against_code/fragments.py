@@ -1,4 +1,4 @@
-"""Pieces of functions that the CFI describes as functions: it has the rule of an entry where other code only jumps in with its frame.
+"""Pieces of functions that the CFI describes as functions: with the rule of an entry, where other code only jumps in with its frame.
 
 Such are the fragments that a post-link optimizer cuts from a function and describes wrongly. A range is a fragment if
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
 
 
-def fragments(found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState) -> set[Range]:
-    """Return the fragments among the ranges. `enters`: true where the CFI says that a function begins; `entry`: its frame there."""
+def fragments(
+    found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
+) -> set[Range]:
+    """Return the fragments among the ranges. `enters`: true where the CFI has an entry; `entry`: the frame that it says then."""
     jumps = found.jumps
     as_entered = {jump.target for jump in jumps if jump.as_entered}
     otherwise = {jump.target for jump in jumps if not jump.as_entered}
