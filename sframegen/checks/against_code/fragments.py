@@ -1,4 +1,4 @@
-"""Pieces of functions that the CFI describes as functions: with the rule of an entry, where other code only jumps in with its frame.
+"""Pieces of functions that the CFI describes as functions: it has the rule of an entry where jumps lead, with another frame.
 
 Such are the fragments that a post-link optimizer cuts from a function and describes wrongly. A range is a fragment if
 
