@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,9 +17,22 @@ from tests.support.decoded_tables import find_rule
 from tests.support.programs import SHAPES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.peers import Compiler
 
-WITHOUT_CFI = "f: push %rbx\n call g\n pop %rbx\n ret\n.size f, . - f\ng: ret\n.size g, . - g\n.type f, %function\n.type g, %function\n"
+WITHOUT_CFI = """
+.globl f, g
+.type f, %function
+.type g, %function
+f: push %rbx
+ call g
+ pop %rbx
+ ret
+.size f, . - f
+g: ret
+.size g, . - g
+"""
 
 
 def run(*words: object) -> tuple[int, str, str]:
@@ -58,7 +70,7 @@ def test_from_a_section_it_is_the_same(program: Path, tmp_path: Path) -> None:
 
 
 def test_code_without_cfi(compile_c: Compiler, tmp_path: Path) -> None:
-    file = compile_c(f".globl f, g\n{WITHOUT_CFI}", "-x", "assembler", "-shared", "-nostdlib")
+    file = compile_c(WITHOUT_CFI, "-x", "assembler", "-shared", "-nostdlib")
     out = tmp_path / "out"
     status, said, errors = run(file, "-o", out)
     assert (status, said, out.exists()) == (1, "", False)

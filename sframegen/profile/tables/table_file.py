@@ -1,4 +1,4 @@
-"""A DecodedTable as the bytes of a file: docs/tables.md. The header for C, integration/include/sframe_table.h, has the same layout."""
+"""A DecodedTable as the bytes of a file: docs/tables.md. integration/include/sframe_table.h has the same layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from cfi.errors import FormatError
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 
 MAGIC = b"SFtable2"  # the last byte is the version
-HEADER = struct.Struct("<8s11Q")  # the magic number, e_machine, the table's numbers, bytes of its data, CRC-32 of all with 0 in its place
+# The magic number, e_machine, the table's numbers, bytes of its data, CRC-32 of all with 0 in its place.
+HEADER = struct.Struct("<8s11Q")
 
 
 def stored(table: DecodedTable, machine: int) -> bytes:
