@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 from statistics import mean
-from time import perf_counter_ns, process_time
+from time import process_time, process_time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.breakdown import KINDS, bytes_of
@@ -192,15 +192,15 @@ def measure(name: str, file: Path, loop: TableLookUp) -> Measured:
         linker.append(f"| {name} | `{level}` | {sections[level].header.num_fdes:,} | {len(encoded):,} | {len(encoded) / frame:.2f} "
                       f"| {1e3 * seconds:,.0f} ms |")  # fmt: skip
     rows, ideas = [], []
-    for level, section in sections.items():
-        if level not in SHOWN:
+    for what, section in sections.items():
+        if what not in SHOWN:
             continue
         kinds, _ = bytes_of(section)
         cells = " | ".join(f"{kinds[kind]:,.0f}" for kind in KINDS)
-        rows.append(f"| {name} | {level} | {section.header.num_fdes:,} | {section.end:,} | {section.end / frame:.2f} | {cells} |")
+        rows.append(f"| {name} | {what} | {section.header.num_fdes:,} | {section.end:,} | {section.end / frame:.2f} | {cells} |")
         saved = Ideas.of(section)
         shares = " | ".join(f"{100 * one / section.end:.1f} %" for one in (*saved, saved.all))
-        ideas.append(f"| {name} | {level} | {shares} | {(section.end - saved.all) / frame:.2f} |")
+        ideas.append(f"| {name} | {what} | {shares} | {(section.end - saved.all) / frame:.2f} |")
     return Measured(rows, linker, ideas, *_looked_up(name, source, file, sections, loop, frame))
 
 
@@ -232,11 +232,11 @@ def _looked_up(
 
 
 def _nanoseconds(section: SframeSection, pcs: array[int]) -> int:
-    """Of sframegen's compiled search in the section, for all addresses."""
+    """Return the time of sframegen's compiled search in the section, for all addresses."""
     functions, rows = array("q", bytes(8 * len(pcs))), array("q", bytes(8 * len(pcs)))
-    began = perf_counter_ns()
+    began = process_time_ns()
     section.seeker.find_all(pcs, functions, rows)
-    return perf_counter_ns() - began
+    return process_time_ns() - began
 
 
 PARTS = {

@@ -57,7 +57,7 @@ def fragments(
     return chosen
 
 
-def without(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
+def as_fragments(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
     """Return the assumptions, except that no function begins with one of these ranges, and that jumps lead into and out of them."""
     starts = {start for start, _ in pieces}
 

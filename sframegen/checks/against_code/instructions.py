@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.checks.against_code.contradictions import CONTRADICTED, ContradictedRange, Contradictions
-from sframegen.checks.against_code.fragments import fragments, without
+from sframegen.checks.against_code.fragments import as_fragments, fragments
 from sframegen.code.context.assumptions import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
@@ -85,7 +85,7 @@ def hold(
     found, proven = _surveyed(elf, functions, assumptions, jobs, progress)
     pieces = fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
     if pieces:
-        found, proven = _surveyed(elf, functions, without(assumptions, pieces), jobs, progress)
+        found, proven = _surveyed(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
