@@ -212,7 +212,8 @@ def _looked_up(
     seconds = process_time() - began
     assert table is not None
     content = stored(table, source.elf.header.e_machine)
-    pcs = random_pcs(sections["none"].table)
+    converted = convert.convert(source.sources.sections, source.code, source.abi, V3)
+    pcs = random_pcs(converted.table)  # sections also cover padding after calls that end a function
     some = pcs[:LOOKED_UP]
     took = min(loop.nanoseconds(content, pcs) for _ in range(ROUNDS)) / len(pcs)
     with memoryview(table.data) as view:
