@@ -371,6 +371,13 @@ blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found agai
 contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/reports/contradictions.md
 	.venv/bin/python -m corpus.contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
 
+.PHONY: post-link-cfi-show
+post-link-cfi-show: .venv/test-tools | machine ## CFI of programs that linkers and BOLT wrote, and their instructions: docs/reports/contradictions.md
+	@packages=(); \
+	for pair in gcc:gcc g++:g++ ld.gold:binutils; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(install_packages)
+	.venv/bin/python -m corpus.post_link_cfi --docs docs/reports/contradictions.md
+
 # What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
 built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
 

@@ -59,9 +59,13 @@ def markdown(every: Sequence[Found]) -> str:
 
 
 def write(document: Path, text: str) -> None:
-    """Replaces what is between the marks."""
-    before, _, rest = document.read_text().partition(BEGIN)
-    document.write_text(f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
+    replace_between(document, BEGIN, END, text)
+
+
+def replace_between(document: Path, begin: str, end: str, text: str) -> None:
+    """Replace what is between two marks."""
+    before, _, rest = document.read_text().partition(begin)
+    document.write_text(f"{before}{begin}\n{text}{end}{rest.partition(end)[2]}")
 
 
 def _rows(every: Iterable[Found], name: str, names: dict[str, str]) -> Iterator[tuple[str, ...]]:

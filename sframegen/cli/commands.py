@@ -34,6 +34,7 @@ COMMANDS = {
     "remove": "Remove the SFrame section and restore the original file.",
     "remove-tree": "Remove the SFrame sections of a build root.",
     "stack": "Print the stacks of a process or core file, using SFrame sections.",
+    "table": "Write the unwind rules of a file as a decoded table, for BPF programs and others.",
 }
 TWO_WORDS = ("profile-diff", "profile-report")  # are found as `profile diff`, too
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}

@@ -280,6 +280,105 @@ def test_functions_without_symbols(library: Callable[..., Path]) -> None:
     assert ".text+0x6, 5 bytes" in text
 
 
+FRAGMENT = """
+f: .cfi_startproc
+ sub $24, %rsp
+ .cfi_adjust_cfa_offset 24
+ test %edi, %edi
+ jne fragment
+.Lback: add $24, %rsp
+ .cfi_adjust_cfa_offset -24
+ ret
+ .cfi_endproc
+ .size f, . - f
+.type fragment, %function
+fragment: .cfi_startproc
+ call h
+ jmp .Lback
+ .cfi_endproc
+ .size fragment, . - fragment
+g: .cfi_startproc
+ call f
+ ret
+ .cfi_endproc
+ .size g, . - g
+h: .cfi_startproc
+ ret
+ .cfi_endproc
+ .size h, . - h
+"""
+AARCH64_FRAGMENT = """
+f: .cfi_startproc
+ str x30, [sp, -16]!
+ .cfi_def_cfa_offset 16
+ .cfi_offset x30, -16
+ cbnz x0, fragment
+.Lback: ldr x30, [sp], 16
+ .cfi_restore x30
+ .cfi_def_cfa_offset 0
+ ret
+ .cfi_endproc
+.type fragment, %function
+fragment: .cfi_startproc
+ mov x0, 1
+ b .Lback
+ .cfi_endproc
+ .size fragment, . - fragment
+g: .cfi_startproc
+ str x30, [sp, -16]!
+ .cfi_def_cfa_offset 16
+ .cfi_offset x30, -16
+ bl f
+ ldr x30, [sp], 16
+ .cfi_restore x30
+ .cfi_def_cfa_offset 0
+ ret
+ .cfi_endproc
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "claim", "proof"),
+    [
+        (FRAGMENT, 7, ENTRY, "(rsp + 32, *(cfa - 8), rbp)"),
+        (FRAGMENT.replace(" jmp .Lback\n", " add $24, %rsp\n ret\n"), 9, ENTRY, "(rsp + 32, *(cfa - 8), rbp)"),
+        (AARCH64_FRAGMENT, 8, "(sp, x30, x29)", "(sp + 16, *(cfa - 16), x29)"),
+    ],
+    ids=["jumps back", "returns", "aarch64"],
+)
+def test_fragment_described_as_a_function(source: str, size: int, claim: str, proof: str, library: Callable[..., Path]) -> None:
+    """Compare LLVM issue 211392: BOLT gives the warm part of a function the rule of an entry."""
+    status, text = check(library(source))
+    assert (status, text.count("error:")) == (1, 1)
+    says = f"the CFI says (cfa, ra, fp) = {claim}; the instructions say (cfa, ra, fp) = {proof}"
+    assert f": fragment, {size} bytes: {says}\n" in text
+
+
+FUNCTIONS_AFTER_ALL = {
+    "it returns as functions do": (" jmp .Lback\n", " ret\n"),
+    "it never returns": (" call h\n jmp .Lback\n", " call abort@plt\n"),
+    "it is called": (" call f\n", " call f\n call fragment\n"),
+    "its address is taken": (" call f\n", " call f\n lea fragment(%rip), %rax\n"),
+    "data has its address": ("g: .cfi_startproc", ".data\n.quad fragment\n.text\ng: .cfi_startproc"),
+    "it is jumped to as a function, too": (" call f\n ret\n", " call f\n jmp fragment\n"),
+    "it jumps to where the frame is its own": (
+        ".Lback: add $24, %rsp\n .cfi_adjust_cfa_offset -24\n", " add $24, %rsp\n .cfi_adjust_cfa_offset -24\n.Lback: nop\n"
+    ),
+    "nothing shows that the code that jumps to it is a function": (" call f\n", " call h\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_AFTER_ALL)
+def test_function_that_branches_lead_to(name: str, library: Callable[..., Path]) -> None:
+    """A branch that is never taken may lead to any function."""
+    old, new = FUNCTIONS_AFTER_ALL[name]
+    assert FRAGMENT.count(old) == 1
+    source = FRAGMENT.replace(old, new)
+    if name.startswith("nothing"):
+        source = source.replace(" ret\n .cfi_endproc\n .size f", " ud2\n .cfi_endproc\n .size f")
+    assert found(library(source), name) == []
+
+
 QUIET = {
     "a part of a function that others jump into, whose frame its first row tells": """
 f: .cfi_startproc

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.checks.against_code.contradictions import CONTRADICTED, ContradictedRange, Contradictions
+from sframegen.checks.against_code.fragments import as_fragments, fragments
 from sframegen.code.context.assumptions import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.whole_file.passes import Survey
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -80,12 +82,22 @@ def hold(
     claims = list(numbers)
     functions = functions_of(elf, converted, table)
     assumptions = _assumptions(elf, abi, cfi, section, claims)
-    found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
-    proven = track(found.start, found.end, found.state)
+    found, proven = _surveyed(elf, functions, assumptions, jobs, progress)
+    pieces = fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
+    if pieces:
+        found, proven = _surveyed(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
     return InstructionVerdicts({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
+
+
+def _surveyed(
+    elf: ElfFile, functions: list[Range], assumptions: Assumptions, jobs: int, progress: Progress | None
+) -> tuple[Survey, Track]:
+    """Return what is found, and the states that it proves."""
+    found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
+    return found, track(found.start, found.end, found.state)
 
 
 def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:

@@ -6,6 +6,7 @@ A range that is not a function by itself, such as a `.cold` part, is analysed to
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +14,7 @@ from sframegen.code.context import callees
 from sframegen.code.context.file_context import FileContext
 from sframegen.code.context.function_starts import pointed_at
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.findings import OVERRUN_IS_REACHED
+from sframegen.code.function.findings import CONTRADICTS, OVERRUN_IS_REACHED
 from sframegen.code.function.function import Units
 from sframegen.code.isa.frame_state import is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
@@ -56,6 +57,15 @@ SAMPLE = 32  # one in this many functions is analysed first
 OFTEN = 8  # calls from the functions that are analysed first
 
 
+class Jump(NamedTuple):
+    """A jump, or a fall, out of a function."""
+
+    function: int  #: start of the range that it leaves
+    source: int
+    target: int
+    as_entered: bool  #: with the frame that an entry has
+
+
 class Survey(NamedTuple):
     """The result for a file: rows as columns, ascending, each with the number of its state."""
 
@@ -66,6 +76,9 @@ class Survey(NamedTuple):
     never_return: set[int]
     certain: set[int]  #: starts of the ranges of functions that are called, or return with the entry's frame
     decoded_bytes: int  #: in all passes
+    jumps: list[Jump]  #: with assumptions only, and so are these:
+    referred: set[int]  #: what calls lead to, and starts of ranges of which code or data has the address
+    contradicting: set[int]  #: starts of functions that return with another frame than their entry's
 
 
 def survey(
@@ -304,7 +317,24 @@ class _Passes:
         for number in entered:
             chosen[number] = 1
         rows = rows_of(shown, self.ranges, owner, chosen)
-        return Survey(*rows, states, self.context.never_return, sure, self.crew.done)
+        facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
+        return Survey(*rows, states, self.context.never_return, sure, self.crew.done, *facts)
+
+    def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
+        """Return the last three facts of a Survey."""
+        columns = self.results.columns
+        jumps: list[Jump] = []
+        referred = self.learned.called | self.learned.pointed_at
+        contradicting = set()
+        for start, number in self.results.functions.items():
+            for place in range(columns.end_exit[number], columns.end_exit[number + 1]):
+                source, target = columns.exit_source[place], columns.exit_target[place]
+                piece = bisect_right(columns.piece_start, source, columns.end_piece[number], columns.end_piece[number + 1]) - 1
+                jumps.append(Jump(columns.piece_start[piece], source, target, columns.exit_as_entered[place] == 1))
+            referred.update(columns.taken[columns.end_taken[number] : columns.end_taken[number + 1]])
+            if columns.marks[number] & CONTRADICTS:
+                contradicting.add(start)
+        return jumps, referred, contradicting
 
 
 def _places(ranges: Sequence[Range]) -> Places:

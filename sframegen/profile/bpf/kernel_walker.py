@@ -46,7 +46,7 @@ USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
 _PROCESS = struct.Struct("=IIII")
-_FILE = struct.Struct("=QQQIIIIIIII")
+_FILE = struct.Struct("=QIIIIQQIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
 _BLOCK = struct.Struct("=QQQIIII")
@@ -329,7 +329,7 @@ class KernelWalker:
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
                 guard = guards.get(number, UNGUARDED)
                 state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
-                self._set_file(number, _FILE.pack(table.base, *guard, *places, *state))
+                self._set_file(number, _FILE.pack(table.base, *places, *guard, *state))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -356,7 +356,7 @@ class KernelWalker:
     def look_first(self, number: int) -> None:
         """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
         self.drop_table(number)
-        self._set_file(number, _FILE.pack(0, *NOWHERE, *bytes(4), PENDING, *bytes(3)))
+        self._set_file(number, _FILE.pack(0, *bytes(4), *NOWHERE, PENDING, *bytes(3)))
 
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""

@@ -126,64 +126,29 @@ INLINE struct span *span_at(struct sample *sample, u64 address)
 	return span;
 }
 
-/* Copies an element of a table; returns 0 if there is no such element. */
-INLINE int element(void *table, u32 at, u64 *to)
+/* Copies an element of a table, which is an array map; returns 0 if there is no such element. */
+INLINE int table_element(void *table, u32 at, void *to)
 {
 	u64 *value = map_lookup(table, &at);
 
 	if (value)
-		*to = *value;
+		*(u64 *)to = *value;
 	return value != 0;
 }
-
-INLINE u32 half(u64 value, u32 number) { return number & 1 ? value >> 32 : value; }
 
 enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* else an END_ */
 
 /* Finds the rule of the code at a link-time address in a table. Returns FOUND, RULE_NONE or END_DAMAGED_TABLE. */
-INLINE int search(struct file *file, void *table, u64 address, struct rule *rule)
+INLINE int search(struct file *file, void *table, u64 address, struct sframe_table_rule *rule)
 {
-	u64 value, offset = address - file->base;
-	u32 page, low, high;
+	int found = sframe_table_find(&file->places, table, address, rule);
 
-	if (offset >> PAGE_BITS >= file->pages)
-		return RULE_NONE;
-	page = offset >> PAGE_BITS;
-	if (!element(table, file->index_at + page / 2, &value))
-		return END_DAMAGED_TABLE;
-	low = half(value, page);
-	if ((page & 1) && !element(table, file->index_at + page / 2 + 1, &value))
-		return END_DAMAGED_TABLE;
-	high = half(value, page + 1);
-	for (u32 step = 0; step < 9 && low < high; step++) {
-		u32 middle = low + (high - low) / 2;
-
-		if (!element(table, file->rows_at + middle / 2, &value))
-			return END_DAMAGED_TABLE;
-		if ((half(value, middle) & 0xff) <= (offset & 0xff))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low < high)
-		return END_DAMAGED_TABLE;
-	if (low == 0)
-		return RULE_NONE;
-	low--; /* perhaps a row of an earlier page: it holds until the next one */
-	if (!element(table, file->rows_at + low / 2, &value))
-		return END_DAMAGED_TABLE;
-	low = half(value, low) >> ROW_RULE_SHIFT;
-	if (low == 0)
-		return RULE_NONE;
-	low = file->rules_at + low * RULE_ELEMENTS;
-	if (!element(table, low, (u64 *)rule) || !element(table, low + 1, (u64 *)rule + 1))
-		return END_DAMAGED_TABLE;
-	return FOUND;
+	return found == SFRAME_TABLE_FOUND ? FOUND : found == SFRAME_TABLE_NO_RULE ? RULE_NONE : END_DAMAGED_TABLE;
 }
 
 /* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
    answer. `serial`: as in struct stopped. */
-GLOBAL int find_rule(u32 number, u32 second, u64 address, struct rule *rule, u64 *serial)
+GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule, u64 *serial)
 {
 	struct file *file = map_lookup(&files, &number);
 	void *table = map_lookup(&tables, &number);
@@ -291,7 +256,7 @@ GLOBAL int on_same_stack(u64 low, u64 cfa)
    space may know more. */
 GLOBAL int step(struct sample *sample)
 {
-	struct rule rule = {};
+	struct sframe_table_rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
 	u32 flags, starts, guess = 0, guess_failed = END_GUESS_FAILED;
@@ -320,9 +285,9 @@ GLOBAL int step(struct sample *sample)
 		return END_NO_TABLE;
 	/* Where the kernel or a library has put the return address, no call ends there. */
 	if (!sample->exact && span->file != NO_FILE) {
-		if (found == FOUND && (rule.flags & RULE_SIGNAL))
+		if (found == FOUND && (rule.flags & SFRAME_TABLE_SIGNAL))
 			packed++;
-		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & RULE_OUTERMOST))) && !ends_call(pc))
+		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))) && !ends_call(pc))
 			packed++;
 	}
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
@@ -331,20 +296,20 @@ GLOBAL int step(struct sample *sample)
 	if (found >= 0)
 		return found;
 	fp_known = known(sample, FP);
-	if (found == FOUND && (rule.flags & RULE_OUTERMOST))
+	if (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))
 		return END_OUTERMOST;
 	if (found == RULE_NONE) {
 		if (known(sample, SP) && returns_from_signal(pc)) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
-			rule.ra_offset = CONTEXT_PC * 8, rule.flags = RULE_RA_DEREF | RULE_SIGNAL;
+			rule.ra_offset = CONTEXT_PC * 8, rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_SIGNAL;
 		} else if (span->file == NO_FILE && known(sample, SP) && drops_a_word_and_returns(pc)) {
-			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = RULE_RA_DEREF;
+			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = SFRAME_TABLE_RA_DEREF;
 		} else {
 			if (!fp_known)
 				return END_NO_RULE;
 			guess = 1;
 		}
-	} else if (!known(sample, rule.cfa_register) || ((rule.flags & RULE_RA_REGISTER) && !known(sample, rule.ra_register))) {
+	} else if (!known(sample, rule.cfa_register) || ((rule.flags & SFRAME_TABLE_RA_REGISTER) && !known(sample, rule.ra_register))) {
 		if (!fp_known)
 			return END_UNKNOWN_REGISTER;
 		guess = 1;
@@ -352,39 +317,39 @@ GLOBAL int step(struct sample *sample)
 	}
 	if (guess) {
 		rule.cfa_register = FP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.fp_offset = -16;
-		rule.flags = RULE_RA_DEREF | RULE_FP | RULE_FP_DEREF;
+		rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_FP | SFRAME_TABLE_FP_DEREF;
 	}
 	flags = rule.flags;
-	if (guess || sample->serial || (flags & (RULE_CFA_DEREF | RULE_SIGNAL | RULE_FP_REGISTER)) ||
-	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & RULE_RA_REGISTER) && rule.ra_register != LINK))
+	if (guess || sample->serial || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
+	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & SFRAME_TABLE_RA_REGISTER) && rule.ra_register != LINK))
 		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
-	if ((flags & RULE_CFA_DEREF) && !word(cfa, &cfa))
+	if ((flags & SFRAME_TABLE_CFA_DEREF) && !word(cfa, &cfa))
 		return END_UNREADABLE;
 	ra = cfa + rule.ra_offset;
-	if (flags & RULE_RA_REGISTER)
+	if (flags & SFRAME_TABLE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	if ((flags & RULE_RA_DEREF) && !noted_word(sample, ra, &ra))
+	if ((flags & SFRAME_TABLE_RA_DEREF) && !noted_word(sample, ra, &ra))
 		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
-	if (flags & RULE_FP) {
+	if (flags & SFRAME_TABLE_FP) {
 		fp = cfa + rule.fp_offset;
 		fp_known = 1;
-		if (flags & RULE_FP_REGISTER) {
+		if (flags & SFRAME_TABLE_FP_REGISTER) {
 			fp_known = known(sample, rule.fp_register);
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
-		if (fp_known && (flags & RULE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
+		if (fp_known && (flags & SFRAME_TABLE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
 			fp_known = 0; /* lost, which few frames notice */
 			sample->noted = NOT_NOTED;
 		}
 	}
 
 	sp = sample->registers[SP];
-	if (flags & RULE_SIGNAL) { /* the interrupted code may be on another stack */
+	if (flags & SFRAME_TABLE_SIGNAL) { /* the interrupted code may be on another stack */
 		u64 sp_known = known(sample, SP);
 
 		if (++sample->signals > MAX_SIGNALS)
@@ -412,7 +377,7 @@ GLOBAL int step(struct sample *sample)
 		sample->callers++;
 	}
 	sample->guessed = guess;
-	sample->exact = (flags & RULE_SIGNAL) != 0;
+	sample->exact = (flags & SFRAME_TABLE_SIGNAL) != 0;
 	sample->pc = ra;
 	return FOUND;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What the kernel program and user space share: numbers, and the layout of maps and records. The Python modules have the same numbers:
-   packed_frames.py, tables/decoded_table.py, kernel_records.py, ends.py and step.py in sframegen/stack/walking; a test compares them. All
+   packed_frames.py, kernel_records.py, ends.py and step.py in sframegen/stack/walking; a test compares them. All
    structures have no padding. */
 #ifndef SFRAMEGEN_WALKER_H
 #define SFRAMEGEN_WALKER_H
@@ -10,6 +10,12 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef int s32;
 typedef unsigned long long u64;
+
+/* Decoded tables are array maps. */
+static int table_element(void *table, u32 at, void *to);
+#define SFRAME_TABLE_SOURCE void *
+#define SFRAME_TABLE_ELEMENT(table, at, to) table_element(table, at, to)
+#include "../../integration/include/sframe_table.h"
 
 /* A packed frame: GUESSED << 63 | file << 48 | address */
 enum { FILE_SHIFT = 48, NO_FILE = 0, OFF_CPU_FILE = 0x7ffe, KERNEL_FILE = 0x7fff, MAX_DEPTH = 1024, KERNEL_DEPTH = 127 };
@@ -61,37 +67,20 @@ enum {
 	STATS = 33
 };
 
-/* Parts of a decoded table */
-enum { PAGE_BITS = 8, ROW_RULE_SHIFT = 16, RULE_ELEMENTS = 2 };
-enum {
-	RULE_CFA_DEREF = 1,
-	RULE_RA_REGISTER = 2,
-	RULE_RA_DEREF = 4,
-	RULE_FP = 8,
-	RULE_FP_REGISTER = 0x10,
-	RULE_FP_DEREF = 0x20,
-	RULE_OUTERMOST = 0x40,
-	RULE_SIGNAL = 0x80
-};
-
-struct rule {
-	s32 cfa_offset, ra_offset, fp_offset;
-	u8 cfa_register, ra_register, fp_register, flags;
-};
-
 /* Whose samples are taken: from now on, or from the exec of another program on */
 enum { WANTED = 1, WANTED_AFTER_EXEC = 2 };
 
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
-/* Places are in elements of the file's table. `state`: each table that is ready has another number, from FILE_READY on.
+/* `state`: each table that is ready has another number, from FILE_READY on.
    `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
    Code that a process makes has `check`, the address of a word of that process; the table holds only while that is `serial`, and code
    without a rule in it is for user space to look at. For files `check` is 0. `unproven`: code without a rule may still get one, and is for
    user space until then. */
 struct file {
-	u64 base, check, serial;
-	u32 pages, index_at, rows_at, rules_at, state, used, unproven, padding;
+	struct sframe_table_places places;
+	u64 check, serial;
+	u32 state, used, unproven, padding;
 };
 
 struct span {

@@ -1,4 +1,6 @@
-"""The decoded table of a file, as the kernel program and the walker of copied stacks search it. bpf/walker.h has the same numbers.
+"""The decoded table of a file, as the kernel program and the walker of copied stacks search it: docs/tables.md.
+
+integration/include/sframe_table.h, with which the kernel program searches, has the same numbers.
 
 The table is an array of little-endian 64-bit elements, as a BPF array needs:
 

@@ -175,7 +175,7 @@ class _Keeper:
         if self.proves and self.proof != PROVEN and name and self.cache:  # the name says that there are proven rules
             self.name = name = self.cache.name_of(self.build_id or b"", (name.encode(), NO_PROOF.encode()))
         if self.cache and name:
-            self.cache.store(name, table)
+            self.cache.store(name, table, self.elf.header.e_machine)
 
     def remembered(self, made: MadeTable) -> MadeTable:
         """Next time the file need not be read, if there is nothing to say about its table."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -11,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.profile.kept_files import LIMIT, KeptFiles, is_settled, name_of_unchanged
-from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
+from sframegen.profile.tables.table_file import stored, table_in
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
     from cfi.columns import Bytes
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 ENDING = ".table"
-MAGIC = b"SFtable1"
-HEADER = struct.Struct("<8s10Q")  # the magic number, the table's numbers, bytes of its data, CRC-32 of all that follows the magic
 PACKAGES = Path(__file__).parents[3]
 MAKERS = (
     "cfi",
@@ -54,10 +51,10 @@ class TableCache:
         except FormatError:
             return None
 
-    def store(self, name: str, table: DecodedTable) -> None:
-        """Keep it; where it cannot be written, it is made again next time."""
+    def store(self, name: str, table: DecodedTable, machine: int) -> None:
+        """Keep it, with the machine of its file (e_machine); where it cannot be written, it is made again next time."""
         if self._files.usable:
-            self._files.store(name, stored(table))
+            self._files.store(name, stored(table, machine))
 
     def recall(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
         """Return the table of an unchanged file without reading that file; None if there is none.
@@ -86,31 +83,3 @@ def _tool() -> bytes:
     """What changes with each version of what makes tables: sizes and times of the installed modules."""
     files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]
     return repr([(file.name, (status := file.stat()).st_size, status.st_mtime_ns) for file in files]).encode()
-
-
-def stored(table: DecodedTable) -> bytes:
-    """The bytes of a file with the table: a header with a checksum, then its data."""
-    *numbers, data, left_out = table
-    fields = (MAGIC, *numbers, left_out, len(data))
-    crc = zlib.crc32(data, zlib.crc32(HEADER.pack(*fields, 0)))
-    return b"".join((HEADER.pack(*fields, crc), data))
-
-
-def table_in(file: memoryview) -> DecodedTable:
-    """The table that a file's bytes hold; it borrows them. Raises FormatError where they are not as they were written."""
-    if len(file) < HEADER.size:
-        raise FormatError("the stored table is too short")
-    magic, *numbers, left_out, size, crc = HEADER.unpack_from(file)
-    data = file[HEADER.size :]
-    unsigned = HEADER.pack(magic, *numbers, left_out, size, 0)
-    if magic != MAGIC or size != len(data) or zlib.crc32(data, zlib.crc32(unsigned)) != crc:
-        raise FormatError("the stored table is damaged")
-    table = DecodedTable._make([*numbers, data, left_out])
-    parts = (
-        (table.index_at, table.pages // 2 + 1),
-        (table.rows_at, (table.rows + 1) // 2),
-        (table.rules_at, RULE_ELEMENTS * table.rules),
-    )
-    if any(ELEMENT * (at + elements) > size for at, elements in parts):
-        raise FormatError("the stored table is damaged")
-    return table

@@ -15,9 +15,8 @@ from sframegen.profile.events import points
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_MIX, OffCpu
-from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
 from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.step import GUESS_REACH, REGISTERS, RuleFlag
+from sframegen.stack.walking.step import GUESS_REACH, REGISTERS
 from tests import ROOT
 
 if TYPE_CHECKING:
@@ -41,13 +40,6 @@ def test_ends_and_frames_have_the_same_numbers() -> None:
     assert "#define GUESSED (1ull << 63)" in HEADER
     assert GUESSED == 1 << 63
     assert NUMBERS["GUESS_REACH"] == GUESS_REACH
-
-
-def test_tables_have_the_same_numbers() -> None:
-    flags = {name.removeprefix("RULE_"): value for name, value in NUMBERS.items() if name.startswith("RULE_")}
-    assert flags.pop("ELEMENTS") == RULE_ELEMENTS
-    assert flags == {flag.name: flag.value for flag in RuleFlag}
-    assert (NUMBERS["PAGE_BITS"], NUMBERS["ROW_RULE_SHIFT"]) == (PAGE_BITS, ROW_RULE_SHIFT)
 
 
 def test_records_and_statistics_have_the_same_numbers() -> None:

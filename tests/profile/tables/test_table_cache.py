@@ -14,7 +14,8 @@ from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.kept_files import default_directory
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, stored, table_in
+from sframegen.profile.tables.table_cache import TableCache
+from sframegen.profile.tables.table_file import stored, table_in
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TABLE = table_of(FUNCTIONS)
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[TableCache]:
-    cache = TableCache(tmp_path / "kept" / "tables", 3 * len(stored(TABLE)))
+    cache = TableCache(tmp_path / "kept" / "tables", 3 * len(stored(TABLE, 62)))
     yield cache
     cache.close()
 
@@ -36,7 +37,7 @@ def cache(tmp_path: Path) -> Iterator[TableCache]:
 def test_what_is_kept_is_found_again(cache: TableCache) -> None:
     name = cache.name_of(b"\x12\x34", [b"content"])
     assert cache.load(name) is None
-    cache.store(name, TABLE)
+    cache.store(name, TABLE, 62)
     assert cache.load(name) == TABLE
     assert name.startswith("1234-")
 
@@ -46,31 +47,31 @@ def test_the_same_build_id_with_another_content_is_another_table(cache: TableCac
     assert len(names) == 4
 
 
-@pytest.mark.parametrize("at", range(0, len(stored(TABLE)), 7))
+@pytest.mark.parametrize("at", range(0, len(stored(TABLE, 62)), 7))
 def test_no_damaged_byte_is_used(at: int) -> None:
-    data = bytearray(stored(TABLE))
+    data = bytearray(stored(TABLE, 62))
     assert table_in(memoryview(data)) == TABLE
     data[at] ^= 0x10
     with pytest.raises(FormatError):
         table_in(memoryview(data))
     with pytest.raises(FormatError):
-        table_in(memoryview(stored(TABLE))[:at])
+        table_in(memoryview(stored(TABLE, 62))[:at])
 
 
 def test_a_damaged_file_is_made_again(cache: TableCache, tmp_path: Path) -> None:
     name = cache.name_of(b"id", [b"content"])
-    cache.store(name, TABLE)
+    cache.store(name, TABLE, 62)
     file = tmp_path / "kept" / "tables" / name
     file.write_bytes(file.read_bytes()[:-8])
     assert cache.load(name) is None
-    cache.store(name, TABLE)
+    cache.store(name, TABLE, 62)
     assert cache.load(name) == TABLE
 
 
 def test_the_least_recently_used_go_first(cache: TableCache, tmp_path: Path) -> None:
     names = [cache.name_of(b"id", [bytes([number])]) for number in range(5)]
     for age, name in enumerate(names):
-        cache.store(name, TABLE)
+        cache.store(name, TABLE, 62)
         os.utime(tmp_path / "kept" / "tables" / name, (age, age))
     assert cache.load(names[0]) == TABLE  # which is a use
     stranger = tmp_path / "kept" / "tables" / "not ours"
@@ -87,7 +88,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
     directory.chmod(mode)
     cache = TableCache(directory)
     assert cache.note == f"tables are not kept: {directory}: another user can write there"
-    cache.store("name.table", TABLE)
+    cache.store("name.table", TABLE, 62)
     assert cache.load("name.table") is None
     assert list(directory.iterdir()) == []
 
@@ -96,7 +97,7 @@ def test_files_that_others_can_write_or_that_lead_elsewhere_are_not_used(cache: 
     names = [cache.name_of(b"id", [bytes([number])]) for number in range(3)]
     directory = tmp_path / "kept" / "tables"
     for name in names:
-        cache.store(name, TABLE)
+        cache.store(name, TABLE, 62)
     (directory / names[0]).chmod(0o666)
     (directory / names[1]).rename(tmp_path / "elsewhere")
     (directory / names[1]).symlink_to(tmp_path / "elsewhere")
@@ -118,7 +119,7 @@ def test_an_unchanged_file_need_not_be_read_again(cache: TableCache) -> None:
     bash = open_elf("/usr/bin/bash")
     assert bash.status is not None
     name = cache.name_of(b"\x12\x34", [b"content"])
-    cache.store(name, TABLE)
+    cache.store(name, TABLE, 62)
     changed = os.stat_result([*bash.status][:10], {"st_ctime_ns": time.time_ns(), "st_mtime_ns": 0})
     cache.remember(changed, name)
     assert cache.recall(changed) is None

@@ -1,0 +1,1 @@
+"""Programs that toolchains linked and rewrote in many ways, and what `sframegen check --instructions` finds in their CFI."""

@@ -1,0 +1,41 @@
+"""A DecodedTable as the bytes of a file: docs/tables.md. integration/include/sframe_table.h has the same layout."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from cfi.errors import FormatError
+from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
+
+MAGIC = b"SFtable2"  # the last byte is the version
+# The magic number, e_machine, the table's numbers, bytes of its data, CRC-32 of all with 0 in its place.
+HEADER = struct.Struct("<8s11Q")
+
+
+def stored(table: DecodedTable, machine: int) -> bytes:
+    """The bytes of a file: a header with a checksum, then the table's data."""
+    *numbers, data, left_out = table
+    fields = (MAGIC, machine, *numbers, left_out, len(data))
+    crc = zlib.crc32(data, zlib.crc32(HEADER.pack(*fields, 0)))
+    return b"".join((HEADER.pack(*fields, crc), data))
+
+
+def table_in(file: memoryview) -> DecodedTable:
+    """The table that a file's bytes hold; it borrows them. Raises FormatError where they are not as they were written."""
+    if len(file) < HEADER.size:
+        raise FormatError("the stored table is too short")
+    magic, machine, *numbers, left_out, size, crc = HEADER.unpack_from(file)
+    data = file[HEADER.size :]
+    unsigned = HEADER.pack(magic, machine, *numbers, left_out, size, 0)
+    if magic != MAGIC or size != len(data) or zlib.crc32(data, zlib.crc32(unsigned)) != crc:
+        raise FormatError("the stored table is damaged")
+    table = DecodedTable._make([*numbers, data, left_out])
+    parts = (
+        (table.index_at, table.pages // 2 + 1),
+        (table.rows_at, (table.rows + 1) // 2),
+        (table.rules_at, RULE_ELEMENTS * table.rules),
+    )
+    if any(ELEMENT * (at + elements) > size for at, elements in parts):
+        raise FormatError("the stored table is damaged")
+    return table

@@ -1,0 +1,123 @@
+"""sframe_table.h finds in a file's bytes what the search in the table finds, and reads nothing outside them, whatever they are."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import subprocess
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import open_elf
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.profile.tables.decoded_table import ELEMENT, PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
+from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.table_file import HEADER, MAGIC, stored
+from sframegen.profile.tables.table_of import RULE_BYTES, table_of
+from sframegen.stack.walking.step import RuleFlag
+from tests import ROOT
+from tests.support.decoded_tables import DecodedRule, find_rule
+from tests.support.programs import SHAPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sframegen.profile.tables.decoded_table import DecodedTable
+    from tests.support.peers import Compiler
+
+    LookUp = Callable[[Iterable[tuple[bytes, list[int]]]], list[tuple[int, DecodedRule]]]
+
+INCLUDED = ROOT / "sframegen/integration/include/sframe_table.h"
+PROGRAM = ROOT / "tests/profile/tables/programs/look_up.c"
+ANSWER = struct.Struct("<q16s")
+FOUND, NO_RULE, NO_TABLE = 0, 1, -1
+AMD64 = 62
+
+
+@pytest.fixture(scope="module")
+def look_up(compile_c: Compiler) -> LookUp:
+    flags = ("-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = compile_c(PROGRAM.read_text(), *flags, "-I", str(INCLUDED.parent), name="look_up")
+
+    def run(asked: Iterable[tuple[bytes, list[int]]]) -> list[tuple[int, DecodedRule]]:
+        parts = [
+            len(table).to_bytes(8, "little") + table + array("Q", [len(addresses), *addresses]).tobytes()
+            for table, addresses in asked
+        ]
+        done = subprocess.run([program], input=b"".join(parts), capture_output=True, check=True)
+        answers = ANSWER.iter_unpack(done.stdout)
+        return [(outcome, DecodedRule(*RULE_BYTES.unpack(rule))) for outcome, rule in answers]
+
+    return run
+
+
+def table_with_gaps() -> DecodedTable:
+    rules = [*(Rule(Where(7, 8 * n), Where(None, -8, deref=True)) for n in range(1, 9)), OUTERMOST]
+    table = FunctionTable(kinds=[Kind()], rules=rules)
+    table.append(0x401001, 0x2F0, 0, [(0, 0), (1, 3), (0xFE, 4), (0x100, 8), (0x2EF, 7)])
+    table.append(0x401500, 1, 0, [(0, 1)])
+    return table_of(table)
+
+
+def agrees(look_up: LookUp, table: DecodedTable, addresses: list[int]) -> int:
+    """Return how many have a rule."""
+    answers = look_up([(stored(table, AMD64), addresses)])
+    wanted = [find_rule(table, address) for address in addresses]
+    found = [rule._replace(flags=RuleFlag(rule.flags)) if outcome == FOUND else None for outcome, rule in answers]
+    assert found == wanted
+    assert {outcome for outcome, _ in answers} <= {FOUND, NO_RULE}
+    return sum(rule is not None for rule in wanted)
+
+
+def test_each_address(look_up: LookUp) -> None:
+    table = table_with_gaps()
+    assert agrees(look_up, table, [*range(0x400F00, 0x401700), 0, (1 << 64) - 1]) > 0x2F0
+
+
+def test_a_program(look_up: LookUp, compile_c: Compiler) -> None:
+    table = make_table(open_elf(compile_c(SHAPES, "-O2", "-shared", "-fPIC", "-w"))).table
+    assert table is not None
+    end = table.base + (table.pages << PAGE_BITS)
+    assert agrees(look_up, table, [*range(table.base, end)]) > (end - table.base) // 2
+
+
+def test_damaged_bytes(look_up: LookUp) -> None:
+    """Its own checks may accept them, as it does not compute the checksum; the sanitizers would end the program."""
+    good = stored(table_with_gaps(), AMD64)
+    seeded = random.Random(33)
+    addresses = [0, 0x401001, 0x401100, 0x401500, (1 << 64) - 1]
+    asked = [(good[:size], addresses) for size in range(len(good))]
+    for _ in range(3000):
+        data = bytearray(good)
+        for _ in range(seeded.randint(1, 3)):
+            at = seeded.randrange(len(data) if seeded.random() < 0.5 else HEADER.size)
+            data[at] = seeded.randrange(256)
+        asked.append((bytes(data), addresses))
+    answers = look_up(asked)
+    assert len(answers) == len(asked) * len(addresses)
+    assert {outcome for outcome, _ in answers[: len(good) * len(addresses)]} == {NO_TABLE}
+    assert {outcome for outcome, _ in answers} == {-1, 0, 1, 2}
+
+
+def test_the_header_has_the_same_numbers() -> None:
+    text = INCLUDED.read_text()
+    numbers = {name: int(value, 0) for name, value in re.findall(r"\bSFRAME_TABLE_([A-Z_]+) = (0x[0-9a-f]+|\d+)\b", text)}
+    assert (numbers.pop("PAGE_BITS"), numbers.pop("ROW_RULE_SHIFT")) == (PAGE_BITS, ROW_RULE_SHIFT)
+    assert numbers.pop("RULE_ELEMENTS") == RULE_ELEMENTS
+    assert numbers.pop("SEARCH_STEPS") == (1 << PAGE_BITS).bit_length()
+    assert [numbers.pop(name) for name in ("FOUND", "NO_RULE", "DAMAGED")] == [0, 1, 2]
+    assert numbers == {flag.name: flag.value for flag in RuleFlag}
+    assert f'#define SFRAME_TABLE_MAGIC "{MAGIC.decode()}"' in text
+    assert HEADER.size % ELEMENT == 0
+
+
+@pytest.mark.parametrize("flags", [("-std=c99", "-pedantic"), ("-x", "c++", "-std=c++11")])
+def test_it_compiles_without_warnings(flags: tuple[str, ...], compile_c: Compiler) -> None:
+    source = (
+        '#include "sframe_table.h"\n'
+        "int main(int count, char **words) { struct sframe_table t; return count > 2 && sframe_table_open(&t, words[0], 96); }\n"
+    )
+    compile_c(source, "-Wall", "-Wextra", "-Werror", "-I", str(INCLUDED.parent), *flags, name="empty")
