@@ -412,7 +412,7 @@ class KernelSession:
             return
         if self._columns[0] is not known:
             self._columns = (known, span_columns(known))
-        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack)
+        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack, record.holes)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
             self._request_proof(missing)

@@ -419,11 +419,12 @@ GLOBAL int step(struct sample *sample)
 
 /* --- Records --------------------------------------------------------------------------------------------------------------------- */
 
-/* Copies the stack from SP to after the frames, page by page, until one cannot be read. */
+/* Copies the stack from SP to after the frames: pages that can be read. Those of a large frame that the program has not used yet are not in
+   memory; after MAX_GAP of them, nothing more is of this stack. */
 GLOBAL int copy_stack(struct sample *sample)
 {
-	u32 at, copied = 0;
-	u64 from;
+	u64 from, pages;
+	u32 at;
 
 	if (!sample)
 		return 0;
@@ -431,14 +432,20 @@ GLOBAL int copy_stack(struct sample *sample)
 	at = sample->record.frames;
 	if (at > MAX_FRAMES)
 		return 0;
-	for (u32 page = 0; page < STACK_BYTES / 4096; page++) {
-		u32 size = 4096 - ((from + copied) & 4095);
+	for (u32 page = 0; page < STACK_PAGES; page++) {
+		u32 size = 4096 - (from & 4095), copied = sample->copied;
 
-		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)(from + copied)))
+		pages = sample->stopped.pages;
+		if (copied > STACK_BYTES - 4096 || (page >= MAX_GAP && pages >> (page - MAX_GAP) == 0))
 			break;
-		copied += size;
+		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)from) == 0) {
+			sample->stopped.pages = pages | 1ull << page;
+			sample->copied = copied + size;
+		} else if (page == 0) {
+			break;
+		}
+		from += size;
 	}
-	sample->copied = copied;
 	return 0;
 }
 
@@ -462,7 +469,7 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
-	sample->copied = 0;
+	sample->copied = stopped->pages = 0;
 	if (!asleep)
 		copy_stack(sample);
 	size = sample->copied;
