@@ -423,20 +423,16 @@ GLOBAL int step(struct sample *sample)
    memory; after MAX_GAP of them, nothing more is of this stack. */
 GLOBAL int copy_stack(struct sample *sample)
 {
-	u64 from, pages;
-	u32 at;
+	u64 from;
 
 	if (!sample)
 		return 0;
 	from = sample->stopped.start;
-	at = sample->record.frames;
-	if (at > MAX_FRAMES)
-		return 0;
 	for (u32 page = 0; page < STACK_PAGES; page++) {
-		u32 size = 4096 - (from & 4095), copied = sample->copied;
+		u32 size = 4096 - (from & 4095), at = sample->record.frames, copied = sample->copied; /* older verifiers forget limits */
+		u64 pages = sample->stopped.pages;
 
-		pages = sample->stopped.pages;
-		if (copied > STACK_BYTES - 4096 || (page >= MAX_GAP && pages >> (page - MAX_GAP) == 0))
+		if (at > MAX_FRAMES || copied > STACK_BYTES - 4096 || (page >= MAX_GAP && pages >> (page - MAX_GAP) == 0))
 			break;
 		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)from) == 0) {
 			sample->stopped.pages = pages | 1ull << page;
