@@ -131,7 +131,7 @@ def _left_out(elf: ElfFile, table: DecodedTable) -> str:
 
 
 class _Keeper:
-    """Finishes a file's tables, and keeps them in the cache, if there is one, and the file has a build-id or the table needed a proof.
+    """Finishes a file's tables, and keeps them in the cache: of files with a build-id, and those that needed a proof.
 
     `proof`: what `with_proven_code` says of the last one.
     """
