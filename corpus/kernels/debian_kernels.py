@@ -16,7 +16,7 @@ USERLAND_SUITE = "trixie"
 USERLAND = (
     *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib"),
     *("libbpf1", "libelf1t64", "zlib1g", "libzstd1", "libffi8", "libexpat1", "libbz2-1.0", "liblzma5", "libssl3t64", "libuuid1"),
-    *("libc6", "libgcc-s1"),
+    *("libncursesw6", "libtinfo6", "libc6", "libgcc-s1"),
 )
 
 

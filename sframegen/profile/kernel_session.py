@@ -75,6 +75,7 @@ class KernelSession:
         self._new: list[Unfinished] = []  # of the last time
         self._building: set[int] = set()  # files whose tables are being made
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
+        self._published: dict[int, int] = {}  # nanoseconds: when a process was last
         self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
         self._columns: tuple[ProcessSpans, SpanColumns] = ((), span_columns(()))  # of the process that was walked last
         self._drained = 0  # nanoseconds: what happened before is known
@@ -270,7 +271,8 @@ class KernelSession:
 
     def _wait_for(self, record: Unfinished) -> None:
         self._sampled.add(record.pid)
-        if record.end is not End.NO_TABLE:
+        # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
+        if record.end is not End.NO_TABLE and record.nanoseconds > self._published.get(record.pid, 0):
             self._due.add(record.pid)
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
@@ -369,6 +371,7 @@ class KernelSession:
                 makes_code = self._made.follows(pid)
                 if makes_code:
                     self._walker.look_first(self._made.unknown)
+                self._published[pid] = time.monotonic_ns()
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 if pid not in self.collected.perf_maps and any(not span.file for span in spans):
                     self.collected.perf_maps[pid] = PerfMap(pid)
@@ -383,6 +386,7 @@ class KernelSession:
         self._sampled.discard(pid)
         self._due.discard(pid)
         self._publish_at.pop(pid, None)
+        self._published.pop(pid, None)
         self._made.forget(pid)
 
     # -- stacks that are walked here
@@ -411,7 +415,7 @@ class KernelSession:
             return
         if self._columns[0] is not known:
             self._columns = (known, span_columns(known))
-        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack)
+        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack, record.holes)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
             self._request_proof(missing)

@@ -14,6 +14,7 @@ import pytest
 
 from sframegen.profile import kernel_session
 from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
 from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
@@ -122,7 +123,7 @@ class SlowClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.time, self.process_time = time.time, lambda: 0.0
+        self.time, self.process_time, self.monotonic_ns = time.time, lambda: 0.0, time.monotonic_ns
 
     def monotonic(self) -> float:
         self.now += 1
@@ -135,6 +136,36 @@ def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.
     with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
         session.begin()
         assert session._publish_at == {}
+
+
+def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine each reading takes longer than the time between two samples."""
+    readings: list[int] = []
+
+    def slow_scan(pid: int, drained: int = 0) -> bool:
+        readings.append(pid)
+        before = session._walker.statistics()[Statistic.SAMPLES]
+        while session._walker.statistics()[Statistic.SAMPLES] < before + 3:
+            pass
+        return scan(pid, drained)
+
+    program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
+    with subprocess.Popen([program], start_new_session=True) as process:
+        try:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+                session.begin()
+                while session.samples < 1:  # what was mapped at its begin is known
+                    session.turn()
+                scan = session.follower.scan
+                monkeypatch.setattr(session.follower, "scan", slow_scan)
+                session._due.add(process.pid)
+                for _ in range(5):
+                    session.turn()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert len(readings) == 1
 
 
 def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:

@@ -23,7 +23,7 @@ _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQQII")
 _AREA = struct.Struct("=IIQQQ")
 _STACK = struct.Struct("=IIQQQIIII16s")
-_STOPPED = struct.Struct(f"=IIQQQIIQ{REGISTERS}Q")
+_STOPPED = struct.Struct(f"=IIQQQQIIQ{REGISTERS}Q")
 
 
 class NewStack(NamedTuple):
@@ -62,6 +62,7 @@ class Unfinished(NamedTuple):
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
     cgroup: int = 0
     asleep: bool = False  # it waited when profiling began: the stack is still to be read
+    holes: int = 0  # a bit for each page from that of `stack_start` on that is not in `stack`: it could not be read
 
     @property
     def waiting_hash(self) -> int:
@@ -104,13 +105,14 @@ def decode_record(record: bytes) -> KernelRecord:
         _, end, _, key, cgroup, pid, tid, number, _, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
         return NewStack(key, pid, tid, End(end), _name(comm), words, cgroup)
-    _, flags, pc, known, start, size, missing, serial, *registers = _STOPPED.unpack_from(record)
+    _, flags, pc, known, start, pages, size, missing, serial, *registers = _STOPPED.unpack_from(record)
     _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
     at = _STOPPED.size + _STACK.size
     frames = struct.unpack_from(f"={number}Q", record, at)
     at += 8 * number
     where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
     found = Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
+    found = found._replace(holes=~pages & (1 << pages.bit_length()) - 1)
     if not is_off_cpu(frames):
         return found._replace(cgroup=cgroup)
     return found._replace(cgroup=cgroup, hash=key, asleep=bool(flags & STOPPED_ASLEEP))

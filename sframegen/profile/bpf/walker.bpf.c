@@ -384,26 +384,29 @@ GLOBAL int step(struct sample *sample)
 
 /* --- Records --------------------------------------------------------------------------------------------------------------------- */
 
-/* Copies the stack from SP to after the frames, page by page, until one cannot be read. */
+/* Copies the stack from SP to after the frames: pages that can be read. Those of a large frame that the program has not used yet are not in
+   memory; after MAX_GAP of them, nothing more is of this stack. */
 GLOBAL int copy_stack(struct sample *sample)
 {
-	u32 at, copied = 0;
 	u64 from;
 
 	if (!sample)
 		return 0;
 	from = sample->stopped.start;
-	at = sample->record.frames;
-	if (at > MAX_FRAMES)
-		return 0;
-	for (u32 page = 0; page < STACK_BYTES / 4096; page++) {
-		u32 size = 4096 - ((from + copied) & 4095);
+	for (u32 page = 0; page < STACK_PAGES; page++) {
+		u32 size = 4096 - (from & 4095), at = sample->record.frames, copied = sample->copied; /* older verifiers forget limits */
+		u64 pages = sample->stopped.pages;
 
-		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)(from + copied)))
+		if (at > MAX_FRAMES || copied > STACK_BYTES - 4096 || (page >= MAX_GAP && pages >> (page - MAX_GAP) == 0))
 			break;
-		copied += size;
+		if (read_user((u8 *)&sample->words[at] + copied, size, (void *)from) == 0) {
+			sample->stopped.pages = pages | 1ull << page;
+			sample->copied = copied + size;
+		} else if (page == 0) {
+			break;
+		}
+		from += size;
 	}
-	sample->copied = copied;
 	return 0;
 }
 
@@ -427,7 +430,7 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
-	sample->copied = 0;
+	sample->copied = stopped->pages = 0;
 	if (!asleep)
 		copy_stack(sample);
 	size = sample->copied;

@@ -146,7 +146,7 @@ struct conditions {
 
 enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
-enum { STACK_BYTES = 65536, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
+enum { STACK_BYTES = 65536, STACK_PAGES = 64, MAX_GAP = 16, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
 
 struct moment {
 	u32 type, cpu;
@@ -170,11 +170,11 @@ struct stack_record {
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
    a bit for each. `file`: whose table is missing there, `serial`: the word at its `check`. A stack_record follows with its frames, then
-   `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it. With STOPPED_ASLEEP there are none: user space reads
-   them while the thread waits. */
+   `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it: of those pages for which `pages` has a bit, the
+   first is that of `start`. The others cannot be read. With STOPPED_ASLEEP there are none: user space reads them while the thread waits. */
 struct stopped {
 	u32 type, flags;
-	u64 pc, known, start;
+	u64 pc, known, start, pages;
 	u32 size, file;
 	u64 serial;
 	u64 registers[REGISTERS];

@@ -131,7 +131,7 @@ def _left_out(elf: ElfFile, table: DecodedTable) -> str:
 
 
 class _Keeper:
-    """Finishes a file's tables, and keeps them in the cache, if there is one and the file has a build-id.
+    """Finishes a file's tables, and keeps them in the cache: of files with a build-id, and those that needed a proof.
 
     `proof`: what `with_proven_code` says of the last one.
     """
@@ -150,10 +150,10 @@ class _Keeper:
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
         """Empty if the table is not kept."""
-        if self.cache is None or not self.build_id:
+        if self.cache is None or not (self.build_id or self.proves):
             return ""
         whole: tuple[Bytes, ...] = (PROOF.encode(), self.elf.data) if self.proves else ()  # all of a file decides what is proven
-        self.name = self.cache.name_of(self.build_id, (origin.name.encode(), self.about, *content, *whole))
+        self.name = self.cache.name_of(self.build_id or b"", (origin.name.encode(), self.about, *content, *whole))
         return self.name
 
     def load(self, name: str) -> DecodedTable | None:

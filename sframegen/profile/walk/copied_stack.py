@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 WORDS = ELEMENT // 4
+PAGE = 4096
 
 
 class Start(NamedTuple):
@@ -64,6 +65,17 @@ def table_columns(table: DecodedTable) -> TableColumns:
     return TableColumns(words, table.base, table.pages, index_at, rows_at, rules_at, table.rows, table.rules)
 
 
+def with_holes(stack: Bytes, start: int, holes: int) -> bytes:
+    """Return the stack with zeros for the pages that are not there, so that all bytes are where they belong."""
+    parts, at = [], 0
+    for page in range(holes.bit_length()):
+        size = PAGE - (start % PAGE if page == 0 else 0)
+        missing = holes >> page & 1
+        parts.append(bytes(size) if missing else bytes(stack[at : at + size]))
+        at += size * (not missing)
+    return b"".join([*parts, bytes(stack[at:])])
+
+
 class CopyWalker:
     """Walks stacks of one ABI, one after the other. After `walk`: `frames()`, packed, the innermost first."""
 
@@ -92,13 +104,19 @@ class CopyWalker:
         self._steps.add_table(number, None)
         self._code.forget(number)
 
-    def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes) -> End:
-        """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin."""
+    def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes, holes: int = 0) -> End:
+        """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin.
+
+        `holes`: a bit for each page, from that of `stack_start` on, that is not there.
+        """
         steps = self._steps
+        if holes:
+            stack = with_holes(stack, stack_start, holes)
         steps.depth = min(len(start.frames), MAX_DEPTH)
         for number, frame in enumerate(start.frames[:MAX_DEPTH]):
             self._frames[number] = frame
         steps.begin(array("Q", start.values), start.known, start.pc, start.exact, start.guessed, stack_start, stack)
+        steps.cursor.holes = holes
         return End(steps.run(spans))
 
     @property

@@ -35,6 +35,7 @@ cdef class StackCursor:
     cdef public unsigned long long pc
     cdef public unsigned long long lowest
     cdef public unsigned long long stack_end
+    cdef public unsigned long long holes
     cdef public bint exact
     cdef public bint has_stack
     cdef public bint elsewhere
@@ -47,5 +48,7 @@ cdef class StackCursor:
     cdef int find_caller(self, CallerRule rule) except -9
     cdef int go_to_caller(self, CallerRule rule) except -9
     cdef unsigned long long interrupted(self) except? 999
+    cdef bint is_hole(self, unsigned long long address) except -9
+    cdef bint has_hole(self, unsigned long long start, unsigned long long end) except -9
     cdef int read(self, unsigned long long address) except -9
     cdef unsigned long long byte(self, Py_ssize_t at) except? 999

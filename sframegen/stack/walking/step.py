@@ -138,7 +138,8 @@ class StackCursor:
 
     `values`: registers by DWARF number, and in `known` a bit for each that is known. `exact`: the next instruction is at `pc`; else
     a call ends there. `lowest`: what the caller's SP must not be below; `stack_end`: nor above; `past_end`: the End if it is.
-    `elsewhere`: this frame is on another stack than the one that was copied.
+    `elsewhere`: this frame is on another stack than the one that was copied. `holes`: a bit for each page of the window, from its
+    first one on, that could not be read.
 
     After `find_caller`: `cfa`, and the caller's PC, `ra`.
     """
@@ -151,7 +152,7 @@ class StackCursor:
         self.past_end = past_end
         self.values = zeros("Q", REGISTERS)
         self.saved = zeros("Q", REGISTERS)
-        self.known = self.pc = self.lowest = self.stack_end = 0
+        self.known = self.pc = self.lowest = self.stack_end = self.holes = 0
         self.exact = self.has_stack = True
         self.elsewhere = False
         self.window: Bytes = b""
@@ -190,6 +191,8 @@ class StackCursor:
             cfa = (self.values[rule.cfa_register] + cfa) & self.mask
         if rule.guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # below or on another stack
             return 6  # GUESS_FAILED
+        if rule.guess and self.holes and self.has_hole(self.lowest, cfa):  # perhaps the end of the stack
+            return 6
         if flags & 1:  # CFA_DEREF
             end = self.read(cfa)
             if end >= 0:
@@ -275,6 +278,19 @@ class StackCursor:
                 self.values[i] = self.saved[i]
         return known
 
+    def is_hole(self, address: cython.ulonglong) -> cython.bint:
+        """True if the page of that address is one of the window's that could not be read."""
+        page: cython.ulonglong = (address >> 12) - (self.window_start >> 12) & self.mask
+        return page < 64 and self.holes >> page & 1 != 0
+
+    def has_hole(self, start: cython.ulonglong, end: cython.ulonglong) -> cython.bint:
+        """True if one of these pages is such a page. They are not many."""
+        while start < end:
+            if self.is_hole(start):
+                return True
+            start = (start & ~0xFFF) + 0x1000 & self.mask
+        return False
+
     def read(self, address: cython.ulonglong) -> cython.int:
         """Set `word` to the 8 bytes at that address."""
         at: cython.ulonglong = (address - self.window_start) & self.mask
@@ -292,6 +308,8 @@ class StackCursor:
                     return 7
                 self.word = word
                 return -1
+        if self.holes and (self.is_hole(address) or self.is_hole((address + 7) & self.mask)):
+            return 7
         for i in range(8):
             value |= self.byte(at + i) << (8 * i if self.machine.little else 56 - 8 * i)
         self.word = value

@@ -170,6 +170,28 @@ def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
             assert (end, len(copies.frames())) == (End.OUTERMOST, 5)
 
 
+def test_a_copy_goes_on_after_pages_that_were_never_used(compile_c: Compiler) -> None:
+    """As the large frames of encoders: a thread's stack is new, so most of these three frames is not in memory."""
+    wide = r"""
+    KEPT void wide(int n) { volatile char room[32000]; room[0] = n; if (n) wide(n - 1); else spin(); after += room[0]; }
+    KEPT void *run(void *data) { wide(2); after++; return data; }
+    int main(void) { pthread_t one; pthread_create(&one, 0, run, 0); pthread_join(one, 0); }
+    """
+    with running(compile_c, wide, "-fno-stack-clash-protection") as pid, Sampled({pid}) as sampled:
+        sampled.sample(3)
+        sampled.publish(pid)
+        copies = CopyWalker(host_abi(), lambda _: None)
+        for path, number in sampled.numbers.items():
+            copies.add_table(number, make_table(open_elf(path)).table)
+        for record in sampled.unfinished():
+            assert record.holes.bit_count() > 15
+            spans = span_columns(sampled.spans[pid])
+            end = copies.walk(spans, record.where, record.stack_start, record.stack, record.holes)
+            assert (end, len(copies.frames())) == (End.OUTERMOST, 7)
+            before = ((record.holes & -record.holes).bit_length() - 1) * 4096 - record.stack_start % 4096
+            assert copies.walk(spans, record.where, record.stack_start, record.stack[:before]) is End.COPY_TOO_SHORT
+
+
 def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Compiler) -> None:
     with running(compile_c, QSORT) as pid, Sampled({pid}) as sampled:
         sampled.publish(pid)

@@ -94,6 +94,24 @@ def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, m
     assert make_table(program, cache).table == plain.table
 
 
+def test_a_file_without_build_id_and_cfi_is_proven_once(
+    compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As static programs of musl: each profile proved their rules again."""
+    monkeypatch.setattr("sframegen.profile.kept_files.SETTLED", -(10**18))
+    flags = ("-O1", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static", "-Wl,--build-id=none")
+    elf = open_elf(compile_c("int f(int n) { return n + 1; } int main(int n) { return f(n); }", *flags))
+    cache = TableCache(tmp_path / "cache")
+    assert make_table(elf, cache).table is None
+    assert recall_table(elf, cache, Stores()) is None
+    made = make_proven_table(elf, cache)
+    assert made.table is not None
+    assert recall_table(elf, cache, Stores()) == made
+    other = ElfFile(memoryview(bytes(elf.data)[:-1] + b"\x01"), "another content")
+    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again"))
+    assert make_proven_table(other, cache).why == "proven again"
+
+
 def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.kept_files.SETTLED", -(10**18))
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))

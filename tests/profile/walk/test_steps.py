@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 RAX, RBX, RBP, RSP = 0, 3, 6, 7
 BY_RBP = Rule(Where(RBP, 16), Where(None, -8, deref=True))
 PAGE = 0x100
+HOLE = 0x1000
 
 
 def end_of(walker: CopyWalker, start: Start, stack: bytes) -> End:
@@ -243,6 +244,38 @@ def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
 def test_what_is_below_the_copy_cannot_be_read() -> None:
     walker = walker_with(AMD64, [Rule(Where(RSP, 16), Where(RSP, -8, deref=True))])
     assert end_of(walker, start_of({RSP: SP}, place(0)), bytes(SIZE)) is End.UNREADABLE
+
+
+# -- pages that are not in a copy
+
+
+def test_a_page_that_is_not_in_the_copy_cannot_be_read_and_what_follows_can() -> None:
+    """The copy begins within a page: the second page is missing, the third one is there."""
+    first = HOLE - 16
+    for at, end in ((first + 8, End.OUTERMOST), (HOLE, End.UNREADABLE), (2 * HOLE - 8, End.UNREADABLE), (2 * HOLE, End.OUTERMOST)):
+        walker = walker_with(AMD64, [Rule(Where(RSP, at + 8 - first), Where(None, -8, deref=True)), OUTERMOST])
+        stack = stack_of({SP + at: place(1)}, 3 * HOLE)
+        here = start_of({RSP: SP + first}, place(0))
+        assert walker.walk(SPANS, here, SP + first, stack[first:HOLE] + stack[2 * HOLE :], holes=0b10) is end
+        assert walker.walk(SPANS, here, SP + first, stack[first:]) is End.OUTERMOST  # holes are those of one copy
+
+
+def test_a_word_that_is_partly_in_a_missing_page_cannot_be_read() -> None:
+    ends = {HOLE - 8: End.OUTERMOST, HOLE - 4: End.UNREADABLE, 2 * HOLE - 4: End.UNREADABLE, 2 * HOLE: End.OUTERMOST}
+    for at, end in ends.items():
+        walker = walker_with(AMD64, [Rule(Where(RSP, at + 8), Where(None, -8, deref=True)), OUTERMOST])
+        stack = stack_of({SP + at: place(1)}, 3 * HOLE)
+        present = stack[:HOLE] + stack[2 * HOLE :]
+        assert walker.walk(SPANS, start_of({RSP: SP}, place(0)), SP, present, holes=0b10) is end
+
+
+def test_no_frame_pointer_leads_over_a_missing_page() -> None:
+    """It may be the end of the stack, and another one follows. The kernel program does the same."""
+    walker = walker_with(AMD64, [None, OUTERMOST])
+    here = start_of({RSP: SP, RBP: SP + 2 * HOLE}, place(0))
+    stack = stack_of({SP + 2 * HOLE + 8: place(1)}, 3 * HOLE)
+    assert walker.walk(SPANS, here, SP, stack[:HOLE] + stack[2 * HOLE :], holes=0b10) is End.GUESS_FAILED
+    assert walker.walk(SPANS, here, SP, stack) is End.OUTERMOST
 
 
 def test_an_sp_that_is_not_known_ascends_from_the_begin_of_the_copy() -> None:
