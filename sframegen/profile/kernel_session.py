@@ -224,8 +224,7 @@ class KernelSession:
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
-        records = self._walker.poll(0)
-        self._drained = self.follower.drain()
+        records, self._drained = self._walker.poll(0), self.follower.drain()
         for record in records:
             match record:
                 case NewStack():

@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Of a stack's bytes, in the file."""
+    """A place in the file, for the bytes of a stack."""
 
     slot: int
     size: int
