@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DAY = 86400
 OLD = 100  # files of before that day, which --keep removes
 ENDINGS = (".html", ".pb.gz")
-ENDS = 3  # of intervals, at least: two halves have so many
+ENDS = 3  # of intervals: at least one in each half, and the first
 QUIETLY = ("sh", "-c", 'exec "$@" 2>/dev/null', "sh")
 LOOKS = 4  # at the memory, in each interval
 TICKS = os.sysconf("SC_CLK_TCK")
