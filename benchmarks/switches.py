@@ -40,7 +40,11 @@ tracepoint:sched:sched_switch {
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    print("\n".join(figures(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)))
+
+
+def figures(rounds: int) -> Iterator[str]:
+    """Measure, and return the lines that say what each way costs."""
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch, "switches")
         subprocess.run(["gcc", *FLAGS, SOURCE, "-o", program], check=True)
@@ -54,14 +58,14 @@ def main() -> None:
         for _ in range(rounds):
             for name, way in ways.items():
                 costs[name].append(1e9 / way())
-    print(f"median of {rounds} runs of {SECONDS} s, {DEPTH} frames and those of the C library; load {os.getloadavg()[0]:.1f}")
+    yield f"median of {rounds} runs of {SECONDS} s, {DEPTH} frames and those of the C library; load {os.getloadavg()[0]:.1f}"
     alone = statistics.median(costs["alone"])
-    print(f"alone: {alone:,.0f} ns a switch")
+    yield f"alone: {alone:,.0f} ns a switch"
     for name, found in costs.items():
         if name != "alone":
             added = statistics.median(found) - alone
             spread = f"{min(found) - alone:,.0f} to {max(found) - alone:,.0f}"
-            print(f"{name}: {added:,.0f} ns more ({spread}); at {RATE:,} switches a second {added * RATE / 1e7:.1f} % of a CPU")
+            yield f"{name}: {added:,.0f} ns more ({spread}); at {RATE:,} switches a second {added * RATE / 1e7:.1f} % of a CPU"
 
 
 @contextmanager

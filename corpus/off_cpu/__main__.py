@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.switches import figures
 from corpus.off_cpu.waits import Run, compile_program, run
 from corpus.report_pages import write_or_print, write_page
 from sframegen.profile.packed_frames import OffCpu
@@ -32,12 +33,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m corpus.off_cpu", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each run (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="on the disk that is waited for (default: a new one in the working directory)")
+    parser.add_argument(
+        "--cost", metavar="ROUNDS", type=int, default=0, help="measure what it costs, too, as benchmarks.switches does"
+    )
     parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="off-cpu-", dir=options.folder or Path.cwd()) as scratch:
         program = compile_program(Path(scratch))
         runs = {mode: run(program, options.seconds, mode, Path(scratch)) for mode in MODES}
-    text = "\n".join([HEAD.read_text(), *_page(runs, options.seconds)]) + "\n"
+    text = "\n".join([HEAD.read_text(), *_page(runs, options.seconds), *_cost(options.cost)]) + "\n"
     if options.report:
         write_page(options.report, text)
     else:
@@ -75,6 +79,12 @@ def _page(runs: dict[str, Run], seconds: float) -> Iterator[str]:
     faults = [fault for mode, one in runs.items() for fault in faults_of(mode, one)]
     yield f"\nFaults: {len(faults) or 'none'}."
     yield from (f"- {fault}" for fault in faults)
+
+
+def _cost(rounds: int) -> Iterator[str]:
+    if rounds:
+        yield "\n## Cost\n\nTwo processes wake each other as often as they can (`python -m benchmarks.switches`):\n"
+        yield from (f"- {line}" for line in figures(rounds))
 
 
 if __name__ == "__main__":

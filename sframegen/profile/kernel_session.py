@@ -29,7 +29,7 @@ from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.this_machine import all_pids, allow_many_files, go_first
 from sframegen.profile.units import MICROSECOND, Unit
-from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
+from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
@@ -53,8 +53,6 @@ CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
-NO_TABLE_IN_TIME = "the table of a file was not ready in time"
-TOO_MANY_WAIT = "too many stacks waited for tables"
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 NO_FRAMES = array("Q")
@@ -224,8 +222,7 @@ class KernelSession:
 
     def _read_records(self) -> None:
         """Take what the kernel program has sent, then what processes did before that."""
-        records = self._walker.poll(0)
-        self._drained = self.follower.drain()
+        records, self._drained = self._walker.poll(0), self.follower.drain()
         for record in records:
             match record:
                 case NewStack():
@@ -450,5 +447,4 @@ class KernelSession:
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
         collected.notes += notes_on_files(collected)
-        if self._cache.note:
-            collected.notes.append(self._cache.note)
+        collected.notes += [self._cache.note] * bool(self._cache.note)

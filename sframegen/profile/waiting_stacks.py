@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sframegen.profile.bpf.kernel_records import Unfinished
     from sframegen.profile.following.processes import ProcessSpans
 
+# Why those that are dropped are lost.
+NO_TABLE_IN_TIME = "the table of a file was not ready in time"
+TOO_MANY_WAIT = "too many stacks waited for tables"
+
 
 class Waiting(NamedTuple):
     """`spans`: of its process at that time; `number`: of the file whose table it waits for."""
@@ -26,7 +30,7 @@ class Waiting(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Of a stack's bytes, in the file."""
+    """A place in the file, for the bytes of a stack."""
 
     slot: int
     size: int

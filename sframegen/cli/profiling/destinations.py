@@ -15,6 +15,8 @@ from sframegen.profile.report.formats.file_formats import format_of, write_parts
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.stored.intervals import IntervalDirectory
+from sframegen.program.unused_memory import trim_heap
+from sframegen.stack.names.demangle import end_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +111,9 @@ class Cutting:
         if time.monotonic() >= self._due:
             self._due += self._written.every
             self._written(self._session.cut())
+            self._session.follower.files.rest()
+            end_process()
+            trim_heap()
         return True
 
     def __enter__(self) -> Self:

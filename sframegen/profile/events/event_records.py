@@ -37,6 +37,9 @@ class Misc(IntFlag):
     BUILD_ID = 1 << 14  # MMAP2
 
 
+MMAP_DATA, COMM_EXEC, BUILD_ID = map(int, (Misc.MMAP_DATA, Misc.COMM_EXEC, Misc.BUILD_ID))  # numbers: thousands come in a second
+
+
 class ReadFormat(IntFlag):
     ENABLED = 1
     RUNNING = 2
@@ -201,21 +204,21 @@ class RecordReader:
     def _mmap(self, _: int, misc: int, body: bytes) -> MmapRecord:
         pid, tid, start, size, offset = MMAP_FIELDS.unpack_from(body)
         return MmapRecord(
-            pid, tid, start, _end(start, size), offset, not misc & Misc.MMAP_DATA, self._text(body, MMAP_FIELDS.size)
+            pid, tid, start, _end(start, size), offset, not misc & MMAP_DATA, self._text(body, MMAP_FIELDS.size)
         )  # fmt: skip
 
     def _mmap2(self, _: int, misc: int, body: bytes) -> MmapRecord:
         pid, tid, start, size, offset, major, minor, inode, generation, protection, _flags = MMAP2_FIELDS.unpack_from(body)
         path, executable = self._text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
         end = _end(start, size)
-        if misc & Misc.BUILD_ID:
+        if misc & BUILD_ID:
             build_id = body[BUILD_ID_AT + 4 : BUILD_ID_AT + 4 + min(body[BUILD_ID_AT], MAX_BUILD_ID)]
             return MmapRecord(pid, tid, start, end, offset, executable, path, build_id=build_id)
         return MmapRecord(pid, tid, start, end, offset, executable, path, major, minor, inode, generation)
 
     def _comm(self, _: int, misc: int, body: bytes) -> CommRecord:
         pid, tid = COMM_FIELDS.unpack_from(body)
-        return CommRecord(pid, tid, self._text(body, COMM_FIELDS.size), bool(misc & Misc.COMM_EXEC))
+        return CommRecord(pid, tid, self._text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
 
     def _task(self, kind: int, _: int, body: bytes) -> TaskRecord:
         return TaskRecord(kind == RecordKind.FORK, *TASK_FIELDS.unpack_from(body)[:4])

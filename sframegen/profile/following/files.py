@@ -13,6 +13,7 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_descriptor
 from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.limits import MAX_FILES
+from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
@@ -139,6 +140,12 @@ class TracedFiles:
     def answering(self) -> set[int]:
         """Return the numbers of files that could not be opened, because their file system did not answer, and now it does."""
         return {self._by_key[key].number for key in self._mapped.answering() if key in self._by_key}
+
+    def rest(self) -> None:
+        """Leave what is mapped of files and tables to the kernel's cache, until it is read again."""
+        for file in self.by_number.values():
+            for data in (file.elf and file.elf.data, file.table and file.table.data):
+                drop_pages(data or b"")
 
     def close(self) -> None:
         for file in self.by_number.values():

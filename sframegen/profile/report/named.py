@@ -42,6 +42,7 @@ class NamedFrame(NamedTuple):
 
     `address`: link-time in the object, of the instruction that runs or calls; at run time without a file; None if unknown.
     `source`, `line`: of that instruction; empty and 0 if unknown. `inlined`: into the caller, which has the same address.
+    `start`: link-time, of the function, or of that into which it is inlined in the end; None if unknown.
     """
 
     function: str
@@ -53,6 +54,7 @@ class NamedFrame(NamedTuple):
     source: str = ""
     line: int = 0
     inlined: bool = False
+    start: int | None = None
 
     @property
     def name(self) -> str:

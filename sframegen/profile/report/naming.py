@@ -233,6 +233,5 @@ class _Namer:
         names = self._files.get(number)
         function, start = names.at(address) if names else (None, None)
         bare = name.strip("[]")
-        return NamedFrame(
-            function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]"), name, path, address, FrameKind.USER
-        )
+        label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
+        return NamedFrame(label, name, path, address, FrameKind.USER, start=start)

@@ -76,7 +76,14 @@ class _Demangler:
 
 
 _DEMANGLER = _Demangler()
-atexit.register(_DEMANGLER.end)
+
+
+def end_process() -> None:
+    """End the process that demangles; it is started again for the next name."""
+    _DEMANGLER.end()
+
+
+atexit.register(end_process)
 
 
 # -- in the process

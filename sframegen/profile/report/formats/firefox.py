@@ -40,14 +40,23 @@ class _Func(NamedTuple):
     source: str
 
 
+class _Symbol(NamedTuple):
+    """A function that is not inlined."""
+
+    path: str
+    start: int
+    name: str
+
+
 class _Frame(NamedTuple):
-    """`func`: its number. `depth`: of the functions that it is inlined into."""
+    """`func`: its number. `depth`: of the functions that it is inlined into. `symbol`: the outermost one, if known."""
 
     func: int
     address: int
     kind: FrameKind
     line: int
     depth: int
+    symbol: int | None
 
 
 class _Samples(NamedTuple):
@@ -142,6 +151,7 @@ class _Thread:
         self._resources: TableNumbers[str] = TableNumbers()
         self._funcs: TableNumbers[_Func] = TableNumbers()
         self._frames: TableNumbers[_Frame] = TableNumbers()
+        self._symbols: TableNumbers[_Symbol] = TableNumbers()
         self._stacks: dict[int, int] = {0: -1}  # by node of the tree
         self._prefixes: list[int | None] = []
         self._frame_of: list[int] = []
@@ -170,7 +180,7 @@ class _Thread:
         return encoded | self._tables()
 
     def _tables(self) -> dict[str, Any]:
-        frames, funcs = self._frames.items, self._funcs.items
+        frames, funcs, symbols = self._frames.items, self._funcs.items, self._symbols.items
         kinds = [CATEGORY[frame.kind] for frame in frames]
         resources = [self._resources.of(func.path) if _is_library(func) else -1 for func in funcs]
         scripts = [func.path if func.kind is FrameKind.RUNTIME else func.source for func in funcs]
@@ -188,7 +198,7 @@ class _Thread:
                 category=kinds,
                 subcategory=zero,
                 func=[frame.func for frame in frames],
-                nativeSymbol=none,
+                nativeSymbol=[frame.symbol for frame in frames],
                 innerWindowID=zero,
                 implementation=none,
                 line=[frame.line or None for frame in frames],
@@ -203,7 +213,12 @@ class _Thread:
                 lineNumber=[None] * len(funcs),
                 columnNumber=[None] * len(funcs),
             ),
-            "nativeSymbols": _columns(libIndex=[], address=[], name=[], functionSize=[]),
+            "nativeSymbols": _columns(
+                libIndex=[self._libraries.of(symbol.path) for symbol in symbols],
+                address=[symbol.start for symbol in symbols],
+                name=[self._strings.of(symbol.name) for symbol in symbols],
+                functionSize=[None] * len(symbols),
+            ),
             "resourceTable": _columns(
                 lib=[self._libraries.of(path) for path in self._resources.items],
                 name=[self._strings.of(path.rpartition("/")[2]) for path in self._resources.items],
@@ -229,11 +244,13 @@ class _Thread:
 
     def _frame(self, place: int) -> int:
         frame, outer, depth = self._named.places[place], self._named.places.outer, 0
-        while (place := outer.get(place, -1)) >= 0:
-            depth += 1
+        while place in outer:
+            place, depth = outer[place], depth + 1
+        function = self._named.places[place]
         func = self._funcs.of(_Func(frame.name, frame.path, frame.kind, frame.source))
         address = -1 if frame.address is None or frame.kind is not FrameKind.USER else frame.address
-        return self._frames.of(_Frame(func, address, frame.kind, frame.line, depth))
+        symbol = None if function.start is None else self._symbols.of(_Symbol(function.path, function.start, function.function))
+        return self._frames.of(_Frame(func, address, frame.kind, frame.line, depth, symbol))
 
 
 def _is_library(func: _Func) -> bool:

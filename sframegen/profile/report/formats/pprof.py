@@ -137,8 +137,14 @@ class _Profile:
         return integer(1, number) + integer(5, file) + integer(6, identity) + known
 
 
+ONE_BYTE = [bytes([number]) for number in range(0x80)]
+SHORT = ONE_BYTE + [bytes([number & 0x7F | 0x80, number >> 7]) for number in range(0x80, 1 << 14)]
+
+
 def varint(number: int) -> bytes:
     """`number`: 64 bits; negative ones are their two's complement."""
+    if 0 <= number < len(SHORT):
+        return SHORT[number]
     number &= UNSIGNED
     out = bytearray()
     while number > 0x7F:

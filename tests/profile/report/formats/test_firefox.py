@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from sframegen.profile.report.formats.firefox import firefox
-from tests.support.named_stacks import EXAMPLE, named, stack, with_moments
+from sframegen.profile.report.named import FrameKind, NamedFrame
+from tests.support.named_stacks import EXAMPLE, named, stack, stack_of, with_moments
 
 if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
@@ -67,3 +68,18 @@ def test_groups_are_threads() -> None:
     worker = read(named(stack("main@program run@app.py", tid=9, thread="worker")))["threads"][0]
     assert (worker["name"], worker["tid"], worker["isMainThread"]) == ("worker", 9, False)
     assert "/usr/lib/app.py" in worker["stringArray"]
+
+
+def test_inlined_functions_name_the_function_that_holds_them() -> None:
+    """The viewer marks a frame as inlined if it has the symbol of the function that it is inlined into."""
+    outer = NamedFrame("outer", "prog", "/bin/prog", 0x2010, FrameKind.USER, source="/a.c", line=10, start=0x2000)
+    inner = outer._replace(function="inner", line=4, inlined=True)
+    unknown = NamedFrame("[prog]", "prog", "/bin/prog", 0x3000, FrameKind.USER)
+    found = read(named(stack_of([unknown, outer, inner]), stack_of([unknown, outer._replace(address=0x2020)])))
+    (thread,) = found["threads"]
+    frames, symbols, strings = thread["frameTable"], thread["nativeSymbols"], thread["stringArray"]
+    columns = (frames[name] for name in ("address", "inlineDepth", "line", "nativeSymbol"))
+    assert {*zip(*columns, strict=True)} == {(0x2010, 0, 10, 0), (0x2010, 1, 4, 0), (0x2020, 0, 10, 0), (0x3000, 0, None, None)}
+    assert [strings[name] for name in symbols["name"]] == ["outer"]
+    assert (symbols["address"], symbols["functionSize"]) == ([0x2000], [None])
+    assert found["libs"][symbols["libIndex"][0]]["path"] == "/bin/prog"

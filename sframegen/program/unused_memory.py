@@ -1,0 +1,24 @@
+"""Give memory back that is not needed for some time: a process that runs for days is measured by what it holds."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from mmap import MADV_DONTNEED, mmap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes
+
+
+def trim_heap() -> None:
+    """Give back free pages of the heap. Other C libraries than glibc keep few of them."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def drop_pages(data: Bytes) -> None:
+    """Leave the pages of a mapped file to the kernel's cache, which has them again when they are read. Nothing for other bytes."""
+    held = data.obj if isinstance(data, memoryview) else None
+    if isinstance(held, mmap):
+        held.madvise(MADV_DONTNEED)

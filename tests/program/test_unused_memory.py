@@ -1,0 +1,38 @@
+"""Pages of mapped files that are given back, and read again."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from sframegen.elf.opening import map_file
+from sframegen.program.unused_memory import drop_pages, trim_heap
+
+SIZE = 1 << 22
+KIB = 1 << 10
+
+
+def resident() -> int:
+    """Bytes of files that this process has in its memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:")) * KIB
+
+
+def test_pages_of_a_file_are_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\1" * SIZE)
+    data, _ = map_file(path)
+    part = data[mmap.PAGESIZE :]
+    assert sum(part[:: mmap.PAGESIZE]) == len(part) // mmap.PAGESIZE
+    before = resident()
+    drop_pages(part)
+    assert resident() < before - SIZE // 2
+    assert bytes(data) == b"\1" * SIZE
+
+
+def test_bytes_in_memory_stay() -> None:
+    kept = bytearray(b"\1" * mmap.PAGESIZE)
+    for data in (kept, memoryview(kept), b""):
+        drop_pages(data)
+    trim_heap()
+    assert sum(kept) == mmap.PAGESIZE
