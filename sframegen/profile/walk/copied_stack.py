@@ -65,7 +65,7 @@ def table_columns(table: DecodedTable) -> TableColumns:
     return TableColumns(words, table.base, table.pages, index_at, rows_at, rules_at, table.rows, table.rules)
 
 
-def with_holes(stack: Bytes, start: int, holes: int) -> bytes:
+def with_missing_pages(stack: Bytes, start: int, holes: int) -> bytes:
     """Return the stack with zeros for the pages that are not there, so that all bytes are where they belong."""
     parts, at = [], 0
     for page in range(holes.bit_length()):
@@ -111,7 +111,7 @@ class CopyWalker:
         """
         steps = self._steps
         if holes:
-            stack = with_holes(stack, stack_start, holes)
+            stack = with_missing_pages(stack, stack_start, holes)
         steps.depth = min(len(start.frames), MAX_DEPTH)
         for number, frame in enumerate(start.frames[:MAX_DEPTH]):
             self._frames[number] = frame
