@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from sframegen import __version__
+from sframegen.api.adding import add_section
 from sframegen.fleet.policy import Patterns
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ class RunOptions:
         return bool(self.adding.get("force"))
 
     def key_of(self, *parts: str) -> str:
-        """Hexadecimal; another one if the tool, or an option that results depend on, is another."""
-        given = {name: value for name, value in self.adding.items() if value not in (False, None)}  # not given
+        """Hexadecimal; another one if the tool, or an option that results depend on, is another. A default is not given."""
+        defaults = signature(add_section).parameters
+        given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
         what = [__version__, self.mode, json.dumps([given, self.files], sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 

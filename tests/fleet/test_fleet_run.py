@@ -379,6 +379,8 @@ def test_results_depend_on_all_keywords_of_add_section() -> None:
     forced = RunOptions(adding={"force": True})
     assert RunOptions.from_json(json.loads(json.dumps(forced.to_json()))) == forced
     assert forced.key_of("x") != RunOptions(adding={"force": False}).key_of("x") == RunOptions().key_of("x")
+    given = {"version": 3, "optimize": "fast", "min_kernel": None, "synthesize": False}  # as the command line gives them
+    assert RunOptions(adding=given).key_of("x") == RunOptions().key_of("x") != RunOptions(adding={"version": 2}).key_of("x")
 
 
 def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
