@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.own_stack import OwnStack
 
 STACKS = int(os.environ.get("SFRAMEGEN_JUDGED_STACKS", "0"))
+LEAST = 100_001  # the programs run again until that many are judged
 SOURCE = ROOT / "corpus/backtrace/programs/allocations.cc"
 SCRIPT = "import json, re\nfor _ in range(3): re.findall('.', json.dumps(list(range(3000)), indent=1)); re.purge()"
 
@@ -61,7 +62,7 @@ def test_every_stack_is_libgcc_s(judge: Path, tmp_path: Path) -> None:
     stacks, others, wrong = 0, 0, 0
     by_program: dict[str, int] = {}
     for number, command in enumerate(cycle(runs)):
-        if stacks >= STACKS and number >= len(runs):
+        if stacks >= max(STACKS, LEAST) and number >= len(runs):
             break
         done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
         assert done.returncode == 0, (command, done.stderr[-3000:])
@@ -72,5 +73,4 @@ def test_every_stack_is_libgcc_s(judge: Path, tmp_path: Path) -> None:
         lines.unlink()
         assert wrong == 0, (command, done.stderr[-3000:])
     print(f"{stacks:,} stacks equal libgcc's, {others:,} not whole; {by_program}")
-    assert stacks > 100_000
     assert others < stacks // 100

@@ -7,7 +7,7 @@ import time
 
 GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
-TRIES, BETWEEN_TRIES = 5, 0.002  # seconds
+TRIES, BETWEEN_TRIES = 50, 0.002  # seconds
 EXECUTES = "it executes another program just now: try again; if that never helps, a container's rules forbid ptrace"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
@@ -60,9 +60,10 @@ def lives(tid: int) -> bool:
 def _may_be_traced(tid: int) -> bool:
     """Return False if the kernel does not permit us to open its memory, for which it asks the same as for tracing.
 
-    For a moment of execve(), the new memory is nobody's: only the privileged may open it then.
+    For a moment of execve(), which is long on a busy machine, the new memory is nobody's: only the privileged may open it then.
     """
-    for _ in range(TRIES):
+    is_ours = set(status_fields_of(tid).get("Uid", "").split()) == {str(os.geteuid())}
+    for _ in range(TRIES if is_ours else 1):
         try:
             os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
         except PermissionError:
