@@ -128,7 +128,7 @@ class FleetRun:
                 self._finished(keys, number, item, found)
 
     def _without_worker(self, item: Item) -> Finished | Item:
-        """What can be said of an item without fetching it or asking a server; else the item, as it is seen here."""
+        """Return the result of an item that needs no fetch and no server; else the item, with its size and time here."""
         if item.refused:
             return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):

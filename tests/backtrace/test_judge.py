@@ -1,6 +1,6 @@
 """Stacks of unchanged programs, at each allocation and from SIGPROF at 1,000 Hz, are libgcc's, frame for frame.
 
-SFRAMEGEN_JUDGED_STACKS=10000000 makes it a study: so many stacks, also of clang and gdb if they are on this machine.
+SFRAMEGEN_JUDGED_STACKS=10000000 makes it a study of that many stacks, with clang and gdb if they are on this machine.
 """
 
 from __future__ import annotations

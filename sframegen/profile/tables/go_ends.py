@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.profile.tables.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +40,8 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
     """Yield ranges of code without a caller."""
     exits: list[Range] = []
     switches: list[tuple[int, bytes]] = []  # the address after each, and the code there
-    for start, end in elf.executable_ranges():
-        try:
-            code = bytes(elf.at(start, end - start))
-        except FormatError:  # the file is cut off there
-            continue
+    for start, data in readable_code(elf):
+        code = bytes(data)
         exits += [
             (start + match.start(), start + match.end())
             for match in re.finditer(form.exit, code, re.DOTALL)

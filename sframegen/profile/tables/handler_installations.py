@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
+from sframegen.profile.tables.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,11 +46,7 @@ def installing_code_of(elf: ElfFile, abi: Abi) -> bytes:
 def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
     """Return for each address after what looks like a jump to a handler where a function with it may begin, and that address."""
     found = []
-    for start, end in elf.executable_ranges():
-        try:
-            code = elf.at(start, end - start)
-        except FormatError:  # the file is cut off there
-            continue
+    for start, code in readable_code(elf):
         for _, last in islice(jumps_in(code, abi), MAX_JUMPS):
             found.append((max(start, start + last - MAX_FUNCTION), start + last))
     return found[:MAX_JUMPS]

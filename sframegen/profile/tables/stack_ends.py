@@ -5,26 +5,21 @@ A new thread begins in the code after the system call that made it, a coroutine 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
 from sframegen.profile.tables.go_ends import go_ends
+from sframegen.profile.tables.readable_code import found_in_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
-
-MAX_MATCHES = 16  # of one expression in a file: a library has one
 
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
@@ -49,19 +44,10 @@ def _ends(elf: ElfFile, abi: Abi) -> list[Range]:
 
 def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
     form = MACHINES[abi.machine]
-    for start, end in elf.executable_ranges():
-        try:
-            code = elf.at(start, end - start)
-        except FormatError:  # the file is cut off there
-            continue
-        for match in _matches(form.new_thread, code):
-            yield start + match.start(1), start + match.end(1)
-        for match in _matches(form.coroutine, code):
-            yield start + max(0, match.start() - 1), start + match.end()
-
-
-def _matches(expression: bytes, code: Bytes) -> Iterator[re.Match[bytes]]:
-    return islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES if expression else 0)
+    for start, match in found_in_code(form.new_thread, elf):
+        yield start + match.start(1), start + match.end(1)
+    for start, match in found_in_code(form.coroutine, elf):
+        yield start + max(0, match.start() - 1), start + match.end()
 
 
 def _without_callers(functions: FunctionTable, ends: list[Range]) -> FunctionTable:

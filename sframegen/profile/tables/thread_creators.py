@@ -5,13 +5,11 @@ It has no caller, and walks know it by the result of the call, 0, before they as
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.profile.tables.readable_code import found_in_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
-
-MAX_MATCHES = 16  # in a file: glibc has two
 
 
 def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
@@ -52,11 +48,5 @@ def creating_code_of(elf: ElfFile, abi: Abi) -> bytes:
 
 def _places(elf: ElfFile, abi: Abi) -> Iterator[Range]:
     """Yield where the system call begins, and where the code that returns from it ends."""
-    expression = MACHINES[abi.machine].new_thread_call
-    for start, end in elf.executable_ranges() if expression else ():
-        try:
-            code = elf.at(start, end - start)
-        except FormatError:  # the file is cut off there
-            continue
-        for match in islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES):
-            yield start + match.start(1), start + match.end(1)
+    for start, match in found_in_code(MACHINES[abi.machine].new_thread_call, elf):
+        yield start + match.start(1), start + match.end(1)

@@ -1,0 +1,34 @@
+"""The executable bytes of a file, and what an expression finds in them."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cfi.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi.columns import Bytes
+    from sframegen.elf.file import ElfFile
+
+MAX_MATCHES = 16  # of one expression in a range: a C library has one or two
+
+
+def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
+    """Yield the address and the bytes of each executable range, without those that lie after the end of a file that is cut off."""
+    for start, end in elf.executable_ranges():
+        try:
+            code = elf.at(start, end - start)
+        except FormatError:
+            continue
+        yield start, code
+
+
+def found_in_code(expression: bytes, elf: ElfFile) -> Iterator[tuple[int, re.Match[bytes]]]:
+    """Yield matches, each with the address that its places count from; none for an empty expression."""
+    for start, code in readable_code(elf) if expression else ():
+        for match in islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES):
+            yield start, match
