@@ -225,7 +225,8 @@ def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compile
         subprocess.run(["sleep", "0.3"], check=True)
         sampled.end()
         passed = sum(counted.nanoseconds for key, counted, _ in counted_stacks(sampled) if key[2] == program.pid)
-    assert passed >= 100 * 10_000_000 + 300_000_000
+    # Between what it printed and its last wait it is on the CPU.
+    assert passed >= 100 * 10_000_000 + 300_000_000 - SLACK
 
 
 def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
