@@ -266,19 +266,24 @@ class StoppedProcess:
             stack = self.mappings.stack_at(sp)
             if stack:
                 parts.append((sp, self.memory.read(sp, min(stack_bytes, stack[1] - sp))))
-        return CopiedProcess(self, registers, parts)
+        return CopiedProcess(self, registers, {tid: self.thread_name(tid) for tid in registers}, parts)
 
 
 class CopiedProcess:
     """A copy of what most walks need, for use while the process runs again."""
 
     def __init__(
-        self, stopped: StoppedProcess, registers: dict[int, ThreadRegisters | StackError], parts: list[tuple[int, bytes]]
+        self,
+        stopped: StoppedProcess,
+        registers: dict[int, ThreadRegisters | StackError],
+        names: dict[int, str],
+        parts: list[tuple[int, bytes]],
     ) -> None:
         self.pid, self.abi, self.executable, self.mappings = stopped.pid, stopped.abi, stopped.executable, stopped.mappings
         self.memory = CopiedMemory(parts, self.mappings, self.abi.byte_order)
         self.file_of = stopped.file_of
-        self.thread_name, self.idle = stopped.thread_name, stopped.idle
+        self.idle = stopped.idle
+        self.thread_name = names.__getitem__
         self._registers = registers
 
     def threads(self) -> Sequence[int]:

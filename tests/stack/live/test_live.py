@@ -379,6 +379,15 @@ def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: P
         assert child.wait(60) == 7
 
 
+def test_a_copy_keeps_the_names_of_threads_that_have_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child, Process(child.pid) as process:
+        with process.stopped() as stopped:
+            copy = stopped.copied(0)
+        child.kill()
+        child.wait()
+        assert [copy.thread_name(tid) for tid in copy.threads()] == ["sleep"]
+
+
 def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) -> None:
     source = 'int main(void) { raise(SIGSTOP); puts("done"); return 0; }'
     child = subprocess.Popen([compiled(compile_c, tmp_path, source, *STATIC)], stdout=subprocess.PIPE)
