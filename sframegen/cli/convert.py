@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     name="convert",
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR, READ_BACK_OR_NOT],
-    examples=[Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog")],
+    examples=[
+        Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
+        Example("Print what version 2 would leave out", "sframegen convert --format 2 --dry-run -v prog lib.so"),
+    ],
 )
 @FILES
 @format_version(default=None)
