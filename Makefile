@@ -248,10 +248,12 @@ mutations: .venv/mutations-tools .venv-pure/test-tools ## small changes of meani
 	.venv/bin/python -m tests.mutations --docs docs/testing.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
-lint: .venv/lint-tools ## ruff and mypy
+lint: .venv/lint-tools ## ruff and mypy, also of the recipes in docs/library.md
 	.venv/bin/ruff check $(LINTED)
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
+	sed -n '/^```python$$/,/^```$$/{/^```/!p}' docs/library.md > .mypy_cache/recipes.py
+	.venv/bin/mypy .mypy_cache/recipes.py
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 

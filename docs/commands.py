@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 import sframegen.api
-from sframegen.cli.commands import COMMANDS, EXIT_STATUSES, cli
+from sframegen.cli.commands import COMMANDS, EXIT_STATUSES, GROUPS, cli
 from sframegen.cli.shared.command import Command
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def program_page() -> Iterator[str]:
     yield "## Description\n"
     yield from paragraphs(cli.help or "")
     yield "## Commands\n"
-    for name, line in COMMANDS.items():
-        yield f"[{name}]({name}.md)\n: {marked(line)}\n"
+    for group, lines in GROUPS.items():
+        yield f"### {group}\n"
+        for name, line in lines.items():
+            yield f"[{name}]({name}.md)\n: {marked(line)}\n"
     yield from options(context_of(PROGRAM))
     yield from examples(cli)
     yield "## Exit status\n"

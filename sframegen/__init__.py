@@ -1,6 +1,26 @@
-"""Adds an SFrame section to existing ELF binaries, made from their DWARF call frame information.
+"""Adds an SFrame section to existing ELF binaries, made from their DWARF call frame information, and reads such sections.
 
-The public names are those of `sframegen.api`, which is loaded when one of them is first used: `import sframegen` costs nothing.
+    import sframegen
+
+    summary = sframegen.add_section("prog")             # in place; a Summary: .functions, .rows, .coverage, .left_out
+    section = sframegen.read("prog")                    # an SframeSection; also of bytes, and of file objects
+    rule = section.rule_at("main+4")                    # or of an address; a Rule: .cfa, .ra, .fp; None without one
+    print(section.equation(rule))                       # (cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))
+    print(section.base(rule.cfa), rule.cfa.offset)      # rsp 16
+    for function in section.functions():                # an SframeFunction: .name, .start, .size, .rows
+        print(function.name, len(function.rows))
+    frame = section.to_arrow().to_pandas()              # a line for each row; needs pyarrow and pandas
+
+    report = sframegen.check("prog")                    # a CheckReport: .findings, .worst(), .code
+    sframegen.convert("prog", 2, output="prog.v2")      # a VersionChange: another version of the format
+    sframegen.merge(["a.o", "b.o"], "all.o")            # a Merged: one section from those of objects
+    sframegen.remove("prog")                            # a SectionRemoval: the file as it was before add_section
+
+Functions that change a file replace it completely, or not at all. Results are values: `to_json()` gives their fields. Each error is
+a SframegenError: FormatError (bad input), RefusedError (good input, not changed; `.reason` says why), VerificationError (a fault of
+sframegen). docs/library.md has recipes, and says which names are stable.
+
+The names are those of `sframegen.api`, which is loaded when one of them is first used: `import sframegen` costs nothing.
 """
 
 from __future__ import annotations

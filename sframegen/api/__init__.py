@@ -29,40 +29,42 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import FormatVersion
     from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
+    from sframegen.format.section_functions import FunctionRow, SframeFunction
     from sframegen.tables.optimize import LevelName
 
-    __all__ = [
-        "CheckReport", "Compression", "Consumer", "FdeType", "Finding", "FormatError", "FormatVersion", "FunctionFates",
-        "FunctionTable", "Instruction", "Kind", "LevelName", "Merged", "Plan", "Reader", "Refusal", "RefusedError", "Rule",
-        "SectionRemoval", "Severity", "SframeSection", "SframegenError", "Summary", "Verdict", "VerificationError",
-        "VersionChange", "Where",
-        "add_section", "check", "convert", "merge", "read", "remove",
+    __all__ = [  # noqa: RUF022 - in the order in which people read them
+        "add_section", "read", "check", "convert", "remove", "merge", "Summary", "SframeSection", "CheckReport",
+        "Consumer", "VersionChange", "SectionRemoval", "Merged", "Plan", "FunctionFates", "SframeFunction",
+        "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType", "Finding", "Severity", "Instruction",
+        "Verdict", "SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal", "FormatVersion",
+        "LevelName", "Reader", "Compression",
     ]  # fmt: skip
 else:  # type checkers would take any name for a public one
-    _MODULES = {
-        "cfi.errors": ("FormatError", "SframegenError", "VerificationError"),
-        "linker.files.read_back": ("Reader",),
-        "linker.files.refusals": ("Refusal", "RefusedError"),
-        "sframegen.api.added": ("Summary",),
+    _MODULES = {  # in the order of docs/library.md: functions, results, what is in a section, findings, errors, types
         "sframegen.api.adding": ("add_section",),
+        "sframegen.api.reading": ("read", "check"),
         "sframegen.api.changing": ("convert", "remove"),
-        "sframegen.api.converted": ("VersionChange",),
-        "sframegen.api.merged": ("Merged",),
         "sframegen.api.merging": ("merge",),
-        "sframegen.api.planned": ("Plan",),
-        "sframegen.api.reading": ("check", "read"),
-        "sframegen.api.removed": ("SectionRemoval",),
-        "sframegen.checks.against_cfi.comparison": ("Verdict",),
-        "sframegen.checks.check": ("CheckReport", "Consumer"),
-        "sframegen.checks.finding": ("Finding", "Instruction", "Severity"),
-        "sframegen.conversion.coverage": ("FunctionFates",),
-        "sframegen.elf.compressed": ("Compression",),
+        "sframegen.api.added": ("Summary",),
         "sframegen.format.decode": ("SframeSection",),
+        "sframegen.checks.check": ("CheckReport", "Consumer"),
+        "sframegen.api.converted": ("VersionChange",),
+        "sframegen.api.removed": ("SectionRemoval",),
+        "sframegen.api.merged": ("Merged",),
+        "sframegen.api.planned": ("Plan",),
+        "sframegen.conversion.coverage": ("FunctionFates",),
+        "sframegen.format.section_functions": ("SframeFunction", "FunctionRow"),
+        "sframegen.format.model": ("FunctionTable", "Rule", "Where", "Kind", "FdeType"),
+        "sframegen.checks.finding": ("Finding", "Severity", "Instruction"),
+        "sframegen.checks.against_cfi.comparison": ("Verdict",),
+        "cfi.errors": ("SframegenError", "FormatError", "VerificationError"),
+        "linker.files.refusals": ("RefusedError", "Refusal"),
         "sframegen.format.layouts": ("FormatVersion",),
-        "sframegen.format.model": ("FdeType", "FunctionTable", "Kind", "Rule", "Where"),
         "sframegen.tables.optimize": ("LevelName",),
+        "linker.files.read_back": ("Reader",),
+        "sframegen.elf.compressed": ("Compression",),
     }
-    _MODULE_OF = dict(sorted((name, module) for module, names in _MODULES.items() for name in names))
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
     __all__ = list(_MODULE_OF)
 
     def __getattr__(name: str) -> object:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from cfi.errors import naming
-from linker.objects.given_file import Objects, given, open_given
-from sframegen.elf.opening import beginning_of
+from linker.objects.given_file import Objects, given
+from sframegen.elf.opening import beginning_of, map_file
 from sframegen.packages.kinds import BEGINNING, is_layout, kind_of
 
 if TYPE_CHECKING:
@@ -68,8 +68,13 @@ def read_kind(path: StrPath, kinds: Kinds[T]) -> T:
 
         return kinds.package(file, read_package(path, partial(read_kind, kinds=kinds)))
     with naming(file):
-        found = open_given(file)
-        if isinstance(found, Objects):
-            assert kinds.objects is not None
-            return kinds.objects(found)
-        return kinds.linked(found)
+        return read_bytes(map_file(file)[0], file, kinds)
+
+
+def read_bytes(data: memoryview, file: str, kinds: Kinds[T]) -> T:
+    """Like `read_kind`, for the bytes of a file that is no package. `file`: its name for messages."""
+    found = given(data, file)
+    if isinstance(found, Objects):
+        assert kinds.objects is not None
+        return kinds.objects(found)
+    return kinds.linked(found)

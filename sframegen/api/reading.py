@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
-from sframegen.api.by_kind import Kinds, is_package, read_kind
+from sframegen.api.by_kind import Kinds, is_package, read_bytes, read_kind
+from sframegen.api.content import file_content
 from sframegen.api.options import Running, check_paths
 from sframegen.checks.check import CONSUMERS, CheckReport, check_file
 from sframegen.detached.stores import Stores
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.named_addresses import copied_names
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from linker.objects.given_file import Objects
+    from sframegen.api.content import Readable
     from sframegen.checks.check import Consumer
-    from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
 
-def read(path: str | os.PathLike[str], *, sections: Sequence[str | os.PathLike[str]] = ()) -> SframeSection:
+def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> SframeSection:
     """Return the SFrame section of an ELF file, of any producer and version: a copy, of which only the header is decoded.
 
-    `rule_at` searches its bytes; `table`, the decoded section, is made when it is first used.
+    `path` is a path, the bytes of a file, or a file object in binary mode, which is read to its end. `rule_at` searches the bytes
+    of the section, also by the names of functions; `functions()` goes through all; `table`, the decoded section in columns, is
+    made when it is first used.
 
     - `sections`: directories with detached sections, for a file that has none itself.
 
-    Raises FormatError if the file has no section, or one with a bad header, OSError, and TypeError if `sections` is a single path.
+    Raises FormatError if the file has no section, or one with a bad header, OSError, and TypeError if `sections` is a single path,
+    or `path` is none of these.
     """
     check_paths("sections", sections)
-    section = Stores(sections).open_for(open_elf(Path(path)))
-    return replace(section, data=memoryview(bytes(section.data)))
+    content = file_content(path)
+    elf = open_elf(content.name) if content.data is None else ElfFile(content.data, content.name)
+    section = Stores(sections).open_for(elf)
+    return replace(section, data=memoryview(bytes(section.data)), names=copied_names(elf))
 
 
 def check(
-    path: str | os.PathLike[str],
+    path: Readable,
     *,
     consumer: Consumer = "all",
     debug_file: str | os.PathLike[str] | None = None,
@@ -52,6 +59,8 @@ def check(
     progress: Progress | None = None,
 ) -> CheckReport:
     """Report what is wrong with the SFrame section of an ELF file, and what it says of every executable byte.
+
+    `path` is a path, the bytes of a file, or a file object in binary mode, which is read to its end.
 
     All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
 
@@ -69,7 +78,7 @@ def check(
     Faults of the section are findings, and so is a missing section. Raises FormatError if the file cannot be read or is of a
     kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
-    and TypeError if `sections` is a single path.
+    and TypeError if `sections` is a single path, or `path` is none of these.
     """
     running = Running(jobs, progress)
     check_paths("sections", sections)
@@ -101,10 +110,12 @@ def check(
                 raise FormatError(why_not)
         return check_objects(objects)
 
-    with naming(os.fspath(path)):
-        if is_package(os.fspath(path)):
+    name, data = file_content(path)
+    kinds = Kinds(check_linked, check_unlinked)
+    with naming(name):
+        if is_package(name, data):
             raise FormatError("a package: unpack it and check the directory")
-        return read_kind(path, Kinds(check_linked, check_unlinked))
+        return read_kind(name, kinds) if data is None else read_bytes(data, name, kinds)
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
+from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, for_code, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
@@ -84,7 +87,16 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, stric
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
     if how.verbose and not how.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
+    if how.prints_lines and not run.status and not is_stdout(how.output):
+        _say_how_to_check(summaries, keywords["detached"])
     run.end(as_json=how.as_json)
+
+
+def _say_how_to_check(summaries: list[Summary], store: str | None) -> None:
+    if store is None:
+        next_step("sframegen check {}", *(one.output for one in summaries if one.output and one.section_bytes and not one.package))
+    else:
+        next_step(f"sframegen check --sections {shlex.quote(store)} {{}}", *(one.file for one in summaries if one.detached))
 
 
 def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | None) -> None:

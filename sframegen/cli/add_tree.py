@@ -12,6 +12,7 @@ from sframegen.api.added import percent
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
+from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import PathName, Refused, Run, note
 from sframegen.cli.shared.write_options import READ_BACK_OR_NOT
 from sframegen.cli.trees.each_file import each_file, tree_options
@@ -90,6 +91,8 @@ def command(
     elif report is not None:
         with run.file(report):
             write(report, to_json(trees))
+    if how.prints_lines and not run.status and not keywords["dry_run"]:
+        next_step("sframegen check --quiet {}", *roots)
     run.end(as_json=how.as_json)
 
 

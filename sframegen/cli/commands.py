@@ -14,28 +14,40 @@ import click
 from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
-COMMANDS = {
-    "add-section": "Add an SFrame section to ELF files, made from their call frame information.",
-    "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
-    "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
-    "convert": "Rewrite SFrame sections in another version of the format.",
-    "doctor": "Print what this installation is, and which parts of it work.",
-    "dump": "Print SFrame sections in the format of GNU readelf.",
-    "fleet": "Add sections to many packages, or survey them: on one machine or a cluster.",
-    "integration": "Print the paths of the files for build systems and packaging.",
-    "link": "Run a linker, then add an SFrame section to its output.",
-    "lookup": "Print the unwind rule at addresses of a file.",
-    "merge": "Merge the SFrame sections of objects, as GNU ld does.",
-    "preload": "Run a command with stack traces from SFrame sections.",
-    "profile": "Profile processes: sample their stacks, and show where the time goes.",
-    "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
-    "profile-report": "Show profiles that are in files: all of them together, as one profile.",
-    "register": "Print the calls that register SFrame sections with a kernel.",
-    "remove": "Remove the SFrame section and restore the original file.",
-    "remove-tree": "Remove the SFrame sections of a build root.",
-    "stack": "Print the stacks of a process or core file, using SFrame sections.",
-    "table": "Write the unwind rules of a file as a decoded table, for BPF programs and others.",
+GROUPS = {  # what people want, and the commands for it
+    "See stacks": {
+        "profile": "Profile processes: sample their stacks, and show where the time goes.",
+        "profile-report": "Show profiles that are in files: all of them together, as one profile.",
+        "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
+        "stack": "Print the stacks of a process or core file, using SFrame sections.",
+        "preload": "Run a command with stack traces from SFrame sections.",
+    },
+    "Put sections into files": {
+        "add-section": "Add an SFrame section to ELF files, made from their call frame information.",
+        "remove": "Remove the SFrame section and restore the original file.",
+        "convert": "Rewrite SFrame sections in another version of the format.",
+        "merge": "Merge the SFrame sections of objects, as GNU ld does.",
+        "link": "Run a linker, then add an SFrame section to its output.",
+    },
+    "Look at sections": {
+        "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
+        "dump": "Print SFrame sections in the format of GNU readelf.",
+        "lookup": "Print the unwind rule at addresses of a file.",
+        "table": "Write the unwind rules of a file as a decoded table, for BPF programs and others.",
+    },
+    "Many files": {
+        "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
+        "remove-tree": "Remove the SFrame sections of a build root.",
+        "fleet": "Add sections to many packages, or survey them: on one machine or a cluster.",
+    },
+    "Systems and build tools": {
+        "doctor": "Print what this installation is, and which parts of it work.",
+        "integration": "Print the paths of the files for build systems and packaging.",
+        "register": "Print the calls that register SFrame sections with a kernel.",
+    },
 }
+COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
+LONGEST, SPACING = max(map(len, COMMANDS)), 2  # the lines begin in one column in all groups
 TWO_WORDS = ("profile-diff", "profile-report")  # are found as `profile diff`, too
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\
@@ -66,8 +78,9 @@ class LazyGroup(Group):
         raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(list(commands.items()), col_spacing=SPACING + LONGEST - max(map(len, commands)))
 
 
 def _suggestion(name: str) -> str:
@@ -92,6 +105,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
     examples=[
+        Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
         Example("Add a section to a program, and check it", "sframegen add-section ./prog && sframegen check ./prog"),
         Example("Print the options of a command", "sframegen add-section --help"),
     ],
@@ -100,7 +114,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print version and build, and exit."
 )
 def cli() -> None:
-    """Add SFrame sections to existing ELF binaries; check, print and use them."""
+    """Take whole stacks of unchanged programs; add SFrame sections to existing ELF files, check and use them."""
 
 
 def _show(error: click.ClickException) -> None:

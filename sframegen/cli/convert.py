@@ -4,14 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run, format_version
 
 if TYPE_CHECKING:
+    from sframegen.api.converted import VersionChange
     from sframegen.cli.shared.common_options import How
 
 
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
     name="convert",
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR, READ_BACK_OR_NOT],
-    examples=[Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog")],
+    examples=[
+        Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
+        Example("Print what version 2 would leave out", "sframegen convert --format 2 --dry-run -v prog lib.so"),
+    ],
 )
 @FILES
 @format_version(default=None)
@@ -38,7 +44,11 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
     version is left unchanged; with -o or --output-dir it is copied.
     """
     run = Run()
+    done: list[VersionChange] = []
     for change in changes(run, files, api.convert, keywords, how):
+        done.append(change)
         if how.prints_lines:
             print_change(change, change.details() if how.verbose else (), plan=keywords["dry_run"])
+    if how.prints_lines and not run.status and not is_stdout(how.output):
+        next_step("sframegen check {}", *(change.output for change in done if change.output))
     run.end(as_json=how.as_json)

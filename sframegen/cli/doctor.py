@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 @click.command(
     name="doctor",
     cls=Command,
-    examples=[Example("Print the parts that do not work", "sframegen doctor --json | jq '.parts[] | select(.works | not)'")],
+    examples=[
+        Example("Print what this installation is, for a bug report", "sframegen doctor > doctor.txt"),
+        Example("Print the parts that do not work", "sframegen doctor --json | jq '.parts[] | select(.works | not)'"),
+    ],
 )
 @JSON_OBJECT
 def command(*, how: How) -> None:

@@ -93,6 +93,7 @@ def _needs_extra(use: str) -> None:
     cls=Group,
     examples=[
         Example("Survey packages, and make a page of it", "sframegen fleet run pool -o survey && sframegen fleet report survey"),
+        Example("Write new packages, with sections", "sframegen fleet run pool -o new --mode rewrite"),
     ],
 )
 def command() -> None:
@@ -229,7 +230,10 @@ def run(
 @command.command(
     name="report",
     cls=Command,
-    examples=[Example("Make the page of a run", "sframegen fleet report -o survey.html survey")],
+    examples=[
+        Example("Make the page of a run: survey/report.html", "sframegen fleet report survey"),
+        Example("Write it to another place", "sframegen fleet report -o survey.html survey"),
+    ],
 )
 @click.argument("directory", metavar="DIR", type=PathName())
 @click.option("-o", "--output", metavar="FILE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")

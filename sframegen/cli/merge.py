@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, VERIFICATION, dry_run, format_version, level
@@ -80,6 +82,8 @@ def command(
         run.reports.append(report)
         if how.prints_lines:
             print_change(report, report.details() if how.verbose else (), plan=keywords["dry_run"])
+            if not keywords["dry_run"] and not is_stdout(output):
+                next_step("sframegen check {}", output)
     if how.as_json:
         [result] = run.taken()
         click.echo(json.dumps(result))

@@ -9,6 +9,7 @@ import click
 from sframegen.cli.profile_report import read_profiles
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
+from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.output import PathName, Run
 from sframegen.cli.shared.profile_output import WIDTH
 from sframegen.profile.report.difference import difference_graph, difference_table, share_changes
@@ -58,6 +59,8 @@ def command(ctx: click.Context, before: str, after: str, *, output: str | None, 
 
         with run.file(output), locate(output) as target:
             write_parts((part.encode(errors="replace") for part in difference_graph(old, new)), target)
+        if not (run.status or how.as_json):
+            next_to_view([output])
     if how.as_json:
         rows = [change._asdict() for change in share_changes(old, new)]
         click.echo(json.dumps({"before": old.samples, "after": new.samples, "functions": rows}))

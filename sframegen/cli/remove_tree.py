@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     name="remove-tree",
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT],
-    examples=[Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root")],
+    examples=[
+        Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root"),
+        Example("Print how many files would be restored, as JSON", "sframegen remove-tree --dry-run --json build/root"),
+    ],
 )
 @tree_options(FORCE_FOREIGN)
 def command(roots: tuple[str, ...], *, tree: Tree, keywords: dict[str, Any], how: How) -> None:

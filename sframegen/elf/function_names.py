@@ -6,11 +6,12 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from sframegen.elf.symbols import functions_named
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import Symbol
@@ -45,14 +46,25 @@ def address_of(elf: ElfFile, text: str) -> int:
     In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
     Raises FormatError if it is none of them, or the name of several functions.
     """
-    match = SYMBOL_OFFSET.fullmatch(text)
-    for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
-        found = {symbol.address for symbol in functions_named(elf, name.encode(errors="replace"))} if name else set()
-        if len(found) > 1:
-            places = ", ".join(f"{address:#x}" for address in sorted(found))
-            raise elf.error(f"{len(found)} functions are named {printable(name)}: {places}")
-        if found:
-            return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
+    address = address_in(text, lambda name: functions_named(elf, name), elf.name)
+    if address is not None:
+        return address
     if HEXADECIMAL.fullmatch(text):
         return int(text, 16)
     raise elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
+
+
+def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:
+    """Return the address of a name, or of a name + offset; None if it is neither. `find`: the functions with a name.
+
+    Raises FormatError for the name of several functions.
+    """
+    match = SYMBOL_OFFSET.fullmatch(text)
+    for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
+        found = {symbol.address for symbol in find(name.encode(errors="replace"))} if name else set()
+        if len(found) > 1:
+            places = ", ".join(f"{address:#x}" for address in sorted(found))
+            raise FormatError(f"{len(found)} functions are named {printable(name)}: {places}", file=file)
+        if found:
+            return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
+    return None

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cfi.errors import FormatError
 from sframegen.elf.records import (
     RECORDS,
     SHN_LORESERVE,
@@ -163,8 +164,32 @@ def functions_of(elf: ElfFile) -> Iterator[Symbol]:
     """Defined functions of .symtab, else of .dynsym, in the table's order."""
     table = _table_of_functions(elf)
     if table is not None:
-        for name_at, address, size in _functions(table):
+        for name_at, address, size in _functions(table.rows()):
             yield Symbol(table.names, name_at, address, size)
+
+
+class CopiedFunctions:
+    """The functions of a file's symbol table, which is copied: later changes of the file do not matter.
+
+    Where the table is damaged, `symbols` raises the FormatError, not what makes the copy.
+    """
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._fault: FormatError | None = None
+        self._code, self._raw, self._names = RECORDS[Sym, elf.byte_order], b"", b""
+        try:
+            table = _table_of_functions(elf)
+            if table is not None:
+                self._raw, self._names = bytes(table.raw), table.names
+        except FormatError as error:
+            self._fault = error
+
+    @cached_property
+    def symbols(self) -> list[Symbol]:
+        """In the order of the table."""
+        if self._fault is not None:
+            raise self._fault
+        return [Symbol(self._names, *found) for found in _functions(self._code.iter_unpack(self._raw))]
 
 
 def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
@@ -189,7 +214,7 @@ def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Sy
         return []
     limits = sorted(addresses)
     found: dict[int, Symbol] = {}  # by the first limit that is not below
-    for name_at, address, size in _functions(table):
+    for name_at, address, size in _functions(table.rows()):
         place = bisect_left(limits, address)
         if place < len(limits) and (place not in found or found[place].address < address):
             found[place] = Symbol(table.names, name_at, address, size)
@@ -201,8 +226,8 @@ def _table_of_functions(elf: ElfFile) -> SymbolTable | None:
     return SymbolTable(elf, section) if section is not None and section.header.sh_link < len(elf.sections) else None
 
 
-def _functions(table: SymbolTable) -> Iterator[tuple[int, int, int]]:
+def _functions(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
     """(place of the name, address, size) of each."""
-    for name_at, info, _, section, address, size in table.rows():
+    for name_at, info, _, section, address, size in rows:
         if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and section != SHN_UNDEF:
             yield name_at, address, size

@@ -9,12 +9,14 @@ import struct
 from array import array
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cfi.columns import zeros
 from cfi.errors import FormatError
+from sframegen.elf.named_addresses import NO_NAMES
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
+from sframegen.format.equations import base_name, equation
 from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
@@ -34,10 +36,13 @@ from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Se
 from sframegen.format.words import decode_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from sframegen.elf.named_addresses import NamedAddresses
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
+    from sframegen.format.model import Where
+    from sframegen.format.section_functions import SframeFunction
     from sframegen.format.unpack import Unpacker
 
 T = TypeVar("T")
@@ -61,6 +66,7 @@ class SframeSection:
     layout: Layout
     place: str
     starts: Sequence[int] | None = None  #: of its functions, if relocations have them, as in objects
+    names: NamedAddresses = NO_NAMES  #: the functions of the file's symbol table, copied
 
     @cached_property
     def table(self) -> FunctionTable:
@@ -77,14 +83,47 @@ class SframeSection:
             raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
         return seeker
 
-    def rule_at(self, pc: int) -> Rule | None:
+    def rule_at(self, pc: int | str) -> Rule | None:
         """The rule at link-time address `pc`, found in the bytes: nothing else is decoded. None where the section has none.
 
-        A function without rows is the outermost frame. Raises FormatError where the functions are not in ascending order, or what
-        covers `pc` is damaged.
+        `pc` may be what `address_of` takes: "main", "main+4". A function without rows is the outermost frame. Raises FormatError
+        where the functions are not in ascending order, or what covers `pc` is damaged.
         """
-        found = self.look_up(pc)
+        found = self.look_up(self.address_of(pc) if isinstance(pc, str) else pc)
         return None if found is None else found.rule
+
+    def address_of(self, name: str) -> int:
+        """Return the link-time address of a function, or of a place in it: "main", "main+4", "main+0x10".
+
+        Names come from the symbol table of the file that was read, stripped files have those of dynamic symbols only. Raises
+        FormatError if no function has the name, or several have, or the symbol table is damaged.
+        """
+        return self.names.address_of(name)
+
+    def functions(self) -> Iterator[SframeFunction]:
+        """Yield each function with its name and rows, in the section's order. Raises FormatError as `table` and `address_of` do."""
+        from sframegen.format.section_functions import functions_of_section  # noqa: PLC0415 - look-ups need none
+
+        return functions_of_section(self.table, self.names)
+
+    def base(self, where: Where) -> str:
+        """Return the name of the register that a place is relative to, "rsp" for instance; "cfa" for the CFA."""
+        return base_name(where, self.abi)
+
+    def equation(self, rule: Rule) -> str:
+        """Return a rule as `lookup` prints it: `(cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp)`."""
+        return equation(rule, self.abi)
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return a `pyarrow.Table` with a line for each row: its function, its rule as an equation and in parts.
+
+        Columns: start, size and name of the function; offset; rule; and of cfa, ra and fp the base, the offset and deref, null
+        where the rule says nothing of them. Its `to_pandas()` makes a data frame. Functions without rows are not in it. Raises
+        ImportError without pyarrow, and FormatError as `functions` does.
+        """
+        from sframegen.format.section_functions import arrow_table  # noqa: PLC0415 - look-ups need none
+
+        return arrow_table(self.table, self.names, self.abi)
 
     def rules_at(self, pcs: Iterable[int]) -> list[Rule | None]:
         """`rule_at` for many addresses: compiled code searches, and each row that it finds is decoded once."""

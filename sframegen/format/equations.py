@@ -34,10 +34,14 @@ def register_name(number: int, abi: Abi) -> str:
     return abi.register_names[number] if number < len(abi.register_names) else f"register {number}"
 
 
+def base_name(where: Where, abi: Abi) -> str:
+    return "cfa" if where.register is None else register_name(where.register, abi)
+
+
 def _operand(where: Where | None, unchanged: int, abi: Abi) -> str:
     if where is None:
         return register_name(unchanged, abi)
-    value = "cfa" if where.register is None else register_name(where.register, abi)
+    value = base_name(where, abi)
     if where.offset:
         value += f" {'-' if where.offset < 0 else '+'} {abs(where.offset)}"
     return f"*({value})" if where.deref else value
@@ -46,5 +50,4 @@ def _operand(where: Where | None, unchanged: int, abi: Abi) -> str:
 def _parts(where: Where | None, abi: Abi) -> dict[str, Any] | None:
     if where is None:
         return None
-    base = "cfa" if where.register is None else register_name(where.register, abi)
-    return {"base": base, "offset": where.offset, "deref": where.deref}
+    return {"base": base_name(where, abi), "offset": where.offset, "deref": where.deref}

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from cfi.errors import FormatError
-from sframegen.cli.commands import COMMANDS, cli, main
+from sframegen.cli.commands import COMMANDS, GROUPS, cli, main
 from sframegen.cli.shared.output import Run, json_list
 from sframegen.cli.shared.several import outputs_of
 from sframegen.program import build
@@ -44,6 +44,16 @@ def test_help_lists_every_command_with_its_line() -> None:
         assert f"  {name} " in result.stdout
         assert line.split()[0] in result.stdout
     assert "_SFRAMEGEN_COMPLETE" in result.stdout
+
+
+def test_help_has_the_commands_in_groups_also_where_no_command_is_given() -> None:
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+    for text in (run("--help").stdout, run().stderr):
+        parts = [text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines() for group in GROUPS]
+        assert [[line.split()[0] for line in part if line[2] != " "] for part in parts] == [
+            list(group) for group in GROUPS.values()
+        ]
+        assert len({line.index(line.split()[1], 3) for part in parts for line in part if line[2] != " "}) == 1
 
 
 @pytest.mark.parametrize("name", COMMANDS)

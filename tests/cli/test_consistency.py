@@ -130,7 +130,7 @@ def test_help_has_no_names_of_click(path: str) -> None:
 @ALL
 def test_help_ends_with_examples(path: str) -> None:
     command = command_of(path)
-    assert 1 <= len(command.examples) <= 5
+    assert 2 <= len(command.examples) <= 5
     _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
     lines = [line for example in command.examples for line in (f"  {example.what}:", f"      {example.line}")]
     assert shown.rstrip("\n").splitlines() == lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,3 +64,56 @@ def test_the_costs_of_traces_are_those_of_the_report() -> None:
     shown = {row[0].partition(", with")[0].partition(" `")[0]: row[1:] for row in rows_of("backtrace.md") if ", with lib" in row[0]}
     assert len(shown) == 4
     assert {name: costs.get(name) for name in shown} == shown
+
+
+README = (ROOT / "README.md").read_text()
+WHY = README.partition("\n## Why\n")[2].partition("\n## ")[0]
+# Columns of README's table, and of the report.
+PROFILERS = {
+    "sframegen": "sframegen",
+    "perf, frame pointers": "perf fp",
+    "perf, DWARF, 64 KB": "perf dwarf, 64 KB",
+    "samply": "samply",
+}
+
+
+def tables_of(page: str) -> dict[str, dict[tuple[str, str], str]]:
+    """Each table by its first heading: cells by row and column."""
+    tables = {}
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        tables[head[0]] = {(row[0], column): cell for row in rows for column, cell in zip(head[1:], row[1:], strict=True)}
+    return tables
+
+
+def test_readme_says_why_with_figures_of_the_reports() -> None:
+    report = tables_of((REPORTS / "profilers.md").read_text())
+    [shown] = tables_of(WHY).values()
+    whole, fast = report["stacks that reach the outermost frame"], report["999 Hz"]
+    expected = {}
+    for what, profiler in shown:
+        subject, _, aspect = what.partition(": ")
+        column = PROFILERS[profiler]
+        cell = whole[subject, column] if aspect == "whole stacks" else fast[column, what.removesuffix(", 999 Hz")]
+        expected[what, profiler] = cell
+    assert shown == expected
+    assert {profiler for _, profiler in shown} == set(PROFILERS)
+
+
+def test_readme_compares_traces_with_figures_of_the_report() -> None:
+    nanoseconds = (REPORTS / "own-stack.md").read_text().partition("\n## Nanoseconds for each frame\n")[2].partition("\n## ")[0]
+    [report] = tables_of(nanoseconds).values()
+    frames, ours, theirs = re.findall(
+        r"a trace of (\d+) frames takes ([\d.]+) ns for each frame, and ([\d.]+) ns with\s+glibc's `backtrace\(\)`", WHY
+    )[0]
+    assert (ours, theirs) == tuple(report[name, f"{frames} frames"] for name in ("sframe_backtrace", "backtrace"))
+
+
+def test_readme_names_the_versions_of_its_figures() -> None:
+    said = re.findall(r"measured with sframegen ([\d.]+\d)\b.*?\((docs/reports/[\w-]+\.md)\)", WHY, re.DOTALL)
+    assert len(said) == 2
+    assert {page: version for version, page in said} == {page: oldest((ROOT / page).read_text()) for _, page in said}
+
+
+def test_readme_is_read_in_a_minute() -> None:
+    assert len(README.splitlines()) <= 120

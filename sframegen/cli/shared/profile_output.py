@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
+from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.output import PathName, note
 from sframegen.cli.start import closed
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
@@ -88,6 +89,8 @@ class Outputs(NamedTuple):
             raise
         if failed:
             _keep(named)
+        elif not self.as_json:
+            next_to_view(self.files)
 
     def _print(self, named: Named, *, whole: bool) -> None:
         if self.as_json:
