@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
 from sframegen.api.by_kind import Kinds, is_package, read_kind
+from sframegen.api.checked_package import check_package
 from sframegen.api.options import Running, check_paths
-from sframegen.checks.check import CONSUMERS, CheckReport, check_file
+from sframegen.checks.check import CONSUMERS, check_file
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
+from sframegen.packages.kinds import is_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.objects.given_file import Objects
     from sframegen.checks.check import Consumer
+    from sframegen.checks.check_report import CheckReport
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
@@ -54,6 +57,7 @@ def check(
     """Report what is wrong with the SFrame section of an ELF file, and what it says of every executable byte.
 
     All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
+    In a package, each program and library that has a section is checked by itself.
 
     - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
@@ -102,8 +106,8 @@ def check(
         return check_objects(objects)
 
     with naming(os.fspath(path)):
-        if is_package(os.fspath(path)):
-            raise FormatError("a package: unpack it and check the directory")
+        if is_layout(path) or is_package(os.fspath(path)):
+            return check_package(path, check_linked)
         return read_kind(path, Kinds(check_linked, check_unlinked))
 
 
