@@ -12,7 +12,7 @@ from cfi.errors import FormatError
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
 from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.check import ReportDraft
+from sframegen.checks.check_report import ReportDraft
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.check import CheckReport
+    from sframegen.checks.check_report import CheckReport
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable

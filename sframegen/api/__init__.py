@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from sframegen.api.reading import check, read
     from sframegen.api.removed import SectionRemoval
     from sframegen.checks.against_cfi.comparison import Verdict
-    from sframegen.checks.check import CheckReport, Consumer
+    from sframegen.checks.check import Consumer
+    from sframegen.checks.check_report import CheckReport
     from sframegen.checks.finding import Finding, Instruction, Severity
     from sframegen.conversion.coverage import FunctionFates
     from sframegen.elf.compressed import Compression
@@ -47,7 +48,8 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.merging": ("merge",),
         "sframegen.api.added": ("Summary",),
         "sframegen.format.decode": ("SframeSection",),
-        "sframegen.checks.check": ("CheckReport", "Consumer"),
+        "sframegen.checks.check_report": ("CheckReport",),
+        "sframegen.checks.check": ("Consumer",),
         "sframegen.api.converted": ("VersionChange",),
         "sframegen.api.removed": ("SectionRemoval",),
         "sframegen.api.merged": ("Merged",),

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from cfi.errors import SframegenError, VerificationError
 from linker.files.refusals import Refusal, RefusedError
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from sframegen.api.added import Summary
     from sframegen.api.options import StrPath, Writing
     from sframegen.api.removed import SectionRemoval
+    from sframegen.checks.check_report import CheckReport
     from sframegen.packages.passing import Passed
 
-R = TypeVar("R", "Summary", "SectionRemoval")
+R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")
 
 
 class Unchanged(Exception):  # noqa: N818 - no error: it stops the writing of a file that is not needed
@@ -49,10 +50,10 @@ class PassedPackage(NamedTuple, Generic[R]):
 
 
 class Visits(Generic[R]):
-    """Does to each ELF file what `each` does, and keeps what it reports."""
+    """Does to each ELF file what `each` does, and keeps what it reports, unless that is None."""
 
-    def __init__(self, each: Callable[..., R], *, is_written: bool) -> None:
-        self._each: Callable[..., R] = each
+    def __init__(self, each: Callable[..., R | None], *, is_written: bool) -> None:
+        self._each: Callable[..., R | None] = each
         self._is_written = is_written
         self.parts: list[R] = []
         self.refused: list[str] = []
@@ -68,7 +69,10 @@ class Visits(Generic[R]):
             error.file = ""
             (self.faults if isinstance(error, FaultError) else self.refused).append(f"{path}: {error}")
             return False
-        self.parts.append(replace(part, file=path, output=""))
+        if part is None:
+            return False
+        nowhere: dict[str, Any] = {"output": ""} if hasattr(part, "output") else {}
+        self.parts.append(replace(part, file=path, **nowhere))
         return self._is_written and changed.exists() and _has_changed(part)
 
 
@@ -119,8 +123,8 @@ def change_layout(path: StrPath, each: Callable[..., R], writing: Writing) -> Pa
     return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, done.written, done.size_before, done.size)
 
 
-def read_package(path: StrPath, each: Callable[..., R]) -> PassedPackage[R]:
-    """Do to each ELF file of a package what `each` does to a file that it only reads."""
+def read_package(path: StrPath, each: Callable[..., R | None]) -> PassedPackage[R]:
+    """Do to each ELF file of a package what `each` does to a file that it only reads; of None, nothing is kept."""
     visits = Visits(each, is_written=False)
     if is_layout(path):
         done = pass_layout(path, visits, None, dry_run=True, force=True)
@@ -135,5 +139,5 @@ def _leave(_path: str, _given: Path, _changed: Path) -> bool:
     return False
 
 
-def _has_changed(part: Summary | SectionRemoval) -> bool:
-    return part.plan is not None or getattr(part, "restored", False)
+def _has_changed(part: Summary | SectionRemoval | CheckReport) -> bool:
+    return getattr(part, "plan", None) is not None or getattr(part, "restored", False)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
 from sframegen.api.by_kind import Kinds, is_package, read_bytes, read_kind
+from sframegen.api.checked_package import check_package
 from sframegen.api.content import file_content
 from sframegen.api.options import Running, check_paths
-from sframegen.checks.check import CONSUMERS, CheckReport, check_file
+from sframegen.checks.check import CONSUMERS, check_file
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.named_addresses import copied_names
 from sframegen.format.locate import sframe_of
+from sframegen.packages.kinds import is_layout
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from linker.objects.given_file import Objects
     from sframegen.api.content import Readable
     from sframegen.checks.check import Consumer
+    from sframegen.checks.check_report import CheckReport
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
@@ -63,6 +66,7 @@ def check(
     `path` is a path, the bytes of a file, or a file object in binary mode, which is read to its end.
 
     All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
+    In a package, each program and library that has a section is checked by itself.
 
     - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
@@ -113,9 +117,12 @@ def check(
     name, data = file_content(path)
     kinds = Kinds(check_linked, check_unlinked)
     with naming(name):
+        if data is None:
+            packaged = is_layout(name) or is_package(name)
+            return check_package(name, check_linked) if packaged else read_kind(name, kinds)
         if is_package(name, data):
-            raise FormatError("a package: unpack it and check the directory")
-        return read_kind(name, kinds) if data is None else read_bytes(data, name, kinds)
+            raise FormatError("a package: give its path, not its bytes")
+        return read_bytes(data, name, kinds)
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

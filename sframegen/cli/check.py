@@ -1,24 +1,28 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sframegen import api
-from sframegen.checks.check import CONSUMERS, SHOWN, CheckReport
+from sframegen.checks.check import CONSUMERS
+from sframegen.checks.check_report import SHOWN
 from sframegen.checks.finding import Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
+from sframegen.packages.kinds import is_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.checks.check import Consumer
+    from sframegen.checks.check_report import CheckReport
     from sframegen.cli.shared.common_options import How
 
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     examples=[
         Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
         Example("Check all programs and libraries of a build root", "sframegen check --quiet build/root"),
+        Example("Check what is in packages", "sframegen check --quiet pool/*.deb"),
         Example("Print the rules that were broken", "sframegen check --json ./prog | jq '.[].findings[].rule'"),
     ],
 )
@@ -64,12 +69,13 @@ def command(
     strict: bool,
     how: How,
 ) -> None:
-    """Check the SFrame section of each FILE, whichever tool produced it: programs and libraries, objects and archives.
+    """Check the SFrame section of each FILE, whichever tool produced it: programs and libraries, objects, archives, packages.
 
     The section must follow the specification, its readers must accept it, and at every byte of code it must agree with the call
     frame information. A good section is one line; the exit status is 1 if any section has an error.
 
-    A directory stands for the programs and libraries below it that have a section.
+    A directory or package stands for the programs and libraries in it that have a section. If a package has some, and none of them
+    has a section, that is an error.
 
     Objects and archives are checked against the specification and the call frame information.
 
@@ -92,6 +98,8 @@ def command(
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
+        for refused in report.package.refused if report.package else ():
+            run.finding(f"{path}: {refused}")
         if how.as_json:
             run.reports.append(report)
             continue
@@ -105,7 +113,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
     """A directory stands for the files below it that have a section."""
     paths = []
     for file in files:
-        if not os.path.isdir(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
+        if not os.path.isdir(file) or is_layout(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
             paths.append(file)
             continue
         with run.file(file):
@@ -118,6 +126,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
+    """A package, then each file in it, with both names."""
     if quiet and report.worst() is not Severity.ERROR:
         return
     click.echo(report.one_line())
@@ -126,3 +135,5 @@ def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
         click.echo(line)
     for line in report.code_table() if verbose else ():
         click.echo(line)
+    for part in report.package.files if report.package else ():
+        _print(replace(part, file=f"{report.file}: {part.file}"), verbose=verbose, quiet=quiet)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
@@ -21,6 +22,7 @@ from sframegen.program.libraries import imported
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
     from sframegen.fleet.policy import Policy
+    from sframegen.fleet.run_options import Mode
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
@@ -58,6 +60,19 @@ def _policy(_ctx: click.Context, _parameter: click.Parameter, path: str | None) 
             return policy_in(file.read(MAX_BYTES + 1))
     except (OSError, SframegenError) as error:
         raise click.BadParameter(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
+    """The keywords of the public function that the mode needs. Raises UsageError for options of another mode."""
+    if mode != "check":
+        if consumer is not None:
+            raise click.UsageError("--consumer needs --mode check")
+        return adding
+    ctx = click.get_current_context()
+    for option in ctx.command.params:
+        if option.name in adding and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} does nothing with --mode check")
+    return {} if consumer is None else {"consumer": consumer}
 
 
 def _how_to_sign(directory: str) -> str:
@@ -107,6 +122,7 @@ def command() -> None:
     examples=[
         Example("Survey the packages of a directory", "sframegen fleet run pool --output survey"),
         Example("Write new packages, with four processes", "sframegen fleet run pool -o new --mode rewrite -j 4"),
+        Example("Check the sections of a repository", "sframegen fleet run pool -o checked --mode check"),
     ],
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
@@ -115,11 +131,11 @@ def command() -> None:
 )
 @click.option(
     "--mode",
-    type=click.Choice(["survey", "detached", "unloaded", "rewrite"]),
+    type=click.Choice(["survey", "detached", "unloaded", "rewrite", "check"]),
     default="survey",
     show_default=True,
     help="survey: only results. detached: sections in DIR/sections. unloaded, rewrite: new packages in DIR/packages, with sections"
-    " that are not loaded, or loaded.",
+    " that are not loaded, or loaded. check: sections that are there are checked.",
 )
 @click.option(
     "--scheduler",
@@ -160,7 +176,16 @@ def command() -> None:
     help="Which packages and files to include and exclude, and the coverage that each machine needs, in TOML.",
 )
 @min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
-@click.option("--strict", is_flag=True, help="Exit 1 if code of a file was left out, or nothing was added to it; DIR/short.csv.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit 1 if code of a file was left out, or nothing was added to it, or a check warns; DIR/short.csv.",
+)
+@click.option(
+    "--consumer",
+    type=click.Choice(["kernel", "glibc", "gnu", "all"]),
+    help="With --mode check: check for this reader, as `sframegen check` does.  [default: all]",
+)
 @part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
 @part_of_how("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
 @click.pass_context
@@ -178,6 +203,7 @@ def run(
     policy: Policy,
     min_coverage: float | None,
     strict: bool,
+    consumer: str | None,
     keywords: dict[str, Any],
     how: How,
 ) -> None:
@@ -205,13 +231,15 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), keywords, policy.files, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), policy.files, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
         fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
-        fleet.demand = CoverageDemand(policy.minimum if min_coverage is None else min_coverage, policy.machines, strict)
+        fleet.demand = CoverageDemand(
+            policy.minimum if min_coverage is None else min_coverage, policy.machines, strict, options.mode is Mode.CHECK
+        )
         try:
             with findings.file(output):
                 totals = fleet.run(Cluster(scheduler, workers or how.jobs))

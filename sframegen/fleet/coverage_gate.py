@@ -20,22 +20,30 @@ TABLE = "short.csv"
 SHOWN = 20  # lines
 
 
+NO_CODE = (Outcome.NOTHING, Outcome.WITHOUT)  # if there are no executable bytes
+
+
 class CoverageDemand(NamedTuple):
     """What each file has to have. True if there is a demand."""
 
     minimum: float | None = None  #: per cent of the code with call frame information
     machines: Mapping[str, float] = {}
-    strict: bool = False  #: nothing left out, and something added
+    strict: bool = False  #: nothing left out, and something added; no warning of a check
+    checked: bool = False  #: no error of a check, and no file that cannot be checked
 
     def __bool__(self) -> bool:
-        return self.strict or self.minimum is not None or bool(self.machines)
+        return self.checked or self.strict or self.minimum is not None or bool(self.machines)
 
     def failure(self, row: FileRow) -> str:
         """Why a file falls short, or "". Debug files, which have no code, do not."""
-        if row.outcome is Outcome.EXCLUDED or (row.outcome is Outcome.NOTHING and not row.executable_bytes):
+        if row.outcome is Outcome.EXCLUDED or (row.outcome in NO_CODE and not row.executable_bytes):
             return ""
+        if self.checked and row.outcome in (Outcome.WRONG, Outcome.REFUSED):
+            return row.reason
+        if self.checked and self.strict and row.findings:
+            return row.findings[0]
         if self.strict and not row.section_bytes:
-            return f"nothing was added{f': {row.reason}' if row.reason else ''}"
+            return row.reason if self.checked else f"nothing was added{f': {row.reason}' if row.reason else ''}"
         if self.strict and row.covered_bytes < row.code_bytes:
             return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
         least = self.machines.get(row.machine, self.minimum)

@@ -18,6 +18,7 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_file
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.elf.strings import strings_at
+from sframegen.fleet.checked_rows import fill_checked
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, Outcome, one_line
 from sframegen.fleet.run_options import Mode
@@ -90,10 +91,16 @@ class PackageFiles:
         producer = producer_of(elf, _needed(elf))
         row.producer, row.producer_version, row.language = producer
         companion = companion_of(elf)
+        is_checked = self.options.mode is Mode.CHECK
         if companion is not None:
-            row.outcome, row.reason = Outcome.NOTHING, companion.value
+            row.outcome, row.reason = Outcome.WITHOUT if is_checked else Outcome.NOTHING, companion.value
             return False
+        if is_checked:
+            row.executable_bytes = sum(end - start for start, end in elf.executable_ranges())
         del elf, data
+        if is_checked:
+            fill_checked(row, api.check(given, **self.options.adding))
+            return False
         with ExitStack() as stack:
             summary = api.add_section(given, replace=True, **self.options.adding, **self._how(changed, stack))
         _fill(row, summary)
@@ -115,6 +122,7 @@ class PackageFiles:
                 return {"output": changed, "unloaded": True}
             case Mode.REWRITE:
                 return {"output": changed}
+        raise ValueError(self.options.mode)
 
 
 def _fill(row: FileRow, summary: Summary) -> None:

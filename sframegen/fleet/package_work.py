@@ -18,7 +18,7 @@ from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
 from sframegen.fleet.loose_files import PackageContent, check_directory_unchanged, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
-from sframegen.fleet.run_options import WRITES_PACKAGES
+from sframegen.fleet.run_options import WRITES_PACKAGES, Mode
 from sframegen.fleet.sources.fetching import digest, fetched, status_text
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.packages import kinds
@@ -130,8 +130,13 @@ def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFi
 
 
 def _outcome_of(files: PackageFiles) -> Outcome:
+    """The first of these that a file of it has."""
     outcomes = {row.outcome for row in files.rows}
-    return next((outcome for outcome in (Outcome.ADDED, Outcome.UNCHANGED) if outcome in outcomes), Outcome.NOTHING)
+    if files.options.mode is Mode.CHECK:
+        firsts, none = (Outcome.WRONG, Outcome.GOOD), Outcome.WITHOUT
+    else:
+        firsts, none = (Outcome.ADDED, Outcome.UNCHANGED), Outcome.NOTHING
+    return next((outcome for outcome in firsts if outcome in outcomes), none)
 
 
 def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:

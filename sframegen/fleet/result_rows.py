@@ -19,6 +19,9 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"  #: it has the same section already; of a package: nothing in it changed
     NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can say; of a package: no ELF file for it
     REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
+    GOOD = "good"  #: `--mode check`: its section has no error
+    WRONG = "wrong"  #: `--mode check`: its section has an error; `findings`
+    WITHOUT = "no section"  #: `--mode check`: there is none to check
     EXCLUDED = "excluded"  #: of files: the run leaves it out, as a policy says
     FAILED = "failed"  #: of packages: not fetched, its worker died, it took too much time or memory, sframegen failed; `reason`
 
@@ -30,7 +33,9 @@ class FileRow:
     package: str  #: the package, as in packages.parquet
     package_sha256: str  #: of the package's content
     path: str  #: in the package
-    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`
+    outcome: (
+        Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`; of `--mode check`: `good`, `wrong`, `no section`
+    )
     reason: str = ""  #: why it has no section, in one line
     build_id: str = ""  #: hexadecimal
     machine: str = ""  #: "x86-64", "AArch64", "s390x"
@@ -53,7 +58,8 @@ class FileRow:
     left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code by reason
     no_cfi: dict[str, int] = field(default_factory=dict)  #: bytes of code by fate
     warnings: list[str] = field(default_factory=list)  #: a line each
-    seconds: float = 0.0  #: of conversion and writing
+    seconds: float = 0.0  #: of conversion and writing, or of the check
+    findings: list[str] = field(default_factory=list)  #: errors and warnings of `--mode check`, the worst first; ten of each rule
 
 
 @dataclass
@@ -65,7 +71,7 @@ class PackageRow:
     sha256: str = ""  #: of its content; of a directory: of its list of names and contents
     new_sha256: str = ""  #: of the rewritten one; "" if nothing was written, and of directories
     kind: str = ""  #: "deb", "wheel", "tar", "rpm", "squashfs", "directory", "OCI layout", ...
-    outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`
+    outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
     reason: str = ""  #: one line
     package_bytes: int = 0  #: of the package
     new_package_bytes: int = 0  #: of the rewritten one, else 0

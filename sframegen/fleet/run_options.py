@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen import __version__
 from sframegen.api.adding import add_section
+from sframegen.api.reading import check
 from sframegen.fleet.policy import Patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Mode(StrEnum):
@@ -24,6 +25,7 @@ class Mode(StrEnum):
     DETACHED = "detached"  #: sections go into a store of their own
     UNLOADED = "unloaded"  #: a new package, whose files have sections that no segment has
     REWRITE = "rewrite"  #: a new package, whose files have sections
+    CHECK = "check"  #: nothing is written; the results say what is wrong with the sections that are there
 
 
 WRITES_PACKAGES = frozenset({Mode.UNLOADED, Mode.REWRITE})
@@ -34,19 +36,24 @@ class RunOptions:
     """Those that the results depend on, and the limits of one package."""
 
     mode: Mode = Mode.SURVEY
-    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `add_section`, besides those that the mode stands for
+    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `function`, besides those that the mode stands for
     files: Patterns = field(default_factory=Patterns)  #: by their paths in a package
     timeout: float = 900.0  #: seconds
     memory: int = 4 << 30  #: bytes of address space
 
     @property
     def force(self) -> bool:
-        """Also change signed packages and files."""
-        return bool(self.adding.get("force"))
+        """Also change signed packages and files; what is only read may be signed."""
+        return self.mode is Mode.CHECK or bool(self.adding.get("force"))
+
+    @property
+    def function(self) -> Callable[..., object]:
+        """The public function that each file is given to."""
+        return check if self.mode is Mode.CHECK else add_section
 
     def key_of(self, *parts: str) -> str:
         """Hexadecimal; another one if the tool, or an option that results depend on, is another. A default is not given."""
-        defaults = signature(add_section).parameters
+        defaults = signature(self.function).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
         what = [__version__, self.mode, json.dumps([given, self.files], sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()

@@ -186,7 +186,7 @@ def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
     sframegen = f"{shlex.quote(sys.executable)} -P -m sframegen"
     setup = f"{sframegen} add-section -q a.o b.o"
     if not line.startswith("sframegen add"):
-        setup += " prog lib.so build/root/usr/bin/prog"
+        setup += " prog lib.so build/root/usr/bin/prog && tar -cf pool/packed.deb prog"
     script = f"{setup} && {re.sub(r'(?<![-/.])sframegen (?=[a-z-])', sframegen + ' ', line)}"
     done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

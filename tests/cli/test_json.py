@@ -113,7 +113,7 @@ def test_merge(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def test_check(file: Path, compile_c: Compiler) -> None:
-    report, finding, instruction = TABLES["check"]
+    report, finding, instruction, package = TABLES["check"]
     documents = [printed("check", file)]
     printed("add-section", file)
     documents.append(printed("check", file))
@@ -122,6 +122,14 @@ def test_check(file: Path, compile_c: Compiler) -> None:
         assert_documented(document, report)
         for each in document["findings"]:
             assert_documented(each, finding)
+    archive = file.with_name("x.tar")
+    with tarfile.open(archive, "w") as tar:
+        tar.add(file, "usr/bin/file")
+    document = printed("check", archive)
+    assert_documented(document, report)
+    assert_documented(document["package"], package)
+    [each] = document["package"]["files"]
+    assert_documented(each, report)
     wrong = '__asm__("f: .cfi_startproc\\n push %rbx\\n pop %rbx\\n ret\\n .cfi_endproc");'
     document = printed("check", "--instructions", compile_c(wrong, "-shared"))
     assert_documented(document, report)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.result_rows import FileRow
 
 CODE = "code"  #: the fate of code without CFI in FileRow.no_cfi
-WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED)
+WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED, Outcome.GOOD, Outcome.WRONG)
 
 
 @dataclass

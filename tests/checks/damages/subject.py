@@ -13,7 +13,7 @@ from linker.existing.find_section import find_place
 from linker.existing.overwrite import headers_for
 from linker.inject.apply import write_all
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
-from sframegen.checks.check import CheckReport, check_file
+from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
@@ -28,6 +28,7 @@ from sframegen.tables.optimize import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.checks.check_report import CheckReport
     from sframegen.checks.finding import Finding
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule

@@ -1,0 +1,134 @@
+"""check reads packages: each program and library that has a section, its findings, and what cannot be checked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sframegen import FormatError, Severity, add_section, check
+from sframegen.api import checked_package
+from sframegen.checks.finding import Finding
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+from tests.packages.images.image_inputs import entry, one_image
+from tests.packages.package_makers import NAME, deb_of, tar, wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+MAKERS: dict[str, Callable[[Path, Mapping[str, bytes]], Path]] = {
+    "deb": lambda folder, files: deb_of(folder / "x.deb", files),
+    "wheel": lambda folder, files: wheel(folder / NAME, files),
+    "tar": lambda folder, files: _written(folder / "x.tar", tar([*files.items()])),
+    "OCI layout": lambda folder, files: one_image(*(entry(*file) for file in files.items())).write(folder / "layout"),
+}
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:
+    """A library without a section, one with a good section, one with a damaged one, and one that cannot be read."""
+    library = compile_c("int f(int x) { return x + 1; }\n", "-shared", "-O1")
+    add_section(library, output=tmp_path / "good")
+    good = (tmp_path / "good").read_bytes()
+    section = sframe_of(open_elf(tmp_path / "good"))
+    assert section is not None
+    at = good.index(bytes(section[0]))
+    return {
+        "x/without.so": library.read_bytes(),
+        "x/good.so": good,
+        "x/bad.so": good[:at] + b"\0\0" + good[at + 2 :],
+        "x/cut.so": good[:200],
+        "x/text": b"text",
+    }
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_each_file_that_has_a_section_is_checked(kind: str, files: dict[str, bytes], tmp_path: Path) -> None:
+    package = MAKERS[kind](tmp_path, files)
+    report = check(package)
+    assert report.package is not None
+    assert (report.file, report.package.kind, report.worst()) == (str(package), kind, Severity.ERROR)
+    assert (report.package.elf_files, report.package.without_section, report.findings) == (4, 1, ())
+    assert {part.file: part.worst() for part in report.package.files} == {"x/good.so": Severity.NOTE, "x/bad.so": Severity.ERROR}
+    [refused] = report.package.refused
+    assert refused.startswith("x/cut.so: ")
+    assert report.functions == next(part.functions for part in report.package.files if part.file == "x/good.so") > 0
+
+
+def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    deb_of(tmp_path / "x.deb", files)
+    deb_of(tmp_path / "good.deb", {"x/good.so": files["x/good.so"]})
+    done = CliRunner().invoke(cli, ["check", "x.deb", "good.deb"])
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(" errors, 1 refused; deb, 4 ELF files, 2 checked, 1 without a section")
+    good, bad = (line.partition(";")[0] for line in lines if line.startswith("x.deb: x/"))
+    assert good == "x.deb: x/good.so: good"
+    assert bad.startswith("x.deb: x/bad.so: ")
+    assert bad.endswith(" errors")
+    assert "good.deb: good; deb, 1 ELF file, 1 checked" in lines
+    assert [line.split(": ")[:3] for line in done.stderr.splitlines()] == [["sframegen", "x.deb", "x/cut.so"]]
+    done = CliRunner().invoke(cli, ["check", "--quiet", "good.deb"])
+    assert (done.exit_code, done.output) == (0, "")
+    done = CliRunner().invoke(cli, ["check", "--json", "x.deb"])
+    [report] = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert [part["file"] for part in report["package"]["files"]] == ["x/good.so", "x/bad.so"]
+    assert report["package"]["files"][1]["findings"][0]["severity"] == "error"
+
+
+def test_that_nothing_has_a_section_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
+    """Unless there are no programs and libraries."""
+    without = MAKERS["tar"](tmp_path, {"x/without.so": files["x/without.so"]})
+    assert [finding.rule for finding in check(without).findings] == ["none"]
+    assert check(without, instructions=True).worst() is not Severity.ERROR
+    text = MAKERS["deb"](tmp_path, {"x/text": b"text"})
+    assert check(text).worst() is None
+    assert check(text).one_line() == f"{text}: nothing to check; deb, 0 ELF files, 0 checked"
+
+
+def test_debug_files_have_no_section(files: dict[str, bytes], tmp_path: Path, peers: Peers) -> None:
+    library = _written(tmp_path / "library", files["x/without.so"])
+    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", library, tmp_path / "debug"], check=True)
+    report = check(MAKERS["tar"](tmp_path, {"x.debug": (tmp_path / "debug").read_bytes()}))
+    assert report.package is not None
+    assert (report.worst(), report.package.elf_files, report.package.without_section) == (None, 1, 0)
+
+
+def test_strict(files: dict[str, bytes], tmp_path: Path) -> None:
+    """Warnings become errors, also of files in packages."""
+    report = check(MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]}))
+    assert report.package is not None
+    [part] = report.package.files
+    warned = replace(part, findings=(Finding("x", Severity.WARNING, "x"),))
+    report = replace(report, package=replace(report.package, files=(warned,)))
+    assert (report.worst(), report.strict().worst()) == (Severity.WARNING, Severity.ERROR)
+
+
+def test_the_findings_of_a_package_are_bounded(files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked_package, "MAX_FINDINGS", 0)
+    report = check(MAKERS["tar"](tmp_path, {"a": files["x/bad.so"], "b": files["x/good.so"]}))
+    assert report.package is not None
+    assert [part.file for part in report.package.files] == ["a"]
+    assert report.package.refused == ("b: not checked: the files before it in the package have more than 0 findings",)
+
+
+def test_damaged_packages_are_refused(files: dict[str, bytes], tmp_path: Path) -> None:
+    whole = MAKERS["deb"](tmp_path, files).read_bytes()
+    with pytest.raises(FormatError):
+        check(_written(tmp_path / "cut.deb", whole[: len(whole) // 2]))
