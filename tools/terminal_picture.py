@@ -88,7 +88,8 @@ def picture(printed: Sequence[Printed]) -> Iterator[str]:
     """Return the lines of the picture."""
     rows = list(rows_of(printed))
     width, height = round(COLUMNS * LETTER) + 2 * MARGIN, len(rows) * LINE + 2 * MARGIN
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title">'
+    size = f'viewBox="0 0 {width} {height}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} xml:space="preserve" role="img" aria-labelledby="title">'
     yield f'<title id="title">A terminal: the first minute with sframegen</title>\n<style>\n{STYLE}</style>'
     yield f'<rect class="page" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>'
     for number, (seconds, text, typed) in enumerate(rows):
