@@ -18,7 +18,7 @@ COMMANDS = {
     "add-section": "Add an SFrame section to ELF files, made from their call frame information.",
     "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
     "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
-    "convert": "Rewrite SFrame sections in another version of the format.",
+    "convert": "Rewrite SFrame sections smaller or in another version of the format.",
     "doctor": "Print what this installation is, and which parts of it work.",
     "dump": "Print SFrame sections in the format of GNU readelf.",
     "fleet": "Add sections to many packages, or survey them: on one machine or a cluster.",
