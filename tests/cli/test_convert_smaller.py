@@ -119,7 +119,7 @@ def test_cfi_that_cannot_be_read_is_refused(file: Path) -> None:
     data[section.header.sh_offset + 8] = 0xEE  # the version of the first CIE
     file.write_bytes(data)
     result = run("--optimize", "fast", file)
-    assert (result.exit_code, file.read_bytes()) == (1, data)
+    assert (result.exit_code, file.read_bytes()) == (1, bytes(data))
     assert ".eh_frame" in result.stderr
     assert result.stderr.count("\n") == 1
 
