@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
@@ -90,11 +90,13 @@ def convert(
     neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
     that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    if version is None and optimize is None:
+    given: dict[str, Any] = {"version": version, "optimize": optimize}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
         raise ValueError("give a version, or a level for optimize")
-    making = Making(3 if version is None else version, "share" if optimize is None else optimize)
+    making = Making(given.get("version", 3), given.get("optimize", "share"))
     writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    wanted = _Wanted(None if version is None else making.layout, making.level, smaller=optimize is not None)
+    wanted = _Wanted(making.layout if "version" in given else None, making.level, smaller="optimize" in given)
     return change_kind(path, writing, Kinds(partial(_convert, wanted=wanted)))
 
 
