@@ -177,7 +177,7 @@ def _size_of(elf: ElfFile) -> int:
 
 
 def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
-    """The finding, if `table` does not say what `merged` does, except for so many bytes of code."""
+    """The finding, if `table` does not say what `merged` does, except for `expected` bytes of code."""
     address, lost = difference(merged, table)
     if address is not None:
         return [f"another rule at {address:#x}"]
