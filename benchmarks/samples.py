@@ -58,12 +58,23 @@ def sample_files() -> dict[str, Path]:
     return found
 
 
-def _of_compiler(compiler: Compiler, directory: Path) -> dict[str, Path]:
+def sample_file(name: str) -> Path:
+    """One of the libraries by the newest compiler."""
+    compiler = newest()
+    return _built(CACHE / "samples" / name, _key(name, compiler), partial(compile_sample, SAMPLES[name], compiler))
+
+
+def _key(name: str, compiler: Compiler) -> str:
+    """What the library is made of, and with."""
     versions = compiler.version + (PEERS / "versions").read_text()
+    return hashlib.sha256(json.dumps([SAMPLES[name], FLAGS, versions]).encode()).hexdigest()
+
+
+def _of_compiler(compiler: Compiler, directory: Path) -> dict[str, Path]:
     found = {}
     keys = []
     for name, sample in SAMPLES.items():
-        keys.append(hashlib.sha256(json.dumps([sample, FLAGS, versions]).encode()).hexdigest())
+        keys.append(_key(name, compiler))
         found[name] = _built(directory / name, keys[-1], partial(compile_sample, sample, compiler))
     objects = [directory / name / "objects" for name in SAMPLES]
     found[ALL] = _built(directory / "all", "".join(keys), partial(link, objects, compiler))

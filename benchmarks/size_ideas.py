@@ -1,6 +1,8 @@
 """What sections cost, what a linker can save without another format, and what another format could: docs/size.md, docs/tables.md.
 
-usage: python -m benchmarks.size_ideas [--docs docs/size.md] [--tables docs/tables.md] FILE...    a corpus' name, or a path
+usage: python -m benchmarks.size_ideas [--docs docs/size.md] [--tables docs/tables.md] FILE...
+
+FILE is a name of the corpus or of a sample, or a path.
 
 A saving is computed from the level's own functions, blocks and rows; nothing else of the section changes. Look-ups are of random
 addresses in covered code: the quickest of several rounds. Pages: those of 4 KiB that one look-up touches, on average, in a section
@@ -27,6 +29,7 @@ from benchmarks.figures import END, written_into
 from benchmarks.lookup import random_pcs
 from benchmarks.ours import ADDRESS, open_input
 from benchmarks.places import CORPUS, corpus_file
+from benchmarks.samples import SAMPLES, sample_file
 from corpus.report_pages import measured_with
 from sframegen.conversion import convert
 from sframegen.format.decode import open_section
@@ -52,6 +55,7 @@ LOOKED_UP = 2000  # of the addresses, for pages
 ENTRY = 16
 GNU = "GNU as and ld"
 SHOWN = (GNU, "none", "fast")
+SHOWN_AS = {"sqlite": "SQLite"}
 
 
 class Ideas(NamedTuple):
@@ -268,7 +272,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         loop = TableLookUp(Path(scratch))
-        files = {Path(name).name: corpus_file(name) if name in CORPUS else Path(name) for name in options.files}
+        files = {SHOWN_AS.get(name, Path(name).name): _file(name) for name in options.files}
         found = [measure(name, file, loop) for name, file in files.items()]
     texts = list(_all_tables(found))
     tables = f"{measured_with()}.\n\n" + _table("table", (one.table for one in found))
@@ -280,6 +284,12 @@ def main() -> None:
         options.docs.write_text(document)
     if options.tables:
         options.tables.write_text(written_into(options.tables.read_text(), tables, BEGIN))
+
+
+def _file(name: str) -> Path:
+    if name in SAMPLES:
+        return sample_file(name)
+    return corpus_file(name) if name in CORPUS else Path(name)
 
 
 def written_into_part(document: str, number: int, text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
@@ -23,20 +23,23 @@ from sframegen.api.options import Making, Writing
 from sframegen.api.planned import Plan, plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
+from sframegen.conversion.section_borders import borders_of
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
-from sframegen.format.encode import Encoder
-from sframegen.format.layouts import F_FDE_SORTED
+from sframegen.format.encode import EMPTY
+from sframegen.format.layouts import F_FDE_SORTED, V3, WRITABLE
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
-from sframegen.tables.compare import difference
+from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.tables.compare import agree, difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
+from sframegen.tables.optimize import MAX_GAP, Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from linker.existing.overwrite import Exchange
@@ -46,28 +49,36 @@ if TYPE_CHECKING:
     from linker.objects.given_file import Objects
     from sframegen.api.packaged import PassedPackage
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.format.abi import Abi
+    from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.format.model import FunctionTable
+    from sframegen.tables.optimize import Level, LevelName
+
+MOST_ROUNDS = 8  # real sections need one or two
 
 
 def convert(
     path: str | os.PathLike[str],
-    version: FormatVersion,
+    version: FormatVersion | None = None,
     *,
+    optimize: LevelName | None = None,
     output: str | os.PathLike[str] | None = None,
     verify: bool | Reader = True,
     dry_run: bool = False,
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> VersionChange:
-    """Write the SFrame section of an ELF file in another version of the format; in place, or in a new file `output`.
+    """Write the SFrame section of an ELF file in another version of the format, or smaller; in place, or in a new file `output`.
 
     A section that is not loaded stays so, and compressed if it was.
 
     Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
     cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
-    version do not know is left unchanged.
+    version do not know is left unchanged, unless `optimize` makes the section smaller.
 
-    - `version`: the version of the format, 3 or 2.
+    - `version`: the version of the format, 3 or 2; None: the section's own, 3 for version 1.
+    - `optimize`: how small the section becomes, as for `add_section`; None: functions keep their FDEs.
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back, also with another library ("lief" or "elftools" names it), and compare the rules.
     - `dry_run`: write nothing; the result has the plan.
@@ -75,64 +86,108 @@ def convert(
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
-    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version or reader, and TypeError if
-    `hard_links` is a single path. The target is then unchanged, except after an OSError that says that a name in `hard_links`
-    keeps the old file, or that the target is replaced.
+    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version, level or reader, or for
+    neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
+    that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    layout = Making(version).layout
+    given: dict[str, Any] = {"version": version, "optimize": optimize}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        raise ValueError("give a version, or a level for optimize")
+    making = Making(given.get("version", 3), given.get("optimize", "share"))
     writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    return change_kind(path, writing, Kinds(partial(_convert, layout=layout)))
+    wanted = _Wanted(making.layout if "version" in given else None, making.level, smaller="optimize" in given)
+    return change_kind(path, writing, Kinds(partial(_convert, wanted=wanted)))
 
 
-def _convert(elf: ElfFile, target: Target, layout: Layout) -> VersionChange:
+class _Wanted(NamedTuple):
+    layout: Layout | None  # None: the section's own
+    level: Level
+    smaller: bool  # also if nothing else changes
+
+    def layout_for(self, versions: Iterable[int]) -> Layout:
+        return self.layout or WRITABLE.get(max(versions), V3)
+
+    def encoder(self, elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout) -> Encoder:
+        """Joined functions are joined again as long as that helps, so that another run has nothing to do.
+
+        Raises FormatError where functions may be joined and the file's CFI cannot be read.
+        """
+        borders = borders_of(elf, table, abi) if self.level.max_rows else Borders(EMPTY)
+        rules = EncodedRules(table.rules, RuleWords(abi, layout))
+        found = encoder_of(elf, table, rules, self.level, borders)
+        for _ in range(MOST_ROUNDS if self.level.max_rows else 0):
+            again = encoder_of(elf, found.table, rules, self.level, borders)
+            if again.size_bytes >= found.size_bytes:
+                break
+            found = again
+        return found
+
+
+def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
     pieces = read_pieces(elf)
-    abi = pieces[0].abi
+    abi, layout = pieces[0].abi, wanted.layout_for(piece.header.version for piece in pieces)
     merger = Merger()
     for piece in pieces:
         merger.add(piece)
     merged, dead = merger.merged(elf.executable_ranges())
     before = min(piece.header.version for piece in pieces)
     change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
-    is_good = len(pieces) == 1 and not dead and pieces[0].header.flags & F_FDE_SORTED and ascends(merged.start)
-    if layout.version == change.from_version and is_good and sayable(merged.rules, abi, layout):
+    is_good = len(pieces) == 1 and not dead and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
+    is_good = is_good and layout.version == before and sayable(merged.rules, abi, layout)
+    if is_good and not wanted.smaller:
         return with_written(change, target.copy(elf))
 
     table, left_out = lower(merged, abi, layout)
     if not len(table):
         message = f"nothing in its SFrame section can be said in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
-    encoder = Encoder(table, abi, layout, share=abi.shares_rows)
+    encoder = wanted.encoder(elf, table, abi, layout)
     encoder.flags |= layout.flags & merger.flags
+    size_before = _size_of(elf)
+    change = replace(change, section_bytes_before=size_before)
+    if is_good and encoder.size_bytes >= size_before:
+        return with_written(change, target.copy(elf))
     step = _step(elf, encoder)
     change = replace(
         change,
         functions=len(table),
-        rows=len(table.row_start),
-        section_bytes_before=step.size_before,
+        rows=len(encoder.table.row_start),
         section_bytes=encoder.size_bytes,
         left_out={reason.value: count for reason, count in left_out.items()},
         plan=planned(step.plan),
     )
 
     def check(written: Path, reader: Reader) -> None:
-        findings = step.verify(written, reader)
-        address, lost = difference(merged, read_sframe(open_elf(written)).table)
-        if address is not None:
-            findings.append(f"another rule at {address:#x}")
-        elif lost != sum(left_out.values()):
-            findings.append(f"{lost} bytes of code lost their rule, not {sum(left_out.values())}")
+        result, joins = read_sframe(open_elf(written)).table, wanted.level.max_rows > 0
+        findings = step.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
+        if joins and not agree(table, result, MAX_GAP, {}):
+            findings.append("joined functions have other rules than before")
         refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
 
     return with_written(change, target.write(step.write, check))
+
+
+def _size_of(elf: ElfFile) -> int:
+    """Bytes of its section, not compressed."""
+    unloaded = unloaded_of(elf)
+    return find_place(elf).size if unloaded is None else len(elf.contents(unloaded))
+
+
+def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
+    """The finding, if `table` does not say what `merged` does, except for `expected` bytes of code."""
+    address, lost = difference(merged, table)
+    if address is not None:
+        return [f"another rule at {address:#x}"]
+    return [] if lost == expected else [f"{lost} bytes of code lost their rule, not {expected}"]
 
 
 class _Step(NamedTuple):
     """How the section gets its other contents."""
 
     plan: InjectionPlan | Exchange
-    size_before: int  # of the section
     restores: ElfFile | None  # what the new file's undo record restores; None if it has none
     write: Callable[[BinaryIO], None]
     verify: Callable[[Path, Reader], list[str]]
@@ -152,7 +207,7 @@ def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
     original = original_of(elf)
     restores = None if original is None else original.elf
     write = partial(write_all, elf, Change(exchange.writes))
-    return _Step(exchange, place.size, restores, write, partial(verify_exchange, exchange, elf))
+    return _Step(exchange, restores, write, partial(verify_exchange, exchange, elf))
 
 
 def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
@@ -160,13 +215,12 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
-    stored, size = None, find_place(elf).size if unloaded is None else 0
+    stored = None
     if unloaded is not None:
         stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
-        size = len(elf.contents(unloaded))
     plan = plan_section(base, encoder, stored=stored)
     write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
-    return _Step(plan, size, base.given, write, partial(findings_of, plan, base))
+    return _Step(plan, base.given, write, partial(findings_of, plan, base))
 
 
 def remove(

@@ -22,7 +22,7 @@ class VersionChange:
     output: str = ""  #: the path written, "" if none
     functions: int = 0  #: in the new section; 0 if unchanged
     rows: int = 0  #: of the new section
-    section_bytes_before: int = 0  #: size of the old section
+    section_bytes_before: int = 0  #: size of the old section; 0 if unchanged and without `optimize`
     section_bytes: int = 0  #: size of the new section; 0 if unchanged
     pieces: int = 1  #: sections that a linker wrote one after the other
     dead: int = 0  #: functions whose code the linker had dropped
@@ -34,9 +34,11 @@ class VersionChange:
         """The line that the command prints by default."""
         file = printable(self.file)
         if not self.section_bytes:
-            return f"{file}: SFrame version {self.to_version} already"
+            size = f", and no smaller than {self.section_bytes_before:,} bytes" if self.section_bytes_before else ""
+            return f"{file}: SFrame version {self.to_version} already{size}"
+        other = f"{self.from_version} -> " if self.from_version != self.to_version else ""
         line = (
-            f"{file}: SFrame version {self.from_version} -> {self.to_version}, {count_of(self.functions, 'function')}, "
+            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'function')}, "
             f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
         )
         if self.pieces > 1:

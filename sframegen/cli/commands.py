@@ -25,7 +25,7 @@ GROUPS = {  # what people want, and the commands for it
     "Put sections into files": {
         "add-section": "Add an SFrame section to ELF files, made from their call frame information.",
         "remove": "Remove the SFrame section and restore the original file.",
-        "convert": "Rewrite SFrame sections in another version of the format.",
+        "convert": "Rewrite SFrame sections smaller or in another version of the format.",
         "merge": "Merge the SFrame sections of objects, as GNU ld does.",
         "link": "Run a linker, then add an SFrame section to its output.",
     },

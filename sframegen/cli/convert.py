@@ -11,7 +11,15 @@ from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUI
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, print_change
-from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run, format_version
+from sframegen.cli.shared.write_options import (
+    OUTPUT_OR_DIR,
+    READ_BACK_OR_NOT,
+    RESULTS,
+    VERIFICATION,
+    dry_run,
+    format_version,
+    level,
+)
 
 if TYPE_CHECKING:
     from sframegen.api.converted import VersionChange
@@ -23,12 +31,14 @@ if TYPE_CHECKING:
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR, READ_BACK_OR_NOT],
     examples=[
+        Example("Make the section of a linker smaller", "sframegen convert --optimize fast ./prog"),
         Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
         Example("Print what version 2 would leave out", "sframegen convert --format 2 --dry-run -v prog lib.so"),
     ],
 )
 @FILES
 @format_version(default=None)
+@level(default=None)
 @RESULTS
 @dry_run()
 @VERIFICATION
@@ -36,13 +46,19 @@ if TYPE_CHECKING:
 @QUIET
 @JSON_LIST
 def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
-    """Rewrite the SFrame section of each FILE in another version of the format, in place.
+    """Rewrite the SFrame section of each FILE in another version of the format, or smaller, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
     and counted: in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not
     fit in the place of the old one, and replaced only when the new file is complete and verified. A FILE that already has the
     version is left unchanged; with -o or --output-dir it is copied.
+
+    --optimize makes the section smaller, whoever produced it, with the same rules. The bytes that become free stay in the file, as
+    zeros; code and data do not move. A section that would not become smaller is left unchanged. Without --format, it keeps its
+    version.
     """
+    if keywords["version"] is None and keywords["optimize"] is None:
+        raise click.UsageError("give --format, --optimize or both")
     run = Run()
     done: list[VersionChange] = []
     for change in changes(run, files, api.convert, keywords, how):

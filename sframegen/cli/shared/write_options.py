@@ -42,19 +42,19 @@ def dry_run(text: str = "Print the changes to the file; write nothing.") -> Deco
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
 
 
-def _version(_ctx: click.Context, _parameter: click.Parameter, text: str) -> FormatVersion:
-    return VERSIONS[text]
+def _version(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> FormatVersion | None:
+    return None if text is None else VERSIONS[text]
 
 
 def format_version(default: str | None = "3") -> Decorator:
-    """The option of the version to write. `default` None: it is required."""
-    unless_given: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
+    """The option of the version to write. `default` None: that of the section."""
+    unless_given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
     return keyword("--format", "version", type=choice, callback=_version, help="The SFrame version to write.", **unless_given)
 
 
-def level(default: str) -> Decorator:
-    """The option of how small a section is made."""
+def level(default: str | None) -> Decorator:
+    """The option of how small a section is made. `default` None: functions keep their FDEs."""
     return keyword(
         "--optimize",
         type=click.Choice(["none", "share", "fast", "size"]),
