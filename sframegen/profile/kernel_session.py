@@ -49,7 +49,6 @@ BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
-CHECK_INTERVAL = 1.0  # seconds
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
@@ -72,6 +71,8 @@ class KernelSession:
         self._due: set[int] = set()  # those of them that it does not know as they are now
         self._new: list[Unfinished] = []  # of the last time
         self._building: set[int] = set()  # files whose tables are being made
+        self._without_request: dict[int, TracedFile] = {}  # files whose tables no sample has needed
+        self._walked: Counter[int] = Counter()  # samples of each process, since it was published last
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._published: dict[int, int] = {}  # nanoseconds: when a process was last
         self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
@@ -84,7 +85,7 @@ class KernelSession:
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.callback(os.setpriority, os.PRIO_PROCESS, 0, go_first())
-            self.follower = Follower(plan.targets)
+            self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
             opened.callback(self.follower.close)
             self._files = self.follower.files
             self.collected.files = self._files.by_number
@@ -110,6 +111,7 @@ class KernelSession:
                     points=plan.event.points,
                     only=plan.only or EVERYBODY,
                     after_exec=plan.after_exec,
+                    count_interval=plan.pace.count_interval,
                 ),
                 plan.max_memory,
             )
@@ -156,9 +158,10 @@ class KernelSession:
         self._walker.attach()
         self._samples_on = True
 
-    def turn(self, seconds: float = WAIT_MS / 1000) -> None:
+    def turn(self, seconds: float | None = None) -> None:
         """Wait for news at most that long, and use them."""
-        self._poll.poll(seconds)
+        if self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
+            time.sleep(self.plan.pace.gather)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
 
@@ -239,7 +242,7 @@ class KernelSession:
         now = time.monotonic()
         if now < self._check_at:
             return
-        self._check_at = now + CHECK_INTERVAL
+        self._check_at = now + self.plan.pace.check
         self.collected.stacks.room.rest()
         self.follower.check_files()
         self._describe(self._made.refresh_all())
@@ -261,7 +264,8 @@ class KernelSession:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
         used |= self._waiting.files()
-        for number in self._files.release(used):
+        for number in self._files.release(used, self._without_request):
+            self._without_request.pop(number, None)
             self._copies.forget(number)
             self._walker.drop_table(number)
             self._walker.dropped.discard(number)
@@ -270,7 +274,11 @@ class KernelSession:
         self._sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
         if record.end is not End.NO_TABLE and record.nanoseconds > self._published.get(record.pid, 0):
-            self._due.add(record.pid)
+            self._walked[record.pid] += 1
+            if self._walked[record.pid] >= self.plan.pace.publish:
+                self._due.add(record.pid)
+            elif record.pid not in self._published and self._walked[record.pid] == 1:
+                self._walker.epoch(record.pid)  # from now on it is told what the process unmaps
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
@@ -285,9 +293,17 @@ class KernelSession:
         for file in self._files.take_new():
             private[file.number] = file.made
             if file.elf is not None:
-                self._building.add(file.number)
-                self._builder.request(file.number, file.elf)
+                self._without_request[file.number] = file
+                if not self.plan.pace.lazy:
+                    self._request_table(file.number)
         self._add_tables(dict.fromkeys(self._files.take_without_table()))
+
+    def _request_table(self, number: int) -> None:
+        """Have the table of a file made, if nobody has asked for it."""
+        file = self._without_request.pop(number, None)
+        if file and file.elf is not None:
+            self._building.add(number)
+            self._builder.request(number, file.elf)
 
     def _take_tables(self) -> set[int]:
         """Use those that are ready, and return their numbers."""
@@ -346,7 +362,11 @@ class KernelSession:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
         drained = self.follower.drain()  # not between the two below: whatever a process maps meanwhile is for the next time
-        self._due |= processes.changed & self._sampled
+        if self.plan.pace.lazy:
+            for pid in processes.changed & self._sampled:
+                self._walker.epoch(pid)  # its next samples are walked here
+        else:
+            self._due |= processes.changed & self._sampled
         for pid in processes.changed - self._sampled:
             self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
         processes.changed.clear()
@@ -369,11 +389,16 @@ class KernelSession:
                 if makes_code:
                     self._walker.look_first(self._made.unknown)
                 self._published[pid] = time.monotonic_ns()
+                self._walked.pop(pid, None)
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
-                if pid not in self.collected.perf_maps and any(not span.file for span in spans):
-                    self.collected.perf_maps[pid] = PerfMap(pid)
+                self._keep_names(pid, spans)
             if (took := time.process_time() - began) > LONG:
                 self._publish_at[pid] = time.monotonic() + SHARE * took
+
+    def _keep_names(self, pid: int, spans: ProcessSpans) -> None:
+        """Let the names of code that a process makes be found after its end."""
+        if pid not in self.collected.perf_maps and any(not span.file for span in spans):
+            self.collected.perf_maps[pid] = PerfMap(pid)
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
@@ -384,6 +409,7 @@ class KernelSession:
         self._due.discard(pid)
         self._publish_at.pop(pid, None)
         self._published.pop(pid, None)
+        self._walked.pop(pid, None)
         self._made.forget(pid)
 
     # -- stacks that are walked here
@@ -397,6 +423,7 @@ class KernelSession:
             elif spans is None:
                 self.collected.lost[NOT_KEPT if self.follower.spans(record.pid) else NOT_FOLLOWED] += 1
             else:
+                self._keep_names(record.pid, spans)
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
@@ -415,6 +442,7 @@ class KernelSession:
         end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack, record.holes)
         missing = self._files.by_number.get(self._copies.missing)
         if end is End.NO_TABLE and not (missing and missing.made):
+            self._request_table(self._copies.missing)
             self._request_proof(missing)
             self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, self._copies.missing))
             return

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.pace import AT_ONCE, Pace
 from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ProfilePlan(NamedTuple):
     min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
     cgroups: bool = False  # keep the names of the processes' control groups
     only: Only | None = None  # these tasks of all that could be sampled; None: all
+    pace: Pace = AT_ONCE
 
     @property
     def tells_threads(self) -> bool:

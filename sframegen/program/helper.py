@@ -84,6 +84,12 @@ class Helpers:
             pass
         return True
 
+    def rest(self) -> None:
+        """End the process that waits for the next call, which then starts another one."""
+        if self._idle:
+            self._idle.end()
+            self._idle = None
+
     def close(self) -> None:
         for helper, _ in self._stuck.values():
             helper.end(signal.SIGKILL, waits=False)

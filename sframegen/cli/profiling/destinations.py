@@ -15,6 +15,7 @@ from sframegen.profile.report.formats.file_formats import format_of, write_parts
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.stored.intervals import IntervalDirectory
+from sframegen.program.helper import helpers
 from sframegen.program.unused_memory import trim_heap
 from sframegen.stack.names.demangle import end_process
 
@@ -113,6 +114,7 @@ class Cutting:
             self._written(self._session.cut())
             self._session.follower.files.rest()
             end_process()
+            helpers().rest()
             trim_heap()
         return True
 

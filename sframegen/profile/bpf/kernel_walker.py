@@ -40,7 +40,6 @@ SAMPLES_A_CPU = 2
 COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1 << 30
-TURN = 1.0  # seconds after which the counts are taken: a stack is sent again after that
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -413,7 +412,7 @@ class KernelWalker:
     def take_counts(self) -> dict[CountKey, Counted]:
         """Return what is new of the samples of each stack; all of it once it is detached."""
         if self._links or self._everywhere:
-            if monotonic() - self._turned > TURN:
+            if monotonic() - self._turned > self.sampling.count_interval:
                 self.turn()
         else:
             for counts in self._counts:

@@ -17,6 +17,8 @@ from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import Built
@@ -85,12 +87,17 @@ class TracedFiles:
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
-    def release(self, used: set[int]) -> list[int]:
-        """Close the files that nobody uses; return their numbers, which other files get. Those without a table yet stay."""
+    def release(self, used: set[int], without_request: Container[int] = ()) -> list[int]:
+        """Close the files that nobody uses; return their numbers, which other files get.
+
+        Those without a table yet stay, except `without_request`: nobody makes one.
+        """
         released = [
             file
             for file in self.by_number.values()
-            if file.number not in used and file.ready and (file.elf.descriptor is not None if file.elf else file.why)
+            if file.number not in used
+            and (file.ready or file.number in without_request)
+            and (file.elf.descriptor is not None if file.elf else file.why)
         ]
         if not released:
             return []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
+from functools import cache, partial
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from sframegen.profile.events.attributes import (
@@ -19,7 +21,7 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
-from sframegen.profile.events.event_records import MmapRecord, RecordReader
+from sframegen.profile.events.event_records import MmapRecord, RecordKind, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
@@ -46,6 +48,8 @@ SIDE_BAND = EventAttributes(
 )
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 VSYSCALL = "[vsyscall]"
+ABOVE_32_BITS = 1 << 32
+PID = Struct("=I")  # the first field of a mapping's record
 
 
 class MappingResolver:
@@ -61,7 +65,7 @@ class MappingResolver:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
             traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
-            traced, offset = self.files.image(read_memory(record.pid, start, min(end - start, MAX_VDSO))), 0
+            traced, offset = self.files.image(vdso_of(record.pid, start, end)), 0
         else:
             traced = None
         return spans_in(traced, Mapped(start, end, offset))
@@ -90,14 +94,18 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
 
 
 class Follower:
-    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
+    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed.
 
-    def __init__(self, targets: Iterable[int] | None = None) -> None:
+    `lazy`: what a process maps is read, and its files are opened, once somebody asks for its spans.
+    """
+
+    def __init__(self, targets: Iterable[int] | None = None, *, lazy: bool = False) -> None:
         self.files = TracedFiles()
         self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
+        self._lazy = lazy
         self._rings = CpuRings()
         self._cpus: set[int] = set()
         self._cpus_at = 0
@@ -127,8 +135,9 @@ class Follower:
             self._follow_cpus()
         self._rings.collect()
         for at, raw in self._rings.until(now):
-            record = self._reader.read(raw.kind, raw.misc, raw.body)
-            if record is not None:
+            if self._lazy and raw.kind == RecordKind.MMAP2:
+                self.processes.apply_later(PID.unpack_from(raw.body)[0], at, partial(self._reader.read, *raw))
+            elif (record := self._reader.read(*raw)) is not None:
                 self.processes.apply(record, at)
             self.records += 1
         return now
@@ -188,6 +197,21 @@ class Follower:
             if was_running:  # what was done there until now was not recorded
                 self.processes.forget_mappings(time.monotonic_ns())
         self._cpus = cpus
+
+
+def vdso_of(pid: int, start: int, end: int) -> bytes:
+    """Return the vDSO that a process has there. The kernel has one for all 64-bit processes, and those of 32 bits lie lower."""
+    own = own_vdso()
+    return own if start >= ABOVE_32_BITS and end - start == len(own) else read_memory(pid, start, min(end - start, MAX_VDSO))
+
+
+@cache
+def own_vdso() -> bytes:
+    """Return that of this process; nothing if it has none, or one that other processes may not have."""
+    for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows:
+        if row.path == VDSO and row.start >= ABOVE_32_BITS and row.end - row.start <= MAX_VDSO:
+            return memory_of(os.getpid(), row.start, row.end - row.start).value  # type: ignore[no-any-return]
+    return b""
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:

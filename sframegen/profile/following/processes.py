@@ -12,7 +12,7 @@ from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapR
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sframegen.profile.events.event_records import EventRecord
 
@@ -22,6 +22,7 @@ MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # the same for a few processes with v
 LARGE_VERSIONS = 400  # of such a process
 VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
+MAX_LATER = 1 << 8  # changes of one process
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
 ProcessSpans = tuple[CodeSpan, ...]
@@ -35,6 +36,16 @@ class Resolver(Protocol):
         """Return the spans of a new executable mapping, ascending, all inside it."""
 
 
+class Later(NamedTuple):
+    """A change of mappings at that time.
+
+    `change` returns its record. A pair of addresses: what was between them is unmapped. A list: what the parent had put off.
+    """
+
+    time: int
+    change: Callable[[], EventRecord | None] | tuple[int, int] | list[Later]
+
+
 class Version(NamedTuple):
     """The spans from that time on (nanoseconds of CLOCK_MONOTONIC); None: not known."""
 
@@ -45,7 +56,7 @@ class Version(NamedTuple):
 class ProcessState:
     """A process. The tuples of spans are shared with its children."""
 
-    __slots__ = ("changed_at", "ended_at", "kept", "name", "program", "scanned_at", "threads", "versions")
+    __slots__ = ("changed_at", "ended_at", "kept", "later", "name", "program", "scanned_at", "threads", "versions")
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
@@ -56,6 +67,7 @@ class ProcessState:
         self.changed_at = version.since  # of the last record that changed mappings, known or not
         self.scanned_at = 0  # records up to then say nothing of what has been since
         self.ended_at = 0
+        self.later: list[Later] = []  # changes of mappings that nobody has needed
 
     @property
     def spans(self) -> ProcessSpans | None:
@@ -101,7 +113,7 @@ class Processes:
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
         """Return the spans now, or at an earlier time; None if they are not known."""
-        state = self._states.get(pid)
+        state = self._settled(pid)
         if state is None:
             return None
         return state.spans if time is None else state.at(time)
@@ -137,9 +149,49 @@ class Processes:
             case _:
                 pass
 
+    def apply_later(self, pid: int, time: int, read: Callable[[], EventRecord | None]) -> None:
+        """Apply the record of a mapping once the spans of its process are needed. `read` returns it then."""
+        state = self._states.get(pid)
+        if pid in NO_PID or (state is None and not self._all):
+            return
+        if state is None:
+            state = self._states[pid] = ProcessState("", Version(time, None))
+        self._put_off(pid, state, Later(time, read))
+        self.changed.add(pid)
+
+    def _put_off(self, pid: int, state: ProcessState, one: Later) -> None:
+        state.later.append(one)
+        if len(state.later) > MAX_LATER:
+            self._settled(pid)
+
+    def _settled(self, pid: int) -> ProcessState | None:
+        """Apply what was put off."""
+        state = self._states.get(pid)
+        if state is not None and state.later:
+            later, state.later = state.later, []
+            for one in later:
+                self._catch_up(pid, state, one)
+        return state
+
+    def _catch_up(self, pid: int, state: ProcessState, one: Later) -> None:
+        time, change = one
+        if isinstance(change, list):
+            for inner in change:
+                self._catch_up(pid, state, inner._replace(time=max(time, inner.time)))
+        elif isinstance(change, tuple):
+            self.unmapped(pid, *change, time)
+        elif isinstance(record := change(), MmapRecord):
+            self._mapped(record._replace(pid=pid), time)
+        elif isinstance(record, CommRecord):
+            self._executed(state, time)
+
+    def _settle_all(self) -> None:
+        for pid in [pid for pid, state in self._states.items() if state.later]:
+            self._settled(pid)
+
     def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
         """Take over what /proc says; `time`: all records up to then were applied before it was `read`, at that time or later."""
-        state = self._states.get(pid)
+        state = self._settled(pid)
         found = tuple(spans[:MAX_SPANS])
         if state is None:
             state = self._states[pid] = ProcessState(name, Version(0, found))
@@ -152,6 +204,7 @@ class Processes:
 
     def forget_mappings(self, time: int) -> None:
         """Records were lost: no mappings are known from that time on."""
+        self._settle_all()
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
             state.changed_at = time
@@ -163,6 +216,7 @@ class Processes:
 
     def forget_files(self, numbers: set[int], time: int) -> None:
         """Files were rewritten: what is mapped from them counts as code without a file."""
+        self._settle_all()
         for pid in self._having(numbers):
             state = self._states[pid]
             spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
@@ -180,6 +234,9 @@ class Processes:
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
         """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
         state = self._states.get(pid)
+        if state is not None and state.later:
+            self._put_off(pid, state, Later(time, (start, end)))
+            return
         before = state.at(time) if state else None
         if state is None or not state.spans or not before:
             return
@@ -254,13 +311,20 @@ class Processes:
             state.insert(time, ())
         elif record.by_exec:
             state.threads, state.program = {}, next(PROGRAMS)
-            state.ended_at, state.changed_at = 0, time
-            self._set_spans(state, time, ())
+            state.ended_at = 0
+            if state.later:
+                self._put_off(record.pid, state, Later(time, lambda: record))
+            else:
+                self._executed(state, time)
             self.changed.add(record.pid)
         if record.tid == record.pid:
             state.name = record.name
         else:
             state.threads[record.tid] = record.name
+
+    def _executed(self, state: ProcessState, time: int) -> None:
+        state.changed_at = time
+        self._set_spans(state, time, ())
 
     def _begun(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)
@@ -269,7 +333,9 @@ class Processes:
                 self._states.pop(record.pid, None)  # the number is used again
                 return
             name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
-            self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
+            child = self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
+            if parent and parent.later:
+                child.later = [Later(time, flattened(parent.later))]
         elif parent is not None and record.parent_tid in parent.threads:
             parent.threads[record.tid] = parent.threads[record.parent_tid]
 
@@ -282,6 +348,11 @@ class Processes:
             self._leaving.append((time, record.pid))
         else:
             state.threads.pop(record.tid, None)
+
+
+def flattened(later: list[Later]) -> list[Later]:
+    """Return the changes without lists among them: those of a long line of parents, too, are one list."""
+    return [inner for one in later for inner in (one.change if isinstance(one.change, list) else [one])]
 
 
 def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:

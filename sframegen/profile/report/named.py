@@ -89,11 +89,15 @@ class FramePlaces:
 
     def number(self, frame: NamedFrame) -> int:
         """The number of a place, which may be new. Raises OSError, MemoryError."""
-        address, site = frame.address, frame._replace(address=None)
+        return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.site(frame))
+
+    def site(self, frame: NamedFrame) -> int:
+        """The number of the site of a frame, which may be new."""
+        site = frame._replace(address=None)
         number = self._numbers.setdefault(site, len(self.sites))
         if number == len(self.sites):
             self.sites.append(site)
-        return self.numbered.of(NO_ADDRESS if address is None else address, number)
+        return number
 
     def numbers(self, frames: Iterable[NamedFrame]) -> list[int]:
         """The numbers of places, the outermost first; of inlined functions, `outer` then has what they are inlined into."""

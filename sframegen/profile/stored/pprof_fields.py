@@ -77,6 +77,44 @@ def read_fields(data: Bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t, into
     return count
 
 
+@cython.locals(
+    data="const unsigned char[::1]",
+    begins="const unsigned long long[::1]",
+    ends="const unsigned long long[::1]",
+    scratch="unsigned long long[::1]",
+    into="unsigned long long[::1]",
+)
+def read_messages(
+    data: Bytes, begins: Column, ends: Column, width: cython.Py_ssize_t, scratch: Column, into: Column
+) -> cython.Py_ssize_t:
+    """Fill `into`, which is 0, with the fields 1 to `width` of each message [begin, end).
+
+    Each has (value, size) of the first field with this number, as `read_fields` has them, how many there are, and where the last
+    ends. `scratch`: for the fields of one message. Return how many messages there are; -1 - number of the first that is cut off or
+    has more fields.
+    """
+    row: cython.Py_ssize_t
+    one: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    room: cython.Py_ssize_t = len(scratch) // 3
+    for row in range(len(begins)):
+        count = read_fields(data, begins[row], ends[row], scratch)
+        if count < 0 or count > room:
+            return -1 - row
+        for one in range(count):
+            if scratch[3 * one] == 0 or scratch[3 * one] > width:
+                continue
+            at = 4 * (row * width + scratch[3 * one] - 1)
+            if into[at + 2] == 0:
+                into[at] = scratch[3 * one + 1]
+                into[at + 1] = scratch[3 * one + 2]
+            into[at + 2] += 1
+            if scratch[3 * one + 2]:
+                into[at + 3] = scratch[3 * one + 1] + scratch[3 * one + 2] - 1
+    return len(begins)
+
+
 @cython.locals(data="const unsigned char[::1]", into="unsigned long long[::1]")
 def read_packed(data: Bytes, at: cython.Py_ssize_t, end: cython.Py_ssize_t, into: Column) -> cython.Py_ssize_t:
     """Fill `into` with the integers in [at, end), as far as it goes; return how many there are, negative if the last is cut off."""

@@ -14,12 +14,14 @@ from sframegen.profile.packed_frames import OffCpu, off_cpu_label
 from sframegen.profile.report.named import CALLERS_UNKNOWN, GUESSED, FrameKind, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import MADE
 from sframegen.profile.stacks.numbered import Numbered
-from sframegen.profile.stored.pprof_fields import add_path, read_fields, read_packed
+from sframegen.profile.stored.pprof_fields import add_path, read_fields, read_messages, read_packed
 from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes
+    from collections.abc import Iterator
+
+    from cfi.columns import Bytes, Column
 
 MAX_BYTES = 1 << 30  # of a file, with and without compression
 MAX_FIELDS = 1 << 23  # of a profile: samples, locations, functions, texts
@@ -27,6 +29,8 @@ MAX_NODES = 1 << 26  # of the tree of all stacks
 MAX_LOCATIONS = 1 << 12  # of one stack
 TOO_DEEP = -2  # what add_path returns
 USUAL_FIELDS = 64  # of one message, at most
+NO_FUNCTION = ("", "")
+WIDE = 4  # numbers for each field that `read_messages` reads
 NANOSECONDS = 1e9
 SIGNED = 1 << 63
 ABOUT = re.compile(
@@ -106,18 +110,17 @@ class _File:
         if self._strings[:1] != [""]:
             raise FormatError("it does not begin with an empty string", "pprof string table")
         self._ids = zeros("Q", MAX_LOCATIONS)
-        self._labelled: dict[bytes, tuple[End, int]] = {}  # by the bytes of all labels of a sample
+        self._labelled: dict[tuple[int, bytes], tuple[End, int]] = {}  # by the bytes of all labels of a sample
         self._known = Numbered(named.room)  # locations by id
         self._begin, self._places = array("I", [0]), array("I")
 
     def add(self) -> None:
         paths = self._mappings()
         functions = self._functions()
-        for field in self._of(4):
-            self._add_location(self._message(field, "location"), paths, functions)
+        self._add_locations(paths, functions)
         about = self._about()
         column, unit = self._column(about)
-        samples = [self._sample(self._message(field, "sample"), column) for field in self._of(2)]
+        samples = list(self._samples(column))
         self._known.close()
         self._add_about(about, unit)
         for node, end, task, value in samples:
@@ -149,6 +152,19 @@ class _File:
             found.setdefault(inner.number, []).append(inner)
         return found
 
+    def _columns(self, fields: list[_Field], width: int, where: str) -> Column:
+        """Return the fields 1 to `width` of messages, as `read_messages` has them."""
+        begins = array("Q", [field.value for field in fields])
+        ends = array("Q", [field.value + max(0, field.size) for field in fields])
+        largest = max((field.size for field in fields), default=0)  # bytes, of which a field has two or more
+        scratch = zeros("Q", 3 * min(max(USUAL_FIELDS, largest // 2), MAX_FIELDS))
+        found = zeros("Q", WIDE * width * len(fields))
+        count = read_messages(self._data, begins, ends, width, scratch, found)
+        if count < 0:
+            self._read(begins[-1 - count], ends[-1 - count], where)  # says what is wrong
+            raise FormatError(f"more than {MAX_FIELDS:,} fields", f"pprof {where}", begins[-1 - count])
+        return found
+
     def _text(self, field: _Field) -> Bytes:
         if field.size < 0:
             raise FormatError("a number stands where a text or a message has to be", "pprof")
@@ -166,9 +182,7 @@ class _File:
             if field.size < 0:
                 found.append(field.value)
                 continue
-            count = read_packed(self._data, field.value, field.value + field.size, self._ids)
-            if not 0 <= count <= MAX_LOCATIONS:
-                raise FormatError("a list of numbers is cut off, or too long", "pprof sample", field.value)
+            count = self._unpack(field.value, field.size)
             found += self._ids[:count]
             if len(found) > MAX_LOCATIONS:
                 break
@@ -191,26 +205,48 @@ class _File:
 
     def _functions(self) -> dict[int, tuple[str, str]]:
         """By id: the name, and the source file."""
-        found = {}
-        for field in self._of(5):
-            function = self._message(field, "function")
-            found[_first(function, 1)] = self._string(_first(function, 2)), self._string(_first(function, 4))
-        return found
+        columns = self._columns(self._of(5), 4, "function")
+        ids, names, sources = (columns[WIDE * (number - 1) :: WIDE * 4] for number in (1, 2, 4))
+        return {
+            number: (self._string(name), self._string(source)) for number, name, source in zip(ids, names, sources, strict=True)
+        }
+
+    def _add_locations(self, paths: dict[int, str], functions: dict[int, tuple[str, str]]) -> None:
+        """Add all of them; those with one line at once."""
+        fields = self._of(4)
+        columns = self._columns(fields, 4, "location")
+        ids, mappings, addresses, begins = (columns[WIDE * number :: WIDE * 4] for number in range(4))
+        sizes, counts = columns[WIDE * 3 + 1 :: WIDE * 4], columns[WIDE * 3 + 2 :: WIDE * 4]
+        lines = self._columns([_Field(4, at, size - 1) for at, size in zip(begins, sizes, strict=True)], 2, "line")
+        sites: dict[tuple[int, int, int], int] = {}
+        for row, field in enumerate(fields):
+            if counts[row] > 1 or not addresses[row]:
+                self._add_location(self._message(field, "location"), paths, functions)
+                continue
+            key = mappings[row], lines[2 * WIDE * row], lines[2 * WIDE * row + WIDE]
+            if (site := sites.get(key)) is None:
+                function, path = functions.get(key[1], NO_FUNCTION), paths.get(key[0], "")
+                site = sites[key] = self._named.places.site(_frame(function, path, addresses[row], key[2]))
+            self._begin_location(ids[row])
+            self._places.append(self._named.places.numbered.of(addresses[row], site))
+            self._begin.append(len(self._places))
 
     def _add_location(
         self, location: dict[int, list[_Field]], paths: dict[int, str], functions: dict[int, tuple[str, str]]
     ) -> None:
-        if self._known.of(_first(location, 1), 0) != len(self._begin) - 1:
-            raise FormatError(f"there are two locations {_first(location, 1)}", "pprof")
+        self._begin_location(_first(location, 1))
         path, address = paths.get(_first(location, 2), ""), _first(location, 3)
         lines = [self._message(field, "line") for field in location.get(4, ())] or [{}]
         frames: list[NamedFrame] = []
         for line in reversed(lines):  # the outermost first
-            name, source = functions.get(_first(line, 1), ("", ""))
-            frame = _frame(name, source, path, address)
-            frames.append(frame._replace(source=source if source != frame.path else "", line=_first(line, 2), inlined=bool(frames)))
+            frame = _frame(functions.get(_first(line, 1), NO_FUNCTION), path, address, _first(line, 2))
+            frames.append(frame._replace(inlined=bool(frames)))
         self._places.extend(self._named.places.numbers(frames))
         self._begin.append(len(self._places))
+
+    def _begin_location(self, number: int) -> None:
+        if self._known.of(number, 0) != len(self._begin) - 1:
+            raise FormatError(f"there are two locations {number}", "pprof")
 
     # -- the profile
 
@@ -250,20 +286,45 @@ class _File:
             raise FormatError("one profile has times, another one samples", "pprof")
         return names.index("samples") if "samples" in names else len(names) - 1, unit
 
-    def _sample(self, sample: dict[int, list[_Field]], column: int) -> _Sample:
-        locations, values = array("Q", self._numbers(sample.get(1, []))), self._numbers(sample.get(2, []))
-        if not 0 <= column < len(values) or values[column] >= SIGNED:
-            raise FormatError("a sample has no value", "pprof")
+    def _samples(self, column: int) -> Iterator[_Sample]:
+        """Yield all of them; those whose numbers are packed without reading each label again."""
+        fields = self._of(2)
+        rows = self._columns(fields, 3, "sample")
+        for row, field in enumerate(fields):
+            locations, values, labels = (rows[WIDE * at : WIDE * (at + 1)] for at in range(3 * row, 3 * row + 3))
+            packed = locations[2] == values[2] == 1 and locations[1] and values[1]
+            if not packed or (labels[2] and not labels[1]):
+                yield self._sample(self._message(field, "sample"), column)
+                continue
+            node = self._node(self._ids, self._unpack(locations[0], locations[1] - 1))
+            if not 0 <= column < self._unpack(values[0], values[1] - 1) or self._ids[column] >= SIGNED:
+                raise FormatError("a sample has no value", "pprof")
+            key = labels[1], bytes(self._data[labels[0] : labels[3]])
+            if key not in self._labelled:
+                self._labelled[key] = self._end_and_task(self._message(field, "sample").get(3, []))
+            yield _Sample(node, *self._labelled[key], self._ids[column])
+
+    def _unpack(self, begin: int, size: int) -> int:
+        """Read packed numbers into `_ids`; return how many there are."""
+        count = read_packed(self._data, begin, begin + size, self._ids)
+        if not 0 <= count <= MAX_LOCATIONS:
+            raise FormatError("a list of numbers is cut off, or too long", "pprof sample", begin)
+        return count
+
+    def _node(self, locations: Column, count: int) -> int:
         tree = self._named.tree
-        node = add_path(tree, locations, len(locations), self._known, self._begin, self._places, 0)
+        node = add_path(tree, locations, count, self._known, self._begin, self._places, 0)
         if node == TOO_DEEP or tree.nodes.count > MAX_NODES:
             raise FormatError("too many frames", "pprof")
         if node < 0:
             raise FormatError("a sample has an unknown location", "pprof")
-        key = b"".join(bytes(self._text(field)) for field in sample.get(3, ()))
-        if key not in self._labelled:
-            self._labelled[key] = self._end_and_task(sample.get(3, []))
-        return _Sample(node, *self._labelled[key], values[column])
+        return node
+
+    def _sample(self, sample: dict[int, list[_Field]], column: int) -> _Sample:
+        locations, values = array("Q", self._numbers(sample.get(1, []))), self._numbers(sample.get(2, []))
+        if not 0 <= column < len(values) or values[column] >= SIGNED:
+            raise FormatError("a sample has no value", "pprof")
+        return _Sample(self._node(locations, len(locations)), *self._end_and_task(sample.get(3, [])), values[column])
 
     def _end_and_task(self, fields: list[_Field]) -> tuple[End, int]:
         """What the labels of a sample say."""
@@ -295,13 +356,14 @@ def _number(labels: dict[str, str | int], key: str) -> int:
     return int(number) & 0xFFFFFFFF if isinstance(number := labels.get(key), int) else 0
 
 
-def _frame(name: str, source: str, path: str, address: int) -> NamedFrame:
-    if name == CALLERS_UNKNOWN and not address:
-        return NamedFrame(name, "", "", None, FrameKind.MISSING)
-    if name in REASONS and not address:
-        return NamedFrame(name, "", "", None, FrameKind.OFF_CPU)
+def _frame(named: tuple[str, str], path: str, address: int, line: int) -> NamedFrame:
+    """`named`: the function, and its source file."""
+    name, source = named
+    if not address and (name == CALLERS_UNKNOWN or name in REASONS):
+        kind = FrameKind.MISSING if name == CALLERS_UNKNOWN else FrameKind.OFF_CPU
+        return NamedFrame(name, "", "", None, kind, source=source, line=line)
     guessed, path = name.endswith(GUESSED), path or source
     base = path.rpartition("/")[2] if path.startswith("/") else path
     kind = FrameKind.KERNEL if base.startswith("[") and base != MADE else FrameKind.USER
     function = name.removesuffix(GUESSED) or f"[{base or '??'}]"
-    return NamedFrame(function, base, path, address or None, kind, guessed)
+    return NamedFrame(function, base, path, address or None, kind, guessed, source if source != path else "", line)

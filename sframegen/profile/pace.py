@@ -1,0 +1,20 @@
+"""How soon a profile looks at what has happened: at once, or seldom enough to go on for days."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Pace(NamedTuple):
+    """Seconds, and samples."""
+
+    wait: float = 0.1  # at most, for news
+    gather: float = 0.0  # after the first news, for more of it
+    check: float = 1.0  # between two looks at what nobody reports
+    count_interval: float = 1.0  # between two readings of the counts in the kernel: a stack is sent again after that
+    publish: int = 1  # samples of a process walked here, after which the kernel gets its mappings
+    lazy: bool = False  # what processes map is read, and tables are made, once a sample needs it
+
+
+AT_ONCE = Pace()
+SPARING = Pace(wait=0.5, gather=0.2, check=10.0, count_interval=5.0, publish=8, lazy=True)
