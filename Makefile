@@ -505,6 +505,12 @@ final-calls-show: .venv/test-tools corpus ## calls that end a function, and what
 	.venv-release/bin/pip install --quiet -r tools/release/requirements.txt
 	touch $@
 
+.PHONY: release-requirements
+release-requirements: | machine ## the releases and hashes of what makes a release, from tools/release/requirements.in
+	$(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv
+	build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	    --output-file tools/release/requirements.txt tools/release/requirements.in
+
 released_with := git:git x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
     s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap $(kernel_program_with)
 
@@ -530,10 +536,7 @@ version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.p
 release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
 	rm -f dist/*.cdx.json
 	cp build/conformance.tar.gz dist/sframegen-$(version)-conformance.tar.gz
-	rm -rf build/released && $(PYTHON) -m venv --without-pip build/released
-	.venv-release/bin/pip --quiet --python build/released install --find-links dist sframegen==$(version)
-	.venv-release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --validate --output-format JSON \
-	    --output-file dist/sframegen-$(version).cdx.json build/released
+	.venv-release/bin/python -m tools.release.sbom
 	cd dist && sha256sum sframegen-* >SHA256SUMS
 
 # Needs root, and Linux 6.7 for the machines that are emulated.

@@ -10,6 +10,7 @@ The C compiler compiles the libraries of sframegen/backtrace. The same two value
 """
 
 import os
+import re
 import runpy
 import sysconfig
 from pathlib import Path
@@ -70,7 +71,20 @@ class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no ty
             self.warn(f"libsframe-backtrace is not built: {why}")
 
 
+def description() -> str:
+    """README.md for where nothing lies beside it: without pictures, and with the names of files in place of links to them."""
+    pictures = r"</?(?:a|img|p|picture|source)\b[^>]*>\n*|!\[[^]]*\]\((?!https?:)[^)]*\)\n*"
+    text = re.sub(pictures, "", Path("README.md").read_text(encoding="utf-8"))
+    return re.sub(r"(?<!!)\[([^]]+)\]\((?!https?:|#)([^)]+)\)", lambda link: named(link[1], link[2].partition("#")[0]), text)
+
+
+def named(text: str, file: str) -> str:
+    return file if text in {file, f"`{file}`"} else f"{text} [{file}]"
+
+
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     ext_modules=extensions(),
     cmdclass={"build_py": BuildWithPrograms},
     options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"} if LIMITED else {}},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Stack traces of the calling thread, walked with the SFrame sections of the program and its libraries. C11 and C++11, GCC or Clang;
    Linux on x86-64, AArch64 and s390x. docs/backtrace.md of sframegen describes it.
 

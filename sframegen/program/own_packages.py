@@ -8,6 +8,7 @@ import sys
 from sframegen.program.build import packages_directory
 
 NAMES = ("cfi", "linker")  # installed next to this package
+MARK = b"A package of sframegen."  # in their __init__.py
 
 
 def refuse_strangers() -> None:
@@ -18,6 +19,10 @@ def refuse_strangers() -> None:
         if os.path.dirname(os.path.realpath(place)) != os.path.join(ours, name):  # noqa: PTH118, PTH120
             message = f"{place} hides sframegen's own package {name}: rename it, or take its directory off sys.path"
             raise ImportError(message, name=name, path=place)
+        with open(place, "rb") as file:  # noqa: PTH123 - here and above: pathlib takes as long to import as all of this
+            if MARK not in file.read(1000):
+                message = f"another distribution has overwritten {place}: install sframegen again, in an environment of its own"
+                raise ImportError(message, name=name, path=place)
 
 
 def _place_of(name: str) -> str:

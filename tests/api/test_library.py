@@ -13,6 +13,7 @@ import sys
 from dataclasses import FrozenInstanceError, fields
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pytest
@@ -26,7 +27,6 @@ from tests import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.support.peers import Compiler
 
@@ -77,6 +77,21 @@ def test_a_stranger_with_the_name_of_a_package_is_named_in_one_line(name: str, t
         assert done.stderr.splitlines()[-1] == f"ImportError: {line}"
     done = python("-P", "-m", "sframegen", "check", "/bin/true", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sframegen: it cannot start: {line}\n")
+
+
+def test_a_package_that_another_distribution_has_overwritten_is_named_in_one_line(tmp_path: Path) -> None:
+    """As pip does it, without a word: both are in one directory."""
+    for name in ("sframegen", "cfi", "linker"):
+        (tmp_path / name).mkdir()
+    for name in ("__init__.py", "program/own_packages.py", "program/build.py", "program/__init__.py"):
+        (tmp_path / "sframegen" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(Path(sframegen.__file__).parent / name, tmp_path / "sframegen" / name)
+    (tmp_path / "cfi/__init__.py").write_text('"""A package of sframegen."""\n')
+    (tmp_path / "linker/__init__.py").write_text("raise SystemExit('a stranger ran')\n")
+    done = python("-c", "import sframegen; sframegen.check", cwd=tmp_path)
+    place = tmp_path / "linker/__init__.py"
+    line = f"another distribution has overwritten {place}: install sframegen again, in an environment of its own"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {line}"
 
 
 def test_a_stranger_that_was_imported_before(tmp_path: Path) -> None:

@@ -31,6 +31,21 @@ USER = """
 #include <stdio.h>
 int main(void) { void *buffer[10]; printf("%d\\n", sframe_backtrace(buffer, 10) > 0); }
 """
+# What programs that are linked with libsframe-backtrace.so.0 rely on: another value needs another soname.
+INTERFACE = """
+#include <sframe_backtrace.h>
+#include <stddef.h>
+_Static_assert(sizeof(struct sframe_frame) == 24 && _Alignof(struct sframe_frame) == 8, "size");
+_Static_assert(offsetof(struct sframe_frame, pc) == 0 && offsetof(struct sframe_frame, cfa) == 8, "addresses");
+_Static_assert(offsetof(struct sframe_frame, flags) == 16 && SFRAME_EXACT == 1 && SFRAME_GUESS == 2, "flags");
+_Static_assert(sizeof(enum sframe_end) == 4 && SFRAME_OUTERMOST == 0 && SFRAME_FULL == 1 && SFRAME_NO_RULE == 2, "ends");
+_Static_assert(SFRAME_UNREADABLE == 3 && SFRAME_DAMAGED == 4 && SFRAME_NOT_ASCENDING == 5, "more ends");
+int (*const backtrace)(void **, int) = sframe_backtrace;
+int (*const from)(const void *, void **, int) = sframe_backtrace_from;
+int (*const frames)(const void *, struct sframe_frame *, int, enum sframe_end *) = sframe_backtrace_frames;
+const char *(*const text)(enum sframe_end) = sframe_end_text;
+int (*const prepare)(unsigned) = sframe_backtrace_prepare;
+"""
 
 
 def needs(*tools: str) -> None:
@@ -63,6 +78,22 @@ def test_they_export_their_functions_and_nothing_else(folder: Path) -> None:
     assert exported(folder / PRELOAD) >= ANSWERED
     assert others
     assert all(name.startswith("_Unwind_Get") for name in others)
+
+
+def test_programs_that_are_linked_with_it_stay_valid(folder: Path) -> None:
+    """The exported names with their version, as Debian's symbols file has them."""
+    listed = re.findall(r"^ (\w+)@(\w+) ", (ROOT / "debian/libsframe-backtrace0.symbols").read_text(), re.MULTILINE)
+    assert {name for name, _ in listed} == FUNCTIONS | {"SFRAME_BACKTRACE_0"}
+    lines = printed("nm", "--dynamic", "--defined-only", "--with-symbol-versions", folder / SHARED).splitlines()
+    names = [line.split()[2].split("@") for line in lines]
+    assert {(each[0], each[-1]) for each in names} == set(listed)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_header_keeps_its_types(prefix: str, tmp_path: Path) -> None:
+    needs(f"{prefix}gcc")
+    (tmp_path / "interface.c").write_text(INTERFACE)
+    printed(f"{prefix}gcc", "-std=c11", "-Werror", "-fsyntax-only", "-I", HERE, tmp_path / "interface.c")
 
 
 def test_they_load_with_any_glibc_and_bind_at_once(folder: Path) -> None:

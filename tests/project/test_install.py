@@ -19,7 +19,7 @@ import sframegen
 from sframegen.program.build import MODULES
 from tests import ROOT
 
-INSTALLED_FROM = ("LICENSE", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen")
+INSTALLED_FROM = ("LICENSE", "LICENSES", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen")
 
 
 def run(*command: str | Path, **environ: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, STATIC
 from sframegen.program.build import MODULES
 from tests import ROOT
+from tools.release import sbom
 from tools.release.building import missing_in, settle
 from tools.release.trial import changed_since, contents
 
@@ -119,6 +121,49 @@ def test_an_sdist_has_the_types_of_all_compiled_modules() -> None:
     assert types - packed == set()
 
 
+def reported(name: str, version: str) -> dict[str, object]:
+    """An entry of pip's report."""
+    download = {"url": f"https://example.org/{name}-{version}.whl", "archive_info": {"hashes": {"sha256": "0" * 64}}}
+    return {"metadata": {"name": name, "version": version}, "download_info": download, "is_direct": False}
+
+
+def test_the_sbom_names_each_part_with_version_hash_and_license(tmp_path: Path) -> None:
+    wheel = tmp_path / "sframegen-9-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    bill = sbom.document("9", [wheel], [reported("lief", "1.0.0"), reported("Click", "8.1")])
+    ours = bill["metadata"]["component"]
+    assert (ours["version"], ours["purl"]) == ("9", "pkg:pypi/sframegen@9")
+    assert ours["licenses"] == [{"expression": "Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)"}]
+    assert ours["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": sha256(b"wheel").hexdigest()}]
+    click, lief = bill["components"]
+    assert (click["purl"], click["licenses"]) == ("pkg:pypi/click@8.1", [{"license": {"id": "BSD-3-Clause"}}])
+    assert lief["hashes"] == [{"alg": "SHA-256", "content": "0" * 64}]
+    assert {"name": "sframegen:condition", "value": "platform_machine != 's390x'"} in lief["properties"]
+    assert bill["dependencies"][0]["dependsOn"] == [click["bom-ref"], lief["bom-ref"]]
+
+
+def test_the_sbom_has_a_license_for_each_dependency() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {sbom.condition_of(requirement)[0] for requirement in needed} == sbom.LICENSES.keys()
+
+
+def test_what_makes_a_release_has_exact_versions_and_hashes() -> None:
+    """pip then installs nothing without a hash: pyproject.toml's own build requirements are among them."""
+    asked = re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", (ROOT / "tools/release/requirements.in").read_text(), re.MULTILINE)
+    entries = re.split(r"\n(?=\S)", (ROOT / "tools/release/requirements.txt").read_text().strip())
+    assert {(name.lower(), version) for name, version in asked} <= {tuple(one.split()[0].split("==")) for one in entries}
+    assert [one for one in entries if "--hash=sha256:" not in one] == []
+
+
+def test_making_packages_leaves_the_others() -> None:
+    """`make venv` and others empty build/; only `make clean` removes dist/."""
+    scripts = {name: (ROOT / "packaging" / name).read_text() for name in ("build-deb", "build-rpm")}
+    assert all(re.search(r"^suite=.* out=dist/\w+$", text, re.MULTILINE) for text in scripts.values())
+    rules = re.findall(r"^\t.*\brm -rf .*\bdist\b.*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(rules) == 1
+    assert " demo " in rules[0]
+
+
 def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
     names = ["setup.py", "sframegen/__init__.py", "cfi/errors.py"]
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
@@ -153,6 +198,34 @@ def test_a_module_that_cannot_be_compiled_is_an_error_where_it_has_to_be(require
     assert len(list((tmp_path / "out").iterdir())) == 1 - status
 
 
+@pytest.mark.usefixtures("building")
+def test_metadata_say_the_licenses_and_link_to_nothing_that_is_not_there(tmp_path: Path) -> None:
+    for name in ("LICENSE", "LICENSES", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
+    build = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('.')"
+    environ = os.environ | {"SFRAMEGEN_PURE": "1"}
+    subprocess.run([sys.executable, "-c", build], check=True, cwd=tmp_path, env=environ, capture_output=True)
+    [folder] = tmp_path.glob("*.dist-info")
+    fields, _, text = (folder / "METADATA").read_text().partition("\n\n")
+    assert "\nLicense-Expression: Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)\n" in fields
+    assert {path.name for path in (folder / "licenses").rglob("*") if path.is_file()} == {"LICENSE", "GPL-2.0-only.txt"}
+    assert text.startswith("# sframegen\n")
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)|<[a-z]+ [^>]*(?:src|href)=", text) == []
+
+
+def test_the_license_of_each_file_is_said() -> None:
+    """Files that one may use under the GPL: debian/copyright lists them, and sdist and wheel have its text."""
+    terms = re.compile(r"SPDX-License-Identifier: Apache-2\.0 OR GPL-2\.0-only")
+    sources = [path for path in (ROOT / "sframegen").rglob("*.[ch]") if terms.search(path.read_text())]
+    [both] = re.findall(r"^Files: (sframegen/.*\n(?: .*\n)+)", (ROOT / "debian/copyright").read_text(), re.MULTILINE)
+    listed = {path for pattern in both.split() for path in ROOT.glob(pattern)}
+    assert sources
+    assert listed == set(sources)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("building")
 def test_two_builds_of_a_commit_give_the_same_bytes(tmp_path: Path) -> None:
@@ -167,6 +240,11 @@ def test_two_builds_of_a_commit_give_the_same_bytes(tmp_path: Path) -> None:
         )
         made.append({path.name: path.read_bytes() for path in (work / "out").iterdir()})
     first, second = made
+    [name] = [name for name in first if name.endswith(".tar.gz")]
+    with tarfile.open(fileobj=io.BytesIO(first[name])) as archive:
+        packed = {entry.name.partition("/")[2] for entry in archive if entry.isfile()}
+    listed = subprocess.run(["git", "-C", ROOT, "ls-tree", "-r", "--name-only", "HEAD"], check=True, capture_output=True, text=True)
+    assert set(listed.stdout.splitlines()) == {one for one in packed - {"PKG-INFO", "setup.cfg"} if ".egg-info/" not in one}
     assert len(first) == 3
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []

@@ -54,10 +54,12 @@ def build(work: Path, output: Path, commit: str, machines: list[str]) -> bool:
     folder = work / "source"
     folder.mkdir()
     source = Source(folder, commit)
+    print("building the sdist and the pure wheel", flush=True)
     source.sdist(output)
     wheels = {source.pure_wheel(output): False}
     for machine in MACHINES:
         if machine.name in machines:
+            print(f"building the wheel for {machine.name}", flush=True)
             wheels[tagged(source.build("wheel", output, machine.environment()), source.date)] = True
     complete = True
     for wheel, compiled in wheels.items():

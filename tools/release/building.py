@@ -49,7 +49,12 @@ class Source:
         }
         before = set(output.iterdir())
         command: list[str | Path] = [sys.executable, "-c", BUILD, kind, output]
-        subprocess.run(command, cwd=self.folder, env=fixed | environment, check=True, stdout=subprocess.DEVNULL, umask=0o022)
+        try:  # compilers warn of Cython's code for minutes: that is shown where it fails
+            variables = fixed | environment
+            subprocess.run(command, cwd=self.folder, env=variables, check=True, capture_output=True, text=True, umask=0o022)
+        except subprocess.CalledProcessError as error:
+            sys.stderr.write(error.stdout + error.stderr)
+            raise
         [made] = set(output.iterdir()) - before
         return made
 
