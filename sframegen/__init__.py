@@ -25,7 +25,7 @@ The names are those of `sframegen.api`, which is loaded when one of them is firs
 
 from __future__ import annotations
 
-__version__ = "0.2.0"  # setup reads it here
+__version__ = "0.3.0"  # setup reads it here
 TYPE_CHECKING = False  # like typing's, which takes a while to import: cli/start.py is to be imported next
 if TYPE_CHECKING:
     from sframegen.api import *  # noqa: F403 - type checkers take a wildcard for names that are passed on
