@@ -32,6 +32,7 @@ from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
 
 RING_PAGES = 512  # 2 MiB for each CPU: 20,000 mappings
@@ -53,6 +54,9 @@ class MappingResolver:
 
     def __init__(self, files: TracedFiles) -> None:
         self.files = files
+        own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
+        self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
+        self._own_image: TracedFile | None = None
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -61,10 +65,18 @@ class MappingResolver:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
             traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
-            traced, offset = self.files.image(read_memory(record.pid, start, min(end - start, MAX_VDSO))), 0
+            traced, offset = self._vdso(record), 0
         else:
             traced = None
         return spans_in(traced, Mapped(start, end, offset))
+
+    def _vdso(self, record: MmapRecord) -> TracedFile | None:
+        """The kernel's own code, of which each process of our kind has the same: then our own is read, and only once."""
+        size = record.end - record.start
+        if size == self._own_vdso[1] - self._own_vdso[0]:
+            self._own_image = self._own_image or self.files.image(read_memory(os.getpid(), self._own_vdso[0], size))
+            return self._own_image
+        return self.files.image(read_memory(record.pid, record.start, min(size, MAX_VDSO)))
 
 
 def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
