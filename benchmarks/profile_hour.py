@@ -2,7 +2,7 @@
 
     python -m benchmarks.profile_hour --seconds 3600
 
-As root. Compilers run on all processors, one after the other, so that processes come and go; --as-it-is starts none.
+As root. Compilers run on all processors, at a low priority, so that processes come and go; --as-it-is starts none.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from array import array
 from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 
-BUDGET = 96 << 20  # bytes in memory
+BUDGET = 32 << 20  # bytes in memory
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
