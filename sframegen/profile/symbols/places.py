@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users who ask for lines or inlined functions
 TOGETHER = 15.0  # by default, for all files: the profile waits to be written
-NO_TIME = f"all files together took longer than {TOGETHER:g} seconds; --lines waits for them"
+NO_TIME = f"all files together took longer than {TOGETHER:g} seconds"
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
 MAX_WHY = 1000  # characters
 DEBUG_INFORMATION = (".debug_info", ".zdebug_info")
