@@ -68,6 +68,11 @@ class Stacks:
         """The numbers of all files in the stacks."""
         return {number for number, used in enumerate(bytes(self.frames.used)) if used}
 
+    def close(self) -> None:
+        """Give back the memory of frames and of the tree: they have names now."""
+        for numbered in (self.frames.numbers, self.tree.nodes, self.tree.rows):
+            numbered.close()
+
     def __iter__(self) -> Iterator[Stack]:
         """Those with samples, in the order in which they came."""
         return (self.stack(row) for row in range(self.tree.rows.count) if self.tree.samples[row])

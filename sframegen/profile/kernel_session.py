@@ -259,6 +259,7 @@ class KernelSession:
         if now >= self._release_at:
             self._release_at = now + RELEASE_INTERVAL
             self._release_files()
+            self._files.rest()
 
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""

@@ -1,8 +1,9 @@
-"""Copied stacks that wait for the table of a file. Their bytes are in a file without a name: there may be thousands of 64 KiB."""
+"""Copied stacks that wait for the table of a file. They are in a file without a name: there may be thousands of 64 KiB."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,20 +30,26 @@ class Waiting(NamedTuple):
     number: int
 
 
-class _Place(NamedTuple):
-    """A place in the file, for the bytes of a stack."""
+class _Kept(NamedTuple):
+    """A place in the file, for a record of `size` bytes, of which `stack` are those of the stack."""
 
     slot: int
     size: int
+    stack: int
+    spans: ProcessSpans
+    number: int
+
+
+SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames that were walked
 
 
 class WaitingStacks:
-    """Those of the kernel program, the oldest first. `bytes`: of all, in the file."""
+    """Those of the kernel program, the oldest first. `bytes`: of all stacks."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.bytes = 0
         self._limit = limit
-        self._stacks: deque[tuple[Waiting, _Place]] = deque()
+        self._stacks: deque[_Kept] = deque()
         self._file = -1
         self._slots = 0  # in the file
         self._free: list[int] = []
@@ -52,19 +59,20 @@ class WaitingStacks:
 
     def add(self, one: Waiting) -> int:
         """Return how many are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
-        stack = one.record.stack
+        record = pickle.dumps(one.record)
         slot = self._free.pop() if self._free else self._slots
         try:
-            self._write(stack, slot)
+            self._write(record, slot)
         except OSError:
             self._free += [slot] * (slot < self._slots)
             return 1
         self._slots = max(self._slots, slot + 1)
-        self._stacks.append((one._replace(record=one.record._replace(stack=b"")), _Place(slot, len(stack))))
-        self.bytes += len(stack)
+        kept = _Kept(slot, len(record), len(one.record.stack), one.spans, one.number)
+        self._stacks.append(kept)
+        self.bytes += kept.stack
         dropped = 0
         while self.bytes > self._limit:
-            self._forget(self._stacks.popleft()[1])
+            self._forget(self._stacks.popleft())
             dropped += 1
         return dropped
 
@@ -72,32 +80,34 @@ class WaitingStacks:
         """Yield those that wait for these files, and forget them."""
         if not numbers:
             return
-        taken = [kept for kept in self._stacks if kept[0].number in numbers]
+        taken = [kept for kept in self._stacks if kept.number in numbers]
         if taken:
-            self._stacks = deque(kept for kept in self._stacks if kept[0].number not in numbers)
-        for one, place in taken:
-            stack = os.pread(self._file, place.size, place.slot * MAX_COPY) if place.size else b""
-            self._forget(place)
-            yield one._replace(record=one.record._replace(stack=stack))
+            self._stacks = deque(kept for kept in self._stacks if kept.number not in numbers)
+        for kept in taken:
+            record = os.pread(self._file, kept.size, kept.slot * SLOT)
+            self._forget(kept)
+            yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
 
     def files(self) -> set[int]:
         """Return the numbers of all files that they may need."""
-        return {span.file for one, _ in self._stacks for span in one.spans}
+        return {span.file for kept in self._stacks for span in kept.spans}
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _write(self, stack: bytes, slot: int) -> None:
+    def _write(self, record: bytes, slot: int) -> None:
+        if len(record) > SLOT:
+            raise OSError
         if self._file < 0:
             with tempfile.TemporaryFile(dir=folder_for_files()) as file:
                 self._file = os.dup(file.fileno())
-        if os.pwrite(self._file, stack, slot * MAX_COPY) != len(stack):
+        if os.pwrite(self._file, record, slot * SLOT) != len(record):
             raise OSError
 
-    def _forget(self, place: _Place) -> None:
-        self._free.append(place.slot)
-        self.bytes -= place.size
-        if not self.bytes and self._file >= 0:
+    def _forget(self, kept: _Kept) -> None:
+        self._free.append(kept.slot)
+        self.bytes -= kept.stack
+        if len(self._free) == self._slots and self._file >= 0:
             os.ftruncate(self._file, 0)

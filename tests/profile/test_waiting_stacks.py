@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.kernel_records import Unfinished
-from sframegen.profile.limits import MAX_COPY
+from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
@@ -34,6 +34,17 @@ def test_each_gets_its_own_bytes_again() -> None:
         rest = sorted((one.number, one.record.stack) for one in stacks.take({*given}))
         assert rest == sorted([*again.items(), *((number, stack) for number, stack in given.items() if number not in odd)])
         assert (len(stacks), stacks.bytes) == (0, 0)
+
+
+def test_all_of_a_record_comes_back() -> None:
+    where = Start([1 << 63, *range(31)], 0xFF, 0x1000, exact=False, frames=tuple(range(MAX_DEPTH)), guessed=True)
+    one = waiting(1, bytes(MAX_COPY))
+    one = one._replace(record=one.record._replace(where=where, holes=5, cgroup=7))
+    with closing(WaitingStacks()) as stacks:
+        assert not stacks.add(one)
+        assert not stacks.add(waiting(2, b""))
+        assert [*stacks.take({1})] == [one]
+        assert [*stacks.take({2})] == [waiting(2, b"")]
 
 
 def test_the_oldest_go_first() -> None:

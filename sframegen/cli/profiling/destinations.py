@@ -66,7 +66,9 @@ class Shown:
         return LiveTable(self._live(session)) if top else Live(session)
 
     def __call__(self, collected: Collected) -> None:
-        self.outputs.write(group_stacks(self._naming.named(collected, self._detail), self._by))
+        named = self._naming.named(collected, self._detail)
+        collected.stacks.close()
+        self.outputs.write(group_stacks(named, self._by))
 
 
 class Recorded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +11,7 @@ import click
 from sframegen.cli.shared.output import note
 from sframegen.profile.report.naming import NO_DETAIL, name_stacks
 from sframegen.profile.symbols.debuginfod import Debuginfod
-from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS
+from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS, TOGETHER
 from sframegen.profile.symbols.source_lines import Detail
 from sframegen.program.libraries import SYMBOLS
 from sframegen.stack.names.debug_files import DebugFiles
@@ -50,5 +51,5 @@ class Naming(NamedTuple):
 
             note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
             click.get_current_context().exit(1)
-        seconds = PATIENT_SECONDS if self.lines or self.inlined else SECONDS
-        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, seconds)
+        limits = (PATIENT_SECONDS, math.inf) if self.lines or self.inlined else (SECONDS, TOGETHER)
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, *limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
 
 RING_PAGES = 512  # 2 MiB for each CPU: 20,000 mappings
@@ -57,6 +58,9 @@ class MappingResolver:
 
     def __init__(self, files: TracedFiles) -> None:
         self.files = files
+        own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
+        self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
+        self._own_image: TracedFile | None = None
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -65,10 +69,18 @@ class MappingResolver:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
             traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
-            traced, offset = self.files.image(vdso_of(record.pid, start, end)), 0
+            traced, offset = self._vdso(record), 0
         else:
             traced = None
         return spans_in(traced, Mapped(start, end, offset))
+
+    def _vdso(self, record: MmapRecord) -> TracedFile | None:
+        """The kernel's own code, of which each process of our kind has the same: then our own is read, and only once."""
+        size = record.end - record.start
+        if record.start >= ABOVE_32_BITS and size == self._own_vdso[1] - self._own_vdso[0]:
+            self._own_image = self._own_image or self.files.image(read_memory(os.getpid(), self._own_vdso[0], size))
+            return self._own_image
+        return self.files.image(read_memory(record.pid, record.start, min(size, MAX_VDSO)))
 
 
 def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
@@ -197,21 +209,6 @@ class Follower:
             if was_running:  # what was done there until now was not recorded
                 self.processes.forget_mappings(time.monotonic_ns())
         self._cpus = cpus
-
-
-def vdso_of(pid: int, start: int, end: int) -> bytes:
-    """Return the vDSO that a process has there. The kernel has one for all 64-bit processes, and those of 32 bits lie lower."""
-    own = own_vdso()
-    return own if start >= ABOVE_32_BITS and end - start == len(own) else read_memory(pid, start, min(end - start, MAX_VDSO))
-
-
-@cache
-def own_vdso() -> bytes:
-    """Return that of this process; nothing if it has none, or one that other processes may not have."""
-    for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows:
-        if row.path == VDSO and row.start >= ABOVE_32_BITS and row.end - row.start <= MAX_VDSO:
-            return memory_of(os.getpid(), row.start, row.end - row.start).value  # type: ignore[no-any-return]
-    return b""
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.elf.dynamic import DT_SONAME, read_dynamic
 from sframegen.elf.role import Role, role_of
@@ -29,20 +30,22 @@ from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.moments import GONE
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
 from sframegen.stack.names.debug_files import DebugFiles
-from sframegen.stack.names.file_names import FileNames
+from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from cfi.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
+    from sframegen.profile.report.named import FramePlaces
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
+NO_FUNCTION = NamedFunction(None, None)
 NO_DETAIL = Detail(lines=False, inlined=False)
 HIDDEN = "the kernel hides the addresses of its functions: as root, or with kernel.kptr_restrict=0, they have names"
 KnownNames: TypeAlias = "dict[int, tuple[TracedFile, FileNames]]"  # by the number of the file
@@ -64,7 +67,7 @@ def name_stacks(
     files of an earlier profile; those of this one are put there. `live`: more is collected afterwards.
     """
     stacks, files = collected.stacks, collected.files.values()
-    namer = _Namer(collected, _Sources(demangled, detail, debug_files or DebugFiles(), {} if known is None else known))
+    namer = _Namer(collected, _Sources(demangled, detail, debug_files or DebugFiles(), known))
     named = Named(
         collected.event,
         collected.backend,
@@ -80,14 +83,9 @@ def name_stacks(
         room=Room() if live else stacks.room,
         by_line=detail.by_line,
     )
-    numbers = stacks.frames.numbers
-    frames = zip(numbers.first[: numbers.count], numbers.second[: numbers.count], strict=True)
-    starts, places = array("I", [0]), array("I")
-    for packed, pid in frames:
-        places.extend(named.places.numbers(namer.frames(pid, packed)))
-        starts.append(len(places))
+    chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
-    rows = _rename(stacks, _Chains(starts, places), Folding(named) if collapse_runtime else None, named)
+    rows = _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
     if stacks.moments is not None and not live:
         stacks.moments.renumber(rows)
         named.moments = stacks.moments
@@ -110,6 +108,21 @@ class _Chains(NamedTuple):
 
     starts: array[int]
     places: array[int]
+
+
+def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> _Chains:
+    """Put the places of each frame, which come in any order, into the order of frames."""
+    outermost, inlined = zeros("I", count), {}
+    for frame, (first, *others) in placed:
+        outermost[frame] = first
+        if others:
+            inlined[frame] = others
+    starts, places = array("I", [0]), array("I")
+    for frame, place in enumerate(outermost):
+        places.append(place)
+        places.extend(inlined.get(frame, ()))
+        starts.append(len(places))
+    return _Chains(starts, places)
 
 
 def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Named) -> Column:
@@ -144,49 +157,77 @@ class _Sources(NamedTuple):
     demangled: bool
     detail: Detail
     debug_files: DebugFiles
-    known: KnownNames
+    known: KnownNames | None
 
-    def names_of(self, collected: Collected) -> dict[int, FileNames]:
-        """The names of all files in stacks: those that are known, else new ones, which are known from then on."""
-        before = self.known.copy()
-        self.known.clear()
-        for number in collected.stacks.used_files():
-            file = collected.files.get(number)
-            if file is not None and file.elf is not None:
-                kept = before.get(number)
-                if kept is None or kept[0] is not file:
-                    kept = file, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files)
-                self.known[number] = kept
-        return {number: names for number, (_, names) in self.known.items()}
+    def names_of(self, number: int, file: TracedFile | None) -> FileNames | None:
+        """The names of a file in stacks: those that are known, else new ones, which are known from then on."""
+        if file is None or file.elf is None:
+            return None
+        kept = self.known.get(number) if self.known is not None else None
+        if kept is None or kept[0] is not file:
+            kept = file, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files)
+        if self.known is not None:
+            self.known[number] = kept
+        return kept[1]
+
+    def forget_others(self, numbers: Container[int]) -> None:
+        """Forget the names of files that are not in stacks any more."""
+        for number in [number for number in self.known or () if number not in numbers]:
+            del (self.known or {})[number]
 
 
 class _Namer:
+    """Names the frames of one file after the other, so that the tables of one are in memory at a time."""
+
     def __init__(self, collected: Collected, sources: _Sources) -> None:
-        self._collected = collected
-        self._files = sources.names_of(collected)
+        self._collected, self._sources = collected, sources
+        self._names: FileNames | None = None  # of the file whose frames are being named
+        self._sites: dict[NamedFunction, NamedFrame] = {}  # of that file
         self._maps: dict[int, PerfMap] = {}
-        self.notes: list[str] = []
-        wanted: dict[int, list[int]] = {}
-        numbers = collected.stacks.frames.numbers
-        for packed in numbers.first[: numbers.count]:
-            wanted.setdefault(packed >> FILE_SHIFT & FILE_MASK, []).append(packed & PACKED_ADDRESS)
-        for number, names in self._files.items():
-            names.learn(wanted.get(number, ()))
         self._lines = SourceLines()
-        detail = sources.detail
-        if detail.lines or detail.inlined:
-            files = collected.files
-            asked = [
-                AskedFile(number, elf, wanted[number]) for number in wanted if (elf := _with_debug_sections(files.get(number)))
-            ]
-            self._lines.learn(asked, sources.debug_files, detail, demangled=sources.demangled)
-        self.notes += self._lines.notes
+        self._own_notes: list[str] = []
+
+    @property
+    def notes(self) -> list[str]:
+        return self._lines.notes + self._own_notes
+
+    def placed(self, places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
+        """Yield the number of each frame of the profile, and those of its places, which may be new."""
+        numbers = self._collected.stacks.frames.numbers
+        frames_of: dict[int, array[int]] = {}
+        for frame, packed in enumerate(numbers.first[: numbers.count]):
+            frames_of.setdefault(packed >> FILE_SHIFT & FILE_MASK, array("I")).append(frame)
+        self._sources.forget_others(frames_of)
+        for number in self._with_lines(frames_of):
+            frames = frames_of[number]
+            self._sites.clear()
+            self._names = self._sources.names_of(number, self._collected.files.get(number))
+            if self._names:
+                self._names.learn([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
+            for frame in frames:
+                yield frame, places.numbers(self.frames(numbers.second[frame], numbers.first[frame]))
+            self._lines.forget(number)
+
+    def _with_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
+        """Yield the number of each file once its lines are known."""
+        detail, files, first = self._sources.detail, self._collected.files, self._collected.stacks.frames.numbers.first
+        if not (detail.lines or detail.inlined):
+            yield from frames_of
+            return
+        asked: list[AskedFile] = []
+        for number, frames in frames_of.items():
+            elf = _with_debug_sections(files.get(number))
+            if elf is None:
+                yield number
+            else:
+                asked.append(AskedFile(number, elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+        yield from self._lines.learn(asked, self._sources.debug_files, detail, demangled=self._sources.demangled)
 
     @cached_property
     def _kernel(self) -> KernelNames:
         names = KernelNames()
         if names.hidden:
-            self.notes.append(HIDDEN)
+            self._own_notes.append(HIDDEN)
         return names
 
     def frames(self, pid: int, packed: int) -> Iterator[NamedFrame]:
@@ -199,7 +240,7 @@ class _Namer:
             yield frame._replace(function=place.function or "??", source=place.source, line=place.line, inlined=True)
 
     def frame(self, pid: int, packed: int) -> NamedFrame:
-        """Name a packed frame. `pid`: of the process whose run-time address it has, else 0."""
+        """Name a packed frame, of the file that is being named. `pid`: of the process whose run-time address it has, else 0."""
         number, address, guessed = unpacked_frame(packed)
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
@@ -209,7 +250,7 @@ class _Namer:
             found = self._made(pid, address)
         else:
             found = self._in_file(number, address)
-        return found._replace(guessed=guessed)
+        return found._replace(guessed=True) if guessed else found
 
     def _of_kernel(self, address: int) -> NamedFrame:
         name, module = self._kernel.at(address)
@@ -227,11 +268,14 @@ class _Namer:
         return NamedFrame(made.function, made.object, made.path, address, FrameKind.RUNTIME)
 
     def _in_file(self, number: int, address: int) -> NamedFrame:
-        file = self._collected.files.get(number)
-        path = printable(file.path.removesuffix(DELETED)) if file else ""
-        name = path.rpartition("/")[2] or "??"
-        names = self._files.get(number)
-        function, start = names.at(address) if names else (None, None)
-        bare = name.strip("[]")
-        label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
-        return NamedFrame(label, name, path, address, FrameKind.USER, start=start)
+        found = self._names.at(address) if self._names else NO_FUNCTION
+        site = self._sites.get(found)
+        if site is None:
+            file = self._collected.files.get(number)
+            path = printable(file.path.removesuffix(DELETED)) if file else ""
+            name = path.rpartition("/")[2] or "??"
+            function, start = found
+            bare = name.strip("[]")
+            label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
+            site = self._sites[found] = NamedFrame(label, name, path, None, FrameKind.USER, start=start)
+        return site._replace(address=address)

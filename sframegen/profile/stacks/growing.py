@@ -6,9 +6,9 @@ import os
 import tempfile
 from array import array
 from contextlib import suppress
-from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
+from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 
-BUDGET = 96 << 20  # bytes in memory
+BUDGET = 32 << 20  # bytes in memory
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
@@ -26,6 +26,7 @@ class Growing:
         self.itemsize = array(code).itemsize
         self.file = -1
         self.map = mmap(-1, PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
+        self.map.madvise(MADV_DONTFORK)  # a forked process would keep what changes here, and needs none of it
         self.view = self._view()
 
     def __len__(self) -> int:
@@ -50,6 +51,7 @@ class Growing:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, len(self.map))
             new = mmap(file.fileno(), len(self.map), MAP_SHARED)
+            new.madvise(MADV_DONTFORK)
             new[:] = self.map[:]
             self.close()
             self.map, self.file = new, os.dup(file.fileno())

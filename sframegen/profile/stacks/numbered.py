@@ -102,6 +102,9 @@ class Numbered:
             self.room.drop(column)
 
     def clear(self) -> None:
-        """Drop the pairs."""
+        """Drop the pairs: takes as long as adding them, however large the index is."""
+        number: cython.Py_ssize_t = self.count
+        while number:  # the last one first, so that the index still leads to the others
+            number -= 1
+            self.index[self.slot(self.first[number], self.second[number])] = 0
         self.count = 0
-        self.fill()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,15 +29,18 @@ if TYPE_CHECKING:
     Places = dict[int, tuple[Place, ...]]  # by address
 
 SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users who ask for lines or inlined functions
+TOGETHER = 15.0  # by default, for all files: the profile waits to be written
+NO_TIME = f"all files together took longer than {TOGETHER:g} seconds"
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
 MAX_WHY = 1000  # characters
 DEBUG_INFORMATION = (".debug_info", ".zdebug_info")
 
 
 class Limits(NamedTuple):
-    """Limits of one file, and of the number of processes."""
+    """Limits of one file, and of the number of processes. `together`: seconds for all files; the others have no places then."""
 
     seconds: float = SECONDS
+    together: float = math.inf
     memory: int = MAX_MEMORY
     processes: int = os.cpu_count() or 1
 
@@ -79,9 +84,14 @@ def find_places(
     try:
         with Pool(work, limits.processes, prepare, limits.seconds) as pool:
             pool.put(*range(len(questions)))
-            while pool.pending:
-                for number, answer in pool.ready(None):
+            left = set(range(len(questions)))
+            deadline = time.monotonic() + limits.together
+            while pool.pending and (rest := deadline - time.monotonic()) > 0:
+                for number, answer in pool.ready(None if rest == math.inf else rest):
+                    left.discard(number)
                     yield number, _read(questions[number], answer.value, demangled=demangled)
+        for number in sorted(left):
+            yield number, NO_TIME
     finally:
         kept.trim()
         kept.close()

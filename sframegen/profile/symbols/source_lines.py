@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.elf.text import count_of
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import SECONDS, Limits, find_places, has_debug_information, has_library
+from sframegen.profile.symbols.places import NO_TIME, SECONDS, TOGETHER, Limits, find_places, has_debug_information, has_library
 from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
 class Detail(NamedTuple):
     """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
 
-    `by_line`: pictures show the lines of one function apart. `seconds`: the most for the index of one file.
+    `by_line`: pictures show the lines of one function apart. `seconds`: the most for the index of one file; `together`: of all.
     """
 
     lines: bool = True
     inlined: bool = True
     by_line: bool = False
     seconds: float = SECONDS
+    together: float = TOGETHER
 
 
 class AskedFile(NamedTuple):
@@ -48,6 +50,10 @@ class SourceLines:
         """Return them, the outermost function first; empty if nothing is known."""
         return self._places.get(number, {}).get(address, ())
 
+    def forget(self, number: int) -> None:
+        """Drop the places of a file."""
+        self._places.pop(number, None)
+
     def learn(
         self,
         asked: Iterable[AskedFile],
@@ -57,26 +63,36 @@ class SourceLines:
         demangled: bool = True,
         directory: Path | None = None,
         limits: Limits | None = None,
-    ) -> None:
-        """Find all places. Without the library, only those of Go."""
+    ) -> Iterator[int]:
+        """Find all places; yield the number of each file once its places are known. Without the library, only those of Go."""
         numbers: list[int] = []
         questions: list[Question] = []
+        late: list[str] = []
         for number, file, addresses in asked:
             source = _with_debug_information(file, debug_files) if addresses and has_library() else None
             if source is not None:
                 numbers.append(number)
                 questions.append(Question(source, addresses))
-            elif addresses and detail.lines:
+                continue
+            if addresses and detail.lines:
                 self._places[number] = _by_go(file, addresses)
+            yield number
         for at, found in (
-            find_places(questions, directory=directory, limits=limits or Limits(detail.seconds), demangled=demangled)
+            find_places(
+                questions, directory=directory, limits=limits or Limits(detail.seconds, detail.together), demangled=demangled
+            )
             if questions
             else ()
         ):
-            if isinstance(found, str):
+            if found == NO_TIME:
+                late.append(questions[at].file.name)
+            elif isinstance(found, str):
                 self.notes.append(found)
             else:
                 self._places[numbers[at]] = {address: _wanted(places, detail) for address, places in found.items()}
+            yield numbers[at]
+        if late:
+            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: lines and inlined functions: {NO_TIME}")
 
 
 def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:

@@ -11,6 +11,7 @@ from sframegen.detached.stores import Stores
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
 from sframegen.program.forked import Answer, end_with_parent
 from sframegen.program.pool import Pool
+from sframegen.program.unused_memory import drop_pages, trim_heap
 from sframegen.program.workers import attempt
 
 if TYPE_CHECKING:
@@ -53,14 +54,15 @@ class TableBuilder:
         stores: Stores | None = None,
         proof_seconds: float = PROOF_SECONDS,
     ) -> None:
-        """`workers`: the most processes of each kind; there are none without work. `seconds`: the most for one file.
+        """`workers`: the most processes that make tables. Half as many prove rules, which takes more memory. There are none
+        without work. `seconds`: the most for one file.
 
         `stores`: of detached sections.
         """
         self._cache = cache
         self._stores = stores or Stores()
         self._pool = Pool(self._make, workers, _prepare, seconds)
-        self._proofs = Pool(self._prove, workers, _prepare, proof_seconds)
+        self._proofs = Pool(self._prove, -(-workers // 2), _prepare, proof_seconds)
         self._some_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._some_ready.register(pool.fileno(), select.EPOLLIN)
@@ -115,6 +117,8 @@ class TableBuilder:
 
     def _answer(self, make: Make, elf: ElfFile) -> Answer:
         answer = attempt(lambda one: self._made(make, one), elf)
+        drop_pages(elf.data)  # the next file needs other memory
+        trim_heap()
         if isinstance(answer, Exception):
             return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer

@@ -44,6 +44,7 @@ class FileNames:
         self._go: tuple[GoTable | None] | None = None  # once it was looked for
         self._described: tuple[array[int], array[int]] | None = None
         self._known: dict[int, NamedFunction] = {}
+        self._functions: dict[tuple[int, int], NamedFunction] = {}  # by place in `_symbols` and start: one text for all addresses
 
     def at(self, address: int) -> NamedFunction:
         """Return the function that holds an address."""
@@ -71,10 +72,14 @@ class FileNames:
     def _found(self, address: int) -> NamedFunction:
         if self._symbols is None:
             self._symbols = _functions(self._file, self._debug_files)
-        for columns in self._symbols:
+        for place, columns in enumerate(self._symbols):
             symbol = columns.at(address)
             if symbol:
-                return NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+                known = self._functions.get((place, symbol.address))
+                if known is None:
+                    known = NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+                    self._functions[place, symbol.address] = known
+                return known
         if self._go is None:
             self._go = (_go_table(self._file),)
         function = self._go[0].function_at(address) if self._go[0] else None

@@ -15,10 +15,12 @@ import pytest
 
 from sframegen.profile.events import cpu_rings
 from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
+from sframegen.profile.events.event_records import MmapRecord
 from sframegen.profile.following import follower
-from sframegen.profile.following.files import REWRITTEN
-from sframegen.profile.following.follower import Follower
+from sframegen.profile.following.files import REWRITTEN, TracedFiles
+from sframegen.profile.following.follower import Follower, MappingResolver, read_memory
 from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.snapshot.mappings import VDSO
 from tests.support.processes.live import HOLD, Program, compiled
 
 if TYPE_CHECKING:
@@ -35,6 +37,24 @@ HOLDING = 'int main(void) { hold(); puts("done"); }'
 def following() -> Iterator[Follower]:
     with all_followed() as found:
         yield found
+
+
+def test_the_vdso_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes of our kind have the same: none of them can give the others another one."""
+    asked: list[int] = []
+
+    def recorded(pid: int, address: int, size: int) -> bytes:
+        asked.append(pid)
+        return read_memory(pid, address, size)
+
+    monkeypatch.setattr(follower, "read_memory", recorded)
+    resolver = MappingResolver(TracedFiles())
+    [(start, end)] = [(row.start, row.end) for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows if row.path == VDSO]
+    records = [MmapRecord(pid, pid, base, base + end - start, 0, True, VDSO) for pid, base in ((1, 1 << 40), (2, 1 << 41))]
+    first, second = (resolver.spans_of(record, 0) for record in records)
+    assert [span.file for span in first] == [span.file for span in second] != [0]
+    assert [span.start for span in second] == [1 << 41]
+    assert asked == [os.getpid()]
 
 
 @contextmanager

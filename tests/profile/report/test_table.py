@@ -99,10 +99,11 @@ def test_without_samples() -> None:
 
 
 def test_folded() -> None:
-    assert list(folded(named(*EXAMPLE, EXAMPLE[0]))) == [
+    assert b"".join(folded(named(*EXAMPLE, EXAMPLE[0]))).decode().splitlines() == [
         "program;main;work;spin 12",
         "program;main;work 2",
         "program;main;read;vfs_read 1",
         "program;[callers unknown];lost;callback [guess] 1",
     ]
-    assert list(folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == ["p:q;a:b 1"]
+    assert b"".join(folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == b"p:q;a:b 1\n"
+    assert b"".join(folded(named(stack("", process="p", thread="p")))) == b"p 1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from array import array
@@ -91,6 +92,29 @@ def test_numbers_are_those_of_the_first_use(pairs: list[tuple[int, int]]) -> Non
     assert [numbered.of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
     assert list(zip(numbered.first[: numbered.count], numbered.second[: numbered.count], strict=True)) == order
     assert numbered.find(5, 2**32 - 1) == (order.index((5, 2**32 - 1)) if (5, 2**32 - 1) in order else -1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
+def test_what_was_cleared_is_new_again(before: list[tuple[int, int]], pairs: list[tuple[int, int]]) -> None:
+    numbered = Numbered(Room())
+    for pair in before:
+        numbered.of(*pair)
+    numbered.clear()
+    assert all(numbered.find(*pair) == -1 for pair in before)
+    order = list(dict.fromkeys(pairs))
+    assert [numbered.of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
+    """It would keep a copy of all that changes here afterwards."""
+    room = Room(budget, str(tmp_path))
+    column = room.column("Q")
+    room.grow(column, 1 << 14)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(column.map))
+    found = Path("/proc/self/smaps").read_text().partition(f"\n{address:x}-")[2]
+    flags = found.partition("VmFlags:")[2].partition("\n")[0].split()
+    assert "dc" in flags, "do not copy on fork"
 
 
 def test_frames_of_one_process_are_no_frames_of_another() -> None:

@@ -14,7 +14,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import places as places_module
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import Limits, find_places, has_debug_information, places_at
+from sframegen.profile.symbols.places import NO_TIME, Limits, find_places, has_debug_information, places_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +121,11 @@ def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compi
     elf = open_elf(compile_c(SOURCE, *FLAGS))
     [(_, why)] = find_places([Question(elf, [1])], directory=tmp_path, limits=Limits(seconds=0.2))
     assert why == f"{elf.name}: lines and inlined functions: it took longer than 0.2 seconds"
+
+
+def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
+    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    assert [*find_places([question] * 2, directory=tmp_path, limits=Limits(together=0))] == [(0, NO_TIME), (1, NO_TIME)]
 
 
 def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:

@@ -12,6 +12,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import source_lines
 from sframegen.profile.symbols.place import Place
+from sframegen.profile.symbols.places import NO_TIME
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
@@ -42,8 +43,15 @@ def learned(
 ) -> SourceLines:
     found = SourceLines()
     debug_files = debug or DebugFiles(directory=str(folder / "none"))
-    found.learn([AskedFile(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")
+    assert [*found.learn([AskedFile(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")] == [7]
     return found
+
+
+def test_files_without_time_are_counted(program: Path, tmp_path: Path) -> None:
+    found = SourceLines()
+    asked = [AskedFile(number, open_elf(program), [1]) for number in (3, 4)]
+    assert sorted(found.learn(asked, DebugFiles(), Detail(together=0), directory=tmp_path)) == [3, 4]
+    assert found.notes == [f"2 files such as {program}: lines and inlined functions: {NO_TIME}"]
 
 
 def start_of(program: Path) -> int:

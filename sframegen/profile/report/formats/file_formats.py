@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 
 MODE = 0o666  # less the umask
+REST = 1 << 17  # parts after which the memory goes that the stacks' files have
 
 
 class Format(NamedTuple):
     function: str  # here, in the module of that name
-    end: str = ""  # of each part
     needs_moments: bool = False  # shows when samples were taken, if that is known
 
     def parts(self, named: Named) -> Iterator[bytes]:
         made: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
-        for part in made:
-            yield part if isinstance(part, bytes) else (part + self.end).encode(errors="replace")
+        for number, part in enumerate(made):
+            if number % REST == 0:
+                named.room.rest()
+            yield part if isinstance(part, bytes) else part.encode(errors="replace")
 
 
 # The longest ending that fits counts.
 FORMATS = {
     ".html": Format("flamegraph"),
-    ".folded": Format("folded", "\n"),
-    ".txt": Format("folded", "\n"),
+    ".folded": Format("folded"),
+    ".txt": Format("folded"),
     ".speedscope.json": Format("speedscope", needs_moments=True),
     ".firefox.json": Format("firefox", needs_moments=True),
     ".json": Format("summary"),

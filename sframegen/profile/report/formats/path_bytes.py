@@ -1,8 +1,11 @@
-"""The numbers of a stack's frames as bytes: what most of a large file consists of. Compiled."""
+"""The stacks of a tree as bytes: what most of a large file consists of. Compiled."""
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
+
+from cfi.columns import zeros
 
 try:
     import cython
@@ -10,47 +13,80 @@ except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cfi.columns import Column
     from sframegen.profile.stacks.call_tree import CallTree
 
 COMPILED: bool = cython.compiled
-MAX_DIGITS = 12  # bytes of a number of 32 bits, with what is around it
+MAX_BYTES = 5  # of a number of 32 bits in a protocol buffer
 
 
-class PathBytes:
-    """`numbers`: of each frame of the tree. `max_depth`: frames of a stack. `inlined`: a byte for each frame, 1 if it is."""
+class PathTexts:
+    """Joins the texts of a stack's frames, the outermost first, with a byte between them.
 
-    def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes = b"") -> None:
+    `texts`: by number. `numbers`: of each frame of the tree. `max_depth`: frames of a stack.
+    """
+
+    def __init__(self, tree: CallTree, numbers: Column, texts: Iterable[bytes], max_depth: int, between: bytes = b",") -> None:
         self.tree = tree
-        self.inlined = inlined or bytes(len(numbers))
         self.numbers = numbers
-        self.text = bytearray(max_depth * MAX_DIGITS + 2)
-        self.view = memoryview(self.text)
+        self.path = zeros("I", max_depth)
+        joined, starts = bytearray(), array("Q", [0])
+        for text in texts:
+            joined += text + between
+            starts.append(len(joined))
+        self.joined, self.starts = joined, starts
+        self.make_room(1)
 
-    def json(self, node: cython.Py_ssize_t) -> bytes:
-        """A list of decimal numbers, the outermost first."""
-        at: cython.Py_ssize_t = len(self.text)
+    def text(self, node: cython.Py_ssize_t) -> bytes:
+        """The stack that ends at that node."""
+        depth: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t = 1
         number: cython.uint
-        at -= 1
-        self.text[at] = 93  # ]
         while node:
             number = self.numbers[self.tree.nodes.first[node]]
-            at -= 1
-            self.text[at] = 48 + number % 10
-            while number >= 10:
-                number //= 10
-                at -= 1
-                self.text[at] = 48 + number % 10
+            self.path[depth] = number
+            depth += 1
+            size += self.starts[number + 1] - self.starts[number]
             node = self.tree.nodes.second[node]
-            if node:
-                at -= 1
-                self.text[at] = 44  # ,
-        at -= 1
-        self.text[at] = 91  # [
-        return bytes(self.view[at:])
+        if size > len(self.room):
+            self.make_room(2 * size)
+        at: cython.Py_ssize_t = 0
+        place: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        while depth:
+            depth -= 1
+            number = self.path[depth]
+            place = self.starts[number]
+            end = self.starts[number + 1]
+            if cython.compiled:  # a slice would take longer: texts are short
+                while place < end:
+                    self.room[at] = self.joined[place]
+                    at += 1
+                    place += 1
+            else:
+                self.room[at : at + end - place] = self.joined[place:end]
+                at += end - place
+        return bytes(self.view[: max(at - 1, 0)])
+
+    def make_room(self, size: cython.Py_ssize_t) -> None:
+        room = bytearray(size)
+        self.room, self.view = room, memoryview(room)
+
+
+class PathNumbers:
+    """`numbers`: of each frame of the tree, as protocol buffers have them. `inlined`: a byte for each frame, 1 if it is."""
+
+    def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes) -> None:
+        self.tree = tree
+        self.inlined = inlined
+        self.numbers = numbers
+        self.room = bytearray(max_depth * MAX_BYTES)
+        self.view = memoryview(self.room)
 
     def varints(self, node: cython.Py_ssize_t) -> bytes:
-        """Numbers of a protocol buffer, the innermost first, without the frames that others are inlined into."""
+        """Those of the stack that ends at that node, the innermost first, without the frames that others are inlined into."""
         at: cython.Py_ssize_t = 0
         frame: cython.Py_ssize_t
         number: cython.uint
@@ -60,10 +96,10 @@ class PathBytes:
             number = self.numbers[frame]
             if not above:
                 while number > 127:
-                    self.text[at] = number & 127 | 128
+                    self.room[at] = number & 127 | 128
                     number >>= 7
                     at += 1
-                self.text[at] = number
+                self.room[at] = number
                 at += 1
             above = self.inlined[frame]
             node = self.tree.nodes.second[node]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.formats.path_bytes import PathBytes
+from sframegen.profile.report.formats.path_bytes import PathNumbers
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
 from sframegen.profile.units import Unit
@@ -24,6 +24,7 @@ NANOSECONDS = 1_000_000_000
 VARINT, BYTES = 0, 2
 UNSIGNED = 0xFFFFFFFFFFFFFFFF
 GZIP, LEVEL = 31, 3
+BLOCK = 1 << 16  # bytes that are compressed at a time
 CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
 KINDS = {Unit.SAMPLES: ("samples", "count"), Unit.MICROSECONDS: ("time", "microseconds")}
 
@@ -36,9 +37,13 @@ class _Function(NamedTuple):
 def pprof(named: Named) -> Iterator[bytes]:
     """Return the parts of the file. Values are samples, and nanoseconds of CPU time if a clock was sampled."""
     compressor = zlib.compressobj(LEVEL, wbits=GZIP)  # without a time: equal profiles are equal files
+    block = bytearray()
     for part in _Profile(named).parts():
-        yield compressor.compress(part)
-    yield compressor.flush()
+        block += part
+        if len(block) >= BLOCK:
+            yield compressor.compress(block)
+            block.clear()
+    yield compressor.compress(block) + compressor.flush()
 
 
 class _Profile:
@@ -90,15 +95,15 @@ class _Profile:
         tree = self._named.tree
         sites, places = self._named.places.sites, self._named.places.numbered
         inlined = bytes(sites[site].inlined for site in places.second[: places.count])
-        paths = PathBytes(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined)
+        paths = PathNumbers(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined)
         known = lru_cache(maxsize=1 << 16)(self._values_and_labels)
         length = lru_cache(maxsize=1 << 16)(varint)
         first, whole = varint(1 << 3 | BYTES), varint(2 << 3 | BYTES)
         for row in self._named.rows():
             locations = paths.varints(tree.node_of(row))
             rest = known(tree.samples[row], tree.rows.second[row], self._named.group_of[row], tree.end_of(row))
-            body = first + length(len(locations)) + locations + rest
-            yield whole + length(len(body)) + body
+            before = first + length(len(locations))
+            yield b"%b%b%b%b%b" % (whole, length(len(before) + len(locations) + len(rest)), before, locations, rest)
 
     def _values_and_labels(self, count: int, task: int, group: int, end: int) -> bytes:
         pid, tid, process, thread = self._named.tasks[task]

@@ -6,7 +6,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathBytes
+from sframegen.profile.report.formats.path_bytes import PathTexts
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.units import Unit
 
@@ -19,11 +19,12 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 EXPORTER = "sframegen"
 
 
-def speedscope(named: Named) -> Iterator[str]:
+def speedscope(named: Named) -> Iterator[bytes | str]:
     """Return the parts of the file. Weights are numbers of samples."""
     trees = LabelTrees(named, lambda site: (site.label, site.source or site.path, site.line if named.by_line else 0))
     sites = named.places.numbered.second[: len(named.places)]
-    paths = PathBytes(named.tree, array("I", [trees.label_of[site] for site in sites]), named.max_depth)
+    numbers = (b"%d" % number for number in range(len(trees.labels)))
+    paths = PathTexts(named.tree, array("I", [trees.label_of[site] for site in sites]), numbers, named.max_depth)
     name = f"{named.event}: {named.unit.shown(named.samples)}"
     unit = "none" if named.unit is Unit.SAMPLES else named.unit.value
     start = {"$schema": SCHEMA, "exporter": EXPORTER, "name": name, "activeProfileIndex": 0}
@@ -37,7 +38,7 @@ def speedscope(named: Named) -> Iterator[str]:
             yield f'{separator}{json.dumps(new)[:-1]}, "weights": {json.dumps(list(weights))}, "samples": ['
             separator = ", "
             for number, row in enumerate(rows):
-                yield (", " if number else "") + paths.json(named.tree.node_of(row)).decode()
+                yield (b", [%b]" if number else b"[%b]") % paths.text(named.tree.node_of(row))
             yield "]}"
     frames = [
         {"name": label} | ({"file": path} if path else {}) | ({"line": line} if line else {}) for label, path, line in trees.labels

@@ -7,8 +7,9 @@ from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathBytes
+from sframegen.profile.report.formats.path_bytes import PathTexts
 from sframegen.profile.report.grouping import counts_of_groups
+from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
 from sframegen.stack.walking.ends import COMPLETE, End
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
 
 
-def summary(named: Named) -> Iterator[str]:
+def summary(named: Named) -> Iterator[bytes | str]:
     """Return the parts of one JSON object."""
     document = {
         "event": named.event,
@@ -38,30 +39,41 @@ def summary(named: Named) -> Iterator[str]:
         "functions": [cost._asdict() for cost in costs(named)],
     }
     yield json.dumps(document)[:-1]
-    yield from _list("frames", (json.dumps(frame._asdict() | {"kind": frame.kind.value}) for frame in named.places))
-    yield from _list("stacks", _stacks(named))
-    yield "}\n"
+    yield ', "frames": ['
+    yield from _frames(named)
+    yield '], "stacks": ['
+    yield from _stacks(named)
+    yield "]}\n"
 
 
-def _list(name: str, items: Iterator[str]) -> Iterator[str]:
-    yield f', "{name}": ['
-    for number, item in enumerate(items):
-        yield f", {item}" if number else item
-    yield "]"
+def _frames(named: Named) -> Iterator[str]:
+    sites = [json.dumps(site._asdict() | {"kind": site.kind.value}).split('"address": null') for site in named.places.sites]
+    numbered, separator = named.places.numbered, ""
+    for address, site in zip(numbered.first[: numbered.count], numbered.second, strict=False):
+        before, after = sites[site]
+        yield f'{separator}{before}"address": {"null" if address == NO_ADDRESS else address}{after}'
+        separator = ", "
 
 
-def _stacks(named: Named) -> Iterator[str]:
+def _stacks(named: Named) -> Iterator[bytes]:
     tree = named.tree
-    paths = PathBytes(tree, array("I", range(len(named.places))), named.max_depth)
-    ends = {end: f'"complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}' for end in End}
+    numbers = (b"%d" % number for number in range(len(named.places)))
+    paths = PathTexts(tree, array("I", range(len(named.places))), numbers, named.max_depth)
+    ends: dict[int, bytes] = {
+        end: f'"complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}, "frames": ['.encode() for end in End
+    }
 
     @lru_cache(maxsize=1 << 12)
-    def begin(task: int, group: int) -> str:
+    def begin(task: int, group: int) -> bytes:
         pid, tid, process, thread = named.tasks[task]
         known = {"group": named.groups[group], "pid": pid, "tid": tid, "process": process, "thread": thread or process}
-        return json.dumps(known)[:-1]
+        return json.dumps(known)[:-1].encode()
 
+    separator = b""
     for row in named.rows():
         first = begin(tree.rows.second[row], named.group_of[row])
-        frames = paths.json(tree.node_of(row)).decode()
-        yield f'{first}, "samples": {tree.samples[row]}, {ends[End(tree.end_of(row))]}, "frames": {frames}}}'
+        yield b'%b%b, "samples": %d, %b' % (separator, first, tree.samples[row], ends[tree.end_of(row)])
+        yield paths.text(tree.node_of(row))
+        separator = b"]}, "
+    if separator:
+        yield b"]}"
