@@ -409,8 +409,8 @@ stacks-show: .venv/test-tools test-machine ## programs stopped at random moments
 	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
 
 .PHONY: formats-show
-formats-show: .venv/test-tools test-machine ## Arch, conda and Alpine packages with sections, verified, installed and removed by their tools, as root; FORMATS_FLAGS
-	.venv/bin/python -m corpus.formats $(FORMATS_FLAGS)
+formats-show: .venv/test-tools test-machine ## Arch, conda and Alpine packages and images with sections, verified, installed and removed by their tools, as root; FORMATS_FLAGS
+	.venv/bin/python -m corpus.formats --report docs/reports/formats.md $(FORMATS_FLAGS)
 
 # mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
 # Torch alone takes minutes; REWRITTEN_FLAGS='numpy bash' tries only these.

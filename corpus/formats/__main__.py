@@ -1,7 +1,7 @@
-"""Gives sections to Arch Linux, conda and Alpine packages, and has their tools verify, install and remove them: corpus/README.md.
+"""Gives sections to Arch Linux, conda and Alpine packages and images, which their own tools then try: corpus/README.md.
 
 No registry at hand has such packages. So their own tools make them from the files of Debian packages, which a hash of the names
-chooses. Needs root, makepkg and pacman. Exit status 1: something is not as it has to be.
+chooses. Needs root, makepkg, pacman, umoci and skopeo. Exit status 1: something is not as it has to be.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.fetch.__main__ import APT_SUITE, download
 from corpus.kept_folders import kept
+from corpus.report_pages import write_or_print
 
 from . import building, judging
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SUITE = "trixie"
 LARGEST = 1_000_000  # bytes of a Debian package
 STANZA = re.compile(r"^(Package|Size|Depends|Section): (.*)$", re.MULTILINE)
+HEAD = Path(__file__).with_name("head.md")
 DATA_HASH = re.compile(rb"^datahash = .*$", re.MULTILINE)
 
 
@@ -42,15 +44,19 @@ FORMATS = {
     "conda 1": Format(partial(building.conda, ending=".tar.bz2"), judging.by_conda),
     "conda 2": Format(partial(building.conda, ending=".conda"), judging.by_conda),
     "apk": Format(building.apk, judging.by_reading_apk),
+    "image": Format(building.image, judging.by_skopeo),
 }
+SHOWN = {"arch": "Arch Linux", "apk": "Alpine, version 2", "image": "OCI image"}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m corpus.formats", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=30, help="number of packages of each format")
     parser.add_argument("--format", choices=FORMATS, action="append", help="only these formats")
+    parser.add_argument("--report", type=Path, help="write the page here")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
+    lines: list[str] = []
     with tempfile.TemporaryDirectory(prefix="corpus-formats-") as temporary:
         scratch = Path(temporary)
         scratch.chmod(0o755)
@@ -64,10 +70,18 @@ def main() -> int:
                 found = tried(FORMATS[form], name, tree, folder, counts)
                 counts[f"{form}: packages"] += 1
                 counts[f"{form}: findings"] += len(found)
+                lines += [f"- {form}: {name}: {finding}" for finding in found]
                 print(f"{form}: {name}: {'; '.join(found) or 'as it has to be'}", flush=True)
-    for what, count in sorted(counts.items()):
-        print(f"{what}: {count:,}")
+    write_or_print(options.report, page(options.format or list(FORMATS), counts, lines))
     return int(any(count for what, count in counts.items() if what.endswith("findings")))
+
+
+def page(formats: list[str], counts: Counter[str], findings: list[str]) -> str:
+    columns = ("packages", "ELF files", "sections", "restored", "findings")
+    rows = [("format", *columns[:3], "restored by remove", "findings"), ("---",) * (len(columns) + 1)]
+    rows += [(SHOWN.get(form, form), *(f"{counts[f'{form}: {column}']:,}" for column in columns)) for form in formats]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n\n".join([HEAD.read_text().rstrip(), table, *findings]) + "\n"
 
 
 def chosen(count: int) -> list[Path]:
@@ -97,11 +111,15 @@ def tried(form: Format, name: str, tree: Path, folder: Path, counts: Counter[str
     counts[f"{label}: ELF files"] += said["package"]["elf_files"]
     counts[f"{label}: sections"] += said["package"]["changed"]
     found += form.judge(after, _new(folder / "judged"))
+    if said["package"]["changed"] and (ran := _sframegen("check", "--quiet", after)).returncode:
+        found.append(f"check: {(ran.stdout + ran.stderr)[-300:]}")
     ran = _sframegen("remove", "--output-dir", _new(folder / "back"), after)
     if ran.returncode:
         return [*found, f"remove: {ran.stderr[-300:]}"]
     if _contents(folder / "back" / given.name) != _contents(given):
         found.append("remove: other contents than before")
+    else:
+        counts[f"{label}: restored"] += 1
     return found
 
 
@@ -110,7 +128,10 @@ def _sframegen(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def _contents(package: Path) -> dict[str, str]:
-    """Every file of a package with its hash, as bsdtar reads it; of conda's version 2, as cph does."""
+    """Every file of a package with its hash, as bsdtar reads it; of conda's version 2, as cph does. Of an image, its digest."""
+    if package.is_dir():
+        [manifest] = json.loads((package / "index.json").read_bytes())["manifests"]
+        return {"": manifest["digest"]}
     with tempfile.TemporaryDirectory(prefix="corpus-formats-") as folder:
         if package.suffix == ".conda":
             subprocess.run(

@@ -24,6 +24,7 @@ arch=(any)
 options=(!strip !debug !zipman !purge !libtool !staticlibs emptydirs)
 package() {{ cp -a "$startdir/tree/." "$pkgdir/"; }}
 """
+TAG = "tried"
 NOBODY = 65534  # makepkg refuses to run as root
 
 
@@ -116,3 +117,16 @@ def apk(name: str, tree: Path, scratch: Path) -> Path:
     ]
     subprocess.run(command, check=True, capture_output=True)
     return package
+
+
+def image(name: str, tree: Path, scratch: Path) -> Path:
+    """An OCI layout with an image of one layer, by umoci."""
+    layout = scratch / name
+    for command in (
+        ["init", "--layout", layout],
+        ["new", "--image", f"{layout}:{TAG}"],
+        ["insert", "--image", f"{layout}:{TAG}", tree, "/"],
+    ):
+        subprocess.run(["umoci", *command], check=True, capture_output=True)
+    subprocess.run(["umoci", "gc", "--layout", layout], check=True, capture_output=True)
+    return layout

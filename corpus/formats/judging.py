@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING
 
-from .building import tools
+from .building import TAG, tools
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +103,14 @@ def by_reading_apk(package: Path, _scratch: Path) -> list[str]:
     if f"size = {size}\n" not in about:
         found.append(f"{size:,} bytes, another size in .PKGINFO")
     return found
+
+
+def by_skopeo(layout: Path, scratch: Path) -> list[str]:
+    """Copied, which verifies each digest; the copy unpacked by umoci."""
+    copy = scratch / "copy"
+    commands = (
+        ["skopeo", "copy", "--quiet", f"oci:{layout}:{TAG}", f"oci:{copy}:{TAG}"],
+        ["umoci", "unpack", "--image", f"{copy}:{TAG}", scratch / "bundle"],
+    )
+    ran = [subprocess.run(command, check=False, capture_output=True, text=True) for command in commands]
+    return [f"{command[0]}: {one.stderr[-200:]}" for command, one in zip(commands, ran, strict=True) if one.returncode]

@@ -144,11 +144,7 @@ class Administration:
 
     def _names(self) -> list[str]:
         with self._locate(f"{ADMINISTRATION}/info/.") as location:
-            descriptor = location.open_directory()
-        try:
-            return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
-        finally:
-            os.close(descriptor)
+            return location.names_beside()
 
     def _locate(self, path: str) -> Location:
         return below(self._root, path, os.path.join(self._shown, path))  # noqa: PTH118 - as text, for messages

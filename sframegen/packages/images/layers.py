@@ -83,7 +83,14 @@ def apply_layer(one: Pass, files: ImageFiles, layer: Layer, number: int, tree: R
             kept = entry if is_alone else entry._replace(header=b"")
             see(entry, number, tree)
             tree.apply(kept, number, at, is_elf=entry.is_whole and is_linked(beginning))
-            skip(stream, entry.stored + -entry.stored % BLOCK - len(beginning), path)
+            skip(stream, entry.stored - len(beginning), path)
+            _skip_padding(stream, -entry.stored % BLOCK)
+
+
+def _skip_padding(stream: Readable, size: int) -> None:
+    """After the last entry there may be none, as `umoci insert` 0.4 leaves it: no content is missing."""
+    while size and (piece := stream.read(size)):
+        size -= len(piece)
 
 
 def visit_layer(one: Pass, files: ImageFiles, layer: Layer, wanted: dict[Inode, list[str]], name: str, new: NewLayer) -> None:

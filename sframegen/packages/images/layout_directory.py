@@ -155,11 +155,7 @@ class LayoutFiles:
 
     def names(self, directory: str) -> list[str]:
         with below(self._directory, f"{directory}/.", f"{self.path}/{directory}") as location:
-            descriptor = location.open_directory()
-        try:
-            return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
-        finally:
-            os.close(descriptor)
+            return location.names_beside()
 
     def make(self, directory: str) -> None:
         with below(self._directory, directory, f"{self.path}/{directory}") as location, suppress(FileExistsError):

@@ -178,7 +178,6 @@ def test_documents(tmp_path: Path, name: str, data: bytes, message: str) -> None
         (b"no tar archive" * 100, "no header of a tar entry"),
         (layer(entry("../../etc/cron.d/x", elf())), "leads out"),
         (layer(entry("a/../../b", elf())), "leads out"),
-        (layer(entry("a", elf()))[:700], "cut off"),
         (layer(entry("a", elf()))[:540], "cut off"),
         (layer(entry("a", elf()), entry(".wh.a")), "tools disagree"),
         (layer(entry("a" * 5000, elf())), "a name of 5,000 characters"),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cfi.errors import FormatError
 from linker.files.refusals import RefusedError
+from sframegen import add_section
 from sframegen.packages import kinds
 from sframegen.packages.images.layout_directory import pass_layout
 from tests.packages.images.image_inputs import (
@@ -304,3 +306,15 @@ def test_files_whose_checksums_would_no_longer_hold_need_force(
     assert "lib/a.so" in seen
     [new] = [one for one in entries_of(image(path)[2][-1]) if one.name == "lib/a.so"]
     assert new.pax_headers in ({}, {"SCHILY.xattr.user.kept": "y"})
+
+
+def test_the_last_entry_of_a_layer_may_lack_its_padding(tmp_path: Path) -> None:
+    """As `umoci insert` writes layers; contents that are cut off are refused."""
+    data = layer(entry("a", elf()), entry("b", b"text"))
+    end = data.index(b"text" + bytes(508)) + 4
+    layouts = [Layout() for _ in range(2)]
+    for number, layout in enumerate(layouts):
+        layout.add(layout.image([data[: end - number]]))
+    assert add_section(layouts[0].write(tmp_path / "0"), dry_run=True).package is not None
+    with pytest.raises(FormatError, match="b: cut off: 1 bytes are missing"):
+        add_section(layouts[1].write(tmp_path / "1"), dry_run=True)
