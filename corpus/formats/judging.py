@@ -108,7 +108,7 @@ def by_reading_apk(package: Path, _scratch: Path) -> list[str]:
 def by_skopeo(layout: Path, scratch: Path) -> list[str]:
     """Copied, which verifies each digest; the copy unpacked by umoci."""
     copy = scratch / "copy"
-    commands = (
+    commands: tuple[list[str | Path], ...] = (
         ["skopeo", "copy", "--quiet", f"oci:{layout}:{TAG}", f"oci:{copy}:{TAG}"],
         ["umoci", "unpack", "--image", f"{copy}:{TAG}", scratch / "bundle"],
     )

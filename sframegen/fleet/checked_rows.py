@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.checks.against_cfi.comparison import Verdict
-from sframegen.checks.finding import Severity
+from sframegen.api import Severity, Verdict
 from sframegen.fleet.result_rows import Outcome, one_line
 
 if TYPE_CHECKING:
-    from sframegen.checks.check_report import CheckReport
+    from sframegen.api import CheckReport
     from sframegen.fleet.result_rows import FileRow
 
 COVERED = (Verdict.EQUAL, Verdict.WRONG)

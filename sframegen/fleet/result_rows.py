@@ -33,9 +33,7 @@ class FileRow:
     package: str  #: the package, as in packages.parquet
     package_sha256: str  #: of the package's content
     path: str  #: in the package
-    outcome: (
-        Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`; of `--mode check`: `good`, `wrong`, `no section`
-    )
+    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`; or `good`, `wrong`, `no section`
     reason: str = ""  #: why it has no section, in one line
     build_id: str = ""  #: hexadecimal
     machine: str = ""  #: "x86-64", "AArch64", "s390x"
