@@ -27,6 +27,7 @@ REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
 LATER = {"backports.zstd", "lief"}  # part of Python from 3.14 on; read back with pyelftools where there is none
 CONTROL = (ROOT / "debian/control").read_text()
 SPEC = (ROOT / "packaging/sframegen.spec").read_text()
+RECIPE = (ROOT / "packaging/conda/recipe.yaml").read_text()
 CONTAINERFILE = (ROOT / "packaging/Containerfile").read_text()
 
 
@@ -75,6 +76,15 @@ def test_the_spec_names_the_other_dependencies() -> None:
     assert f"\nRequires:       (python3dist(backports.zstd) >= {zstd} or python3 >= 3.14)\n" in SPEC
     for project, limits in BUILDING.items():
         assert f"\nBuildRequires:  python3dist({project}) >= {dict(limits)['>=']}\n" in SPEC
+
+
+def test_the_conda_recipe_says_what_pyproject_does() -> None:
+    listed = re.findall(r"^ +(?:- |then: )([\w.-]+)(?: ([<>=\d.,]+))?$", RECIPE, re.MULTILINE)
+    limits = {name.removeprefix("py-"): re.findall(r"(>=|<)([\d.]+)", bound) for name, bound in listed if bound}
+    oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert limits == RUNNING | BUILDING | {"python": [(">=", oldest)]}
+    assert f"\n  version: {sframegen.__version__}\n" in RECIPE
+    assert f"\n  summary: {PROJECT['project']['description']}\n  license: {PROJECT['project']['license']}\n" in RECIPE
 
 
 def test_the_oldest_python_is_that_of_pyproject() -> None:
