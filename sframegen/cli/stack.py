@@ -197,8 +197,8 @@ class Output:
         elif self.stacks:
             from sframegen.profile.report.formats.folded import folded  # noqa: PLC0415
 
-            for line in folded(self.stacks.named()):
-                click.echo(line)
+            for part in folded(self.stacks.named()):
+                click.echo(part, nl=False)
         sys.stdout.flush()
 
 
