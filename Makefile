@@ -227,6 +227,7 @@ conformance: | machine ## small sections with verdicts, for readers and linkers 
 
 .PHONY: conformance-show
 conformance-show: .venv/test-tools peers ## the conformance suite on readers and linkers of others: docs/reports/conformance.md
+	tools/get-old-binutils --llvm
 	.venv/bin/python -m corpus.conformance --report docs/reports/conformance.md --measured
 
 # The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
