@@ -227,6 +227,7 @@ conformance: | machine ## small sections with verdicts, for readers and linkers 
 
 .PHONY: conformance-show
 conformance-show: .venv/test-tools peers ## the conformance suite on readers and linkers of others: docs/reports/conformance.md
+	tools/get-old-binutils --llvm
 	.venv/bin/python -m corpus.conformance --report docs/reports/conformance.md --measured
 
 # The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
@@ -302,11 +303,14 @@ bench-size: .venv/docs-tools peers | machine ## where the bytes of sections go, 
 	$(PYTHON) -m corpus.fetch libLLVM libxul
 	.venv/bin/python -m benchmarks.breakdown
 
+# clang's code and a browser, where test-machine has installed them.
+size_installed = $(wildcard /usr/lib/*/libclang-cpp.so.?? /usr/lib/chromium/chromium)
+
 .PHONY: size-show
-size-show: .venv/installed peers | machine ## sizes of sections, what a linker and another format could save: docs/size.md; SIZE_FILES
+size-show: .venv/installed peers test-machine ## sizes of sections, what a linker and another format could save: docs/size.md; SIZE_FILES
 	tools/get-gcc
 	$(PYTHON) -m corpus.fetch libc libLLVM libxul
-	.venv/bin/python -m benchmarks.size_ideas --docs docs/size.md $${SIZE_FILES:-sqlite libc libLLVM libxul}
+	.venv/bin/python -m benchmarks.size_ideas --docs docs/size.md $${SIZE_FILES:-sqlite libc libLLVM libxul $(size_installed)}
 
 .PHONY: bench-link
 bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md

@@ -17,6 +17,7 @@ from conformance.known_readers import MEASURED
 from conformance.linked.mergers import all_links
 from conformance.suite import all_cases
 from corpus.conformance.dumps import CrashError, Tool, ToolReader, gnu, llvm
+from corpus.conformance.not_run import NOT_RUN
 from corpus.report_pages import write_or_print
 from tests.checks.readers.libsframe import LibSframe
 from tests.support.peers import Peers, cache_directory
@@ -39,18 +40,11 @@ HEAD = """# Conformance of readers and linkers
 `make conformance-show` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each reader gets
 each section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse. Sections of
 versions that it does not read are skipped. libsframe gets the bytes with an unreadable page after them; readelf prints its rows.
+What a reader does after it has read outside its section depends on what lies there: a few such outcomes change from run to run.
 
 To repeat one: `make conformance`, then `readelf --sframe build/conformance/files/SECTION.elf`, or
 `python3 build/conformance/run_links.py --linker LINKER LINK`. Texts for the projects are in `docs/upstream/`.
 
-"""
-TAIL = """
-## Not run
-
-- glibc's backtrace(): no build of it was there; [consumers](../consumers.md) has what it does. `check` restates it and
-  the kernel's patches, and each case quotes that.
-- elfutils 0.196: eu-readelf knows no SFrame sections.
-- libunwind, framehop: no reader of SFrame was found.
 """
 
 
@@ -98,10 +92,10 @@ def tools(peers: Peers) -> Iterator[Tool]:
         if program.exists():
             yield Tool(f"GNU readelf {number}", (str(program), "--sframe"), versions, gnu, reports=("ra_signed", "key_b"))
     yield Tool("GNU readelf 2.47", (peers.tool("readelf"), "--sframe"), (2, 3), gnu)
-    yield Tool(
-        f"llvm-readelf {version_of(peers.tool('llvm-readelf'))}", (peers.tool("llvm-readelf"), "--sframe"), (2,), llvm,
-        reports=("ra_signed", "key_b"),
-    )  # fmt: skip
+    for program in (old / "llvm-22/bin/llvm-readelf-22", Path(peers.tool("llvm-readelf"))):
+        if program.exists():
+            name = f"llvm-readelf {version_of(str(program))}"
+            yield Tool(name, (str(program), "--sframe"), (2,), llvm, reports=("ra_signed", "key_b"))
 
 
 def version_of(program: str) -> str:
@@ -172,6 +166,10 @@ def linker_pages(results: dict[str, dict[str, list[str]]]) -> str:
     return text
 
 
+def not_run() -> str:
+    return "\n## Not run\n\n" + table([("reader or linker", "why"), ("---", "---"), *NOT_RUN])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m corpus.conformance", description=__doc__)
     parser.add_argument("--report", type=Path, help="write this page")
@@ -194,7 +192,7 @@ def main() -> None:
             for name, cases in readers.items()
         }
         MEASURED.write_text(as_text({name: cases for name, cases in found.items() if cases}))
-    write_or_print(options.report, HEAD + reader_pages(readers) + linker_pages(linked) + TAIL)
+    write_or_print(options.report, HEAD + reader_pages(readers) + linker_pages(linked) + not_run())
 
 
 if __name__ == "__main__":
