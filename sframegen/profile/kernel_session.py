@@ -16,13 +16,13 @@ from sframegen.profile.blocked import with_stack
 from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
-from sframegen.profile.bpf.sampling_settings import EVERYBODY, Sampling
 from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING
+from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -51,7 +51,6 @@ TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling h
 WAIT_MS = 100
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
-LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 NO_FRAMES = array("Q")
@@ -64,18 +63,14 @@ class KernelSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
-        hertz = plan.event.hertz(plan.frequency) * plan.on_cpu
-        self.collected = Collected(plan.shown_event, BACKEND, hertz, plan.unit, stacks=Stacks(moments=plan.moments))
+        self.collected = Collected(plan.shown_event, BACKEND, plan.hertz, plan.unit, stacks=Stacks(moments=plan.moments))
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
-        self._due: set[int] = set()  # those of them that it does not know as they are now
+        self._publications = Publications(plan.pace.publish)
         self._new: list[Unfinished] = []  # of the last time
         self._building: set[int] = set()  # files whose tables are being made
         self._without_request: dict[int, TracedFile] = {}  # files whose tables no sample has needed
-        self._walked: Counter[int] = Counter()  # samples of each process, since it was published last
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
-        self._published: dict[int, int] = {}  # nanoseconds: when a process was last
-        self._publish_at: dict[int, float] = {}  # for processes with very many mappings: not before that time
         self._columns: tuple[ProcessSpans, SpanColumns] = ((), span_columns(()))  # of the process that was walked last
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
@@ -94,27 +89,8 @@ class KernelSession:
             self._waiting = opened.enter_context(closing(WaitingStacks()))
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
-            self._walker = KernelWalker(
-                None if plan.targets is None else set(plan.targets),
-                Sampling(
-                    (plan.event.type, plan.event.config),
-                    hertz,
-                    plan.frequency,
-                    kernel_frames=plan.kernel,
-                    threads=plan.tells_threads,
-                    moments=plan.moments,
-                    buffer_size=plan.buffer_size,
-                    on_cpu=plan.on_cpu,
-                    off_cpu=plan.off_cpu,
-                    min_block=plan.min_block,
-                    name=plan.event.name,
-                    points=plan.event.points,
-                    only=plan.only or EVERYBODY,
-                    after_exec=plan.after_exec,
-                    count_interval=plan.pace.count_interval,
-                ),
-                plan.max_memory,
-            )
+            targets = None if plan.targets is None else set(plan.targets)
+            self._walker = KernelWalker(targets, plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
             self._copies = CopyWalker(host_abi(), self._elf_of)
             self._poll = select.epoll()
@@ -141,7 +117,7 @@ class KernelSession:
                     raise StackError(f"process {pid}: no such process")
             self._sampled |= self.plan.targets
             with_descendants(self._sampled, self._walker.want)
-            self._due |= self._sampled
+            self._publications.due |= self._sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
                 for pid in all_pids():
@@ -274,12 +250,8 @@ class KernelSession:
     def _wait_for(self, record: Unfinished) -> None:
         self._sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
-        if record.end is not End.NO_TABLE and record.nanoseconds > self._published.get(record.pid, 0):
-            self._walked[record.pid] += 1
-            if self._walked[record.pid] >= self.plan.pace.publish:
-                self._due.add(record.pid)
-            elif record.pid not in self._published and self._walked[record.pid] == 1:
-                self._walker.epoch(record.pid)  # from now on it is told what the process unmaps
+        if record.end is not End.NO_TABLE and self._publications.walked(record.pid, record.nanoseconds):
+            self._walker.epoch(record.pid)  # it tells what the process unmaps only after that
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
@@ -367,19 +339,15 @@ class KernelSession:
             for pid in processes.changed & self._sampled:
                 self._walker.epoch(pid)  # its next samples are walked here
         else:
-            self._due |= processes.changed & self._sampled
+            self._publications.due |= processes.changed & self._sampled
         for pid in processes.changed - self._sampled:
             self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
         processes.changed.clear()
         for pid in processes.ended:
             self._forget(pid)
         processes.ended.clear()
-        due, self._due = self._due, set()
-        for pid in due:
+        for pid in self._publications.take_due():
             began = time.process_time()  # not what others take of the CPU, nor the time that files take to open
-            if time.monotonic() < self._publish_at.get(pid, 0):  # meanwhile its stacks are walked here
-                self._due.add(pid)
-                continue
             epoch = self._walker.epoch(pid)
             # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self.follower.scan(pid, drained) else None
@@ -389,12 +357,10 @@ class KernelSession:
                 makes_code = self._made.follows(pid)
                 if makes_code:
                     self._walker.look_first(self._made.unknown)
-                self._published[pid] = time.monotonic_ns()
-                self._walked.pop(pid, None)
+                self._publications.publishing(pid)
                 self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
                 self._keep_names(pid, spans)
-            if (took := time.process_time() - began) > LONG:
-                self._publish_at[pid] = time.monotonic() + SHARE * took
+            self._publications.took(pid, time.process_time() - began)
 
     def _keep_names(self, pid: int, spans: ProcessSpans) -> None:
         """Let the names of code that a process makes be found after its end."""
@@ -407,10 +373,7 @@ class KernelSession:
             del self.collected.perf_maps[pid]
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
-        self._due.discard(pid)
-        self._publish_at.pop(pid, None)
-        self._published.pop(pid, None)
-        self._walked.pop(pid, None)
+        self._publications.forget(pid)
         self._made.forget(pid)
 
     # -- stacks that are walked here

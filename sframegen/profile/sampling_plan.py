@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.detached.stores import Stores
-    from sframegen.profile.bpf.sampling_settings import Only
+    from sframegen.profile.bpf.sampling_settings import Only, Sampling
     from sframegen.profile.events.names import Event
 
 
@@ -53,6 +53,33 @@ class ProfilePlan(NamedTuple):
         if not self.off_cpu:
             return self.event.name
         return f"time on ({self.event.name}) and off the CPU" if self.on_cpu else "time off the CPU"
+
+    @property
+    def hertz(self) -> int:
+        """Return the samples of the event each second; 0: none, or once in `frequency` events."""
+        return self.event.hertz(self.frequency) * self.on_cpu
+
+    def sampling(self) -> Sampling:
+        """Return what the kernel program is to sample."""
+        from sframegen.profile.bpf.sampling_settings import EVERYBODY, Sampling  # noqa: PLC0415 - other backends do without
+
+        return Sampling(
+            (self.event.type, self.event.config),
+            self.hertz,
+            self.frequency,
+            kernel_frames=self.kernel,
+            threads=self.tells_threads,
+            moments=self.moments,
+            buffer_size=self.buffer_size,
+            on_cpu=self.on_cpu,
+            off_cpu=self.off_cpu,
+            min_block=self.min_block,
+            name=self.event.name,
+            points=self.event.points,
+            only=self.only or EVERYBODY,
+            after_exec=self.after_exec,
+            count_interval=self.pace.count_interval,
+        )
 
     @property
     def needs_kernel_program(self) -> str:

@@ -135,7 +135,7 @@ def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.
     monkeypatch.setattr(kernel_session, "time", SlowClock())
     with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
         session.begin()
-        assert session._publish_at == {}
+        assert session._publications._not_before == {}
 
 
 def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
@@ -160,7 +160,7 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
                     session.turn()
                 scan = session.follower.scan
                 monkeypatch.setattr(session.follower, "scan", slow_scan)
-                session._due.add(process.pid)
+                session._publications.due.add(process.pid)
                 for _ in range(5):
                     session.turn()
         finally:
