@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -31,6 +32,9 @@ MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
 SHARES_PER_THREAD = 4
 LOST = ("lost", "pending")  # states of a future whose result is being made again
 GONE = "the scheduler is gone; the same command continues the run"
+NO_ANSWER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
+NOT_ONE = "what answers at this address is not a scheduler: give the address that `dask scheduler` prints"
+NO_CERTIFICATES = "tls:// needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
 STARTS = 3
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
@@ -75,12 +79,30 @@ def connected(cluster: Cluster) -> Iterator[Any]:
             address = _own_cluster(cluster.workers, directory)
             stack.callback(address.close, timeout=CLOSE_SECONDS)
             _keep_complete(address, cluster.workers)
-        try:
+        else:
+            asyncio.run(_expect_scheduler(address))
+        with _reached():
             client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise EngineError(f"no scheduler of Dask answers: {one_line(str(error))}", file=str(cluster.scheduler)) from error
         stack.callback(client.close, timeout=CLOSE_SECONDS)
         yield client
+
+
+async def _expect_scheduler(address: str) -> None:
+    """Raises EngineError if no scheduler answers. Dask's client would wait for a silent port for ever."""
+    from distributed.comm import connect  # noqa: PLC0415 - of the extra `fleet`
+    from distributed.security import Security  # noqa: PLC0415
+
+    arguments = Security().get_connection_args("client")
+    if address.startswith("tls:") and arguments["ssl_context"] is None:
+        raise EngineError(NO_CERTIFICATES, file=address)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            comm = await connect(address, timeout=CONNECT_SECONDS, **arguments)
+    except OSError as error:
+        raise EngineError(NO_ANSWER, file=address) from error
+    except Exception as error:  # whatever Dask makes of bytes that are none of its own
+        raise EngineError(NOT_ONE, file=address) from error
+    comm.abort()
 
 
 def _own_cluster(workers: int, directory: str) -> Any:  # noqa: ANN401 - Dask's
@@ -196,10 +218,11 @@ class Tasks:
 def _reached() -> Iterator[None]:
     """Whatever Dask raises where its scheduler does not answer any more becomes an EngineError."""
     from distributed import CancelledError  # noqa: PLC0415
+    from distributed.client import ClosedClientError  # noqa: PLC0415
 
     try:
         yield
-    except (OSError, CancelledError) as error:
+    except (OSError, CancelledError, ClosedClientError) as error:
         raise EngineError(GONE) from error
 
 

@@ -8,16 +8,20 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from sframegen import __version__, api
+from sframegen.cli.fleet import command
 from sframegen.fleet import dask_engine
 from sframegen.fleet.batches import BATCH_BYTES, batches
 from sframegen.fleet.collecting import ParquetTable
@@ -480,6 +484,62 @@ def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> Non
     assert list(out.glob("results/*/*.json"))
     _, watched = run(pool, out)
     assert watched.findings == []
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_an_address_without_a_scheduler_is_one_line(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, listens: bool
+) -> None:
+    """Nobody listens there, or what listens says nothing."""
+    monkeypatch.setattr(dask_engine, "CONNECT_SECONDS", 0.2)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        if listens:
+            port.listen()
+        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+        done = CliRunner().invoke(command, ["run", str(pool), "-o", str(tmp_path / "out"), "--scheduler", address])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"sframegen: {address}: {dask_engine.NO_ANSWER}\n"
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2p1\r\n"])
+def test_another_server_is_not_a_scheduler(answer: bytes) -> None:
+    """Dask takes the first bytes for a length, here of exabytes."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+
+        def serve() -> None:
+            connection, _ = port.accept()
+            with connection, suppress(OSError):
+                connection.sendall(answer)
+                while connection.recv(4096):
+                    pass
+
+        server = threading.Thread(target=serve)
+        server.start()
+        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+        with pytest.raises(EngineError) as caught, connected(Cluster(address)):
+            pass
+        server.join()
+    assert str(caught.value) == f"{address}: {dask_engine.NOT_ONE}"
+
+
+def test_tls_without_certificates_is_one_line() -> None:
+    with pytest.raises(EngineError, match="needs certificates"), connected(Cluster("tls://127.0.0.1:1")):
+        pass
+
+
+def test_a_client_that_dask_has_closed_is_one_line() -> None:
+    """As it does when the scheduler has been away for some time."""
+    from distributed.client import ClosedClientError  # noqa: PLC0415
+
+    class Client:
+        def nthreads(self) -> dict[str, int]:
+            raise ClosedClientError("Client is closed. Can't send update-graph message.")
+
+    tasks = Tasks.__new__(Tasks)
+    tasks.client = Client()
+    with pytest.raises(EngineError, match=f"^{re.escape(dask_engine.GONE)}$"):
+        tasks.are_enough()
 
 
 def test_workers_that_die_while_the_cluster_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.once, pytest.mark.full]
 
 ROWS = "[...document.querySelectorAll('#file-table tbody tr')].map((row) => row.cells[{cell}].innerText.split('\\n')[0])"
 FILES = 130
+NARROW = 500  # where the tables of this run fit
 
 
 @pytest.fixture(scope="module")
@@ -140,17 +141,19 @@ def test_links_open_details_and_the_address_has_them(page: Page) -> None:
     assert page.faults == []
 
 
-def test_nothing_is_cut_in_a_narrow_window(page: Page) -> None:
-    """Neither the navigation nor a table is wider than its place, and the page is not wider than the window."""
-    width = 500
+@pytest.mark.parametrize("width", [320, 500, 641, 800, 1280])
+def test_nothing_is_cut(page: Page, width: int) -> None:
+    """The page is not wider than the window, and no text than its cell; a table that is wider than its box scrolls there."""
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     page.browser.call("Emulation.setDeviceMetricsOverride", page.session, **metrics)
-    wide = "(one) => one.scrollWidth > one.clientWidth"
-    cut = f"[...document.querySelectorAll('nav div, .box')].filter({wide}).map((one) => one.innerText)"
+    wide = "[...document.querySelectorAll({!r})].filter((one) => one.scrollWidth > one.clientWidth)"
     try:
         assert page.run("innerWidth") == width
-        assert page.run(cut) == []
         assert page.run("document.documentElement.scrollWidth") <= width
+        for whole in ("nav div, .tabs, .tools, .pages", "#package-table td, #file-table td"):
+            assert page.run(f"{wide.format(whole)}.map((one) => one.innerText)") == []
+        tables = page.run(f"{wide.format('.box')}.map((one) => getComputedStyle(one).overflowX)")
+        assert set(tables) <= (set() if width == NARROW else {"auto"})
     finally:
         page.browser.call("Emulation.clearDeviceMetricsOverride", page.session)
 
