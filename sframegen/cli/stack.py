@@ -9,7 +9,6 @@ import click
 from cfi.errors import SframegenError
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import duration, tid, verbose
-from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.detached.stores import Stores
@@ -192,6 +191,8 @@ class Output:
     def finish(self) -> None:
         if self.stacks and self.path:
             with self.run.file(self.path):
+                from sframegen.cli.shared.next_step import next_to_view  # noqa: PLC0415
+
                 write_profile(self.stacks.named(), self.path)
                 next_to_view([self.path])
         elif self.stacks:

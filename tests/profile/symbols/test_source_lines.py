@@ -48,6 +48,7 @@ def learned(
 
 
 def test_files_without_time_are_counted(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("symbolic")
     found = SourceLines()
     asked = [AskedFile(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.learn(asked, DebugFiles(), Detail(together=0), directory=tmp_path)) == [3, 4]
