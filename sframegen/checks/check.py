@@ -115,7 +115,7 @@ def _compare(
         sources = find_sources(elf, debug_file)
         truth = compare(elf, section, sources, abi)
     except FormatError as error:
-        draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
+        draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {_why(error, elf)}"))
         return
     draft.code, draft.warnings = truth.code, sources.warnings
     draft.findings += truth.findings
@@ -132,6 +132,13 @@ def _compare(
         second = second_reading(elf, section, sources, truth, abi, progress)
         draft.second_reader = second.code
         draft.findings += second.findings
+
+
+def _why(error: FormatError, elf: ElfFile) -> str:
+    """The report names the file: in a package, the error would name a copy."""
+    if error.file == elf.name:
+        error.file = ""
+    return str(error)
 
 
 def _check_instructions(
@@ -154,7 +161,7 @@ def _check_instructions(
         converted = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
         held = hold(elf, abi, converted, section, jobs, progress)
     except FormatError as error:
-        draft.add_error("cfi-unreadable", f"nothing to hold against the instructions: {error}")
+        draft.add_error("cfi-unreadable", f"nothing to hold against the instructions: {_why(error, elf)}")
         return
     draft.warnings = sources.warnings
     draft.instructions = held.code

@@ -163,7 +163,7 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(tmp_path: Path, monk
     assert done.exit_code == 1
     assert done.stderr.splitlines() == [
         f"sframegen: {full}: No space left on device",
-        f"sframegen: the profile is kept in {copy}: sframegen profile report shows it, or writes it in another format",
+        f"sframegen: the profile is kept in {copy}: sframegen profile-report shows it, or writes it in another format",
     ]
     assert "SELF %" in done.stdout
     assert (tmp_path / "out.folded").read_text()

@@ -92,6 +92,15 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     assert report["package"]["files"][1]["findings"][0]["severity"] == "error"
 
 
+def test_a_finding_does_not_name_the_copy_that_was_read(files: dict[str, bytes], tmp_path: Path) -> None:
+    package = MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]})
+    for instructions in (False, True):
+        report = check(package, debug_file=tmp_path / "none", instructions=instructions)
+        assert report.package is not None
+        [part] = report.package.files
+        assert part.findings[0].message == f"nothing to compare it with: {tmp_path / 'none'}: no such file"
+
+
 def test_that_nothing_has_a_section_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
     """Unless there are no programs and libraries."""
     without = MAKERS["tar"](tmp_path, {"x/without.so": files["x/without.so"]})

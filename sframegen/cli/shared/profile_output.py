@@ -118,6 +118,6 @@ def _keep(named: Named) -> None:
         except OSError:
             Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
             continue
-        note(f"the profile is kept in {name}: sframegen profile report shows it, or writes it in another format")
+        note(f"the profile is kept in {name}: sframegen profile-report shows it, or writes it in another format")
         return
     note("the profile cannot be kept: no directory for temporary files can be written to")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -22,6 +23,7 @@ GECKO_VERSION = 27  # of the Gecko format that version 47 was made for
 LIBRARY = 1  # type of a resource
 DEFAULT_INTERVAL = 1.0  # milliseconds
 UUID_BYTES = 16
+HEXADECIMAL = re.compile(r"(?:[0-9a-fA-F]{2})*")  # what other profilers write may be any text
 # One category must be grey.
 CATEGORIES = {
     FrameKind.MISSING: ("Unknown", "grey"),
@@ -138,10 +140,11 @@ def _meta(named: Named, interval: float) -> dict[str, Any]:
 
 def _library(path: str, build_id: str) -> dict[str, Any]:
     name = path.rpartition("/")[2]
-    identity = bytes.fromhex(build_id)[:UUID_BYTES].ljust(UUID_BYTES, b"\0")
-    debug_id = UUID(bytes_le=identity).hex.upper() + "0" if build_id else ""
+    code_id = build_id if HEXADECIMAL.fullmatch(build_id) else ""
+    identity = bytes.fromhex(code_id)[:UUID_BYTES].ljust(UUID_BYTES, b"\0")
+    debug_id = UUID(bytes_le=identity).hex.upper() + "0" if code_id else ""
     names = {"name": name, "path": path, "debugName": name, "debugPath": path}
-    return names | {"breakpadId": debug_id, "codeId": build_id or None, "arch": None}
+    return names | {"breakpadId": debug_id, "codeId": code_id or None, "arch": None}
 
 
 class _Thread:

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sframegen.profile.report.formats.firefox import firefox
 from sframegen.profile.report.named import FrameKind, NamedFrame
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of, with_moments
@@ -51,6 +53,14 @@ def test_threads_and_stacks() -> None:
     assert library["breakpadId"] == "33221100554477668899AABBCCDDEEFF0"
     assert library["codeId"] == profile.build_ids["/usr/lib/libwork.so"]
     assert "grey" in {category["color"] for category in found["meta"]["categories"]}
+
+
+@pytest.mark.parametrize("build_id", ["Go/build-id", "abc", "é0"])
+def test_a_build_id_of_another_profiler_may_be_any_text(build_id: str) -> None:
+    profile = named(*EXAMPLE)
+    profile.build_ids["/usr/lib/libwork.so"] = build_id
+    library = next(one for one in read(profile)["libs"] if one["name"] == "libwork.so")
+    assert (library["breakpadId"], library["codeId"]) == ("", None)
 
 
 def test_times() -> None:
