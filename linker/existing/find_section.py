@@ -44,7 +44,8 @@ def find_place(elf: ElfFile) -> Place:
     if any(header.sh_flags & SHF_COMPRESSED for header in headers):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = places
-    size = max(extent[2] for extent in extents)  # GNU ld keeps more in the segment than it fills
+    loaded = [header.sh_size for header in headers if header.sh_flags & SHF_ALLOC and header.sh_size]
+    size = max(loaded or [extent[2] for extent in extents])  # GNU ld's segment may be longer than what is in it
     elf.slice(offset, size, "SFrame section")
     return Place(offset, address, size, size + free_after(elf, offset + size), segments, sections)
 

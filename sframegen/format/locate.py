@@ -63,6 +63,8 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
     data, address = _found(elf)
+    sizes = [s.header.sh_size for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC and s.header.sh_size]
+    data = data[: max(sizes, default=len(data))]  # GNU ld's segment may be longer, with bytes that it has never written
     return list(joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 

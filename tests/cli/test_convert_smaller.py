@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.support.inputs.linker_inputs import restored
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
+P_FILESZ = 32  # where it is in a program header; p_memsz follows
 # Functions of one frame, side by side; `pause` keeps its CFA in a register for two no-ops, which Version 2 cannot say.
 PROGRAM = "\n".join(
     [
@@ -80,6 +82,24 @@ def test_a_linkers_section_becomes_smaller_in_its_place(level: str, linked: Path
     assert len({at for at in changed if not place.offset <= at < place.offset + place.size}) <= 3 * 8  # sizes in headers
     assert subprocess.run([file], check=False).returncode == 0
     assert faults_of(file) == faults_of(linked)
+
+
+def test_a_segment_that_reaches_over_what_lies_behind(linked: Path, file: Path) -> None:
+    """GNU ld's may end after its section, where the file has whatever lay in ld's memory."""
+    elf = open_elf(linked)
+    place = find_place(elf)
+    [behind] = [one for one in elf.sections if one.name == ".note.gnu.property"]
+    end = behind.header.sh_offset + behind.header.sh_size
+    assert place.offset + place.size <= behind.header.sh_offset
+    data = bytearray(linked.read_bytes())
+    at = elf.header.e_phoff + place.segments[0] * elf.header.e_phentsize + P_FILESZ
+    struct.pack_into("<QQ", data, at, end - place.offset, end - place.offset)
+    file.write_bytes(data)
+    result = run("--optimize", "fast", file)
+    assert result.exit_code == 0, result.output
+    after = file.read_bytes()
+    assert after[place.offset + place.size :][: end - place.offset - place.size] == data[place.offset + place.size : end]
+    assert len(read_sframe(open_elf(file)).data) < place.size
 
 
 def test_once_is_enough(file: Path) -> None:
