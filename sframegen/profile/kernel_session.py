@@ -251,7 +251,7 @@ class KernelSession:
         self._sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
         if record.end is not End.NO_TABLE and self._publications.walked(record.pid, record.nanoseconds):
-            self._walker.epoch(record.pid)  # it tells what the process unmaps only after that
+            self._walker.epoch(record.pid)  # it reports what the process unmaps only after that
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
