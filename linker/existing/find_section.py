@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHF_COMPRESSED, SHT_NOBITS
-from sframegen.format.locate import is_sframe_section
+from sframegen.format.locate import is_sframe_section, loaded_size
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -44,8 +44,7 @@ def find_place(elf: ElfFile) -> Place:
     if any(header.sh_flags & SHF_COMPRESSED for header in headers):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = places
-    loaded = [header.sh_size for header in headers if header.sh_flags & SHF_ALLOC and header.sh_size]
-    size = max(loaded or [extent[2] for extent in extents])  # GNU ld's segment may be longer than what is in it
+    size = loaded_size(elf) or max(extent[2] for extent in extents)
     elf.slice(offset, size, "SFrame section")
     return Place(offset, address, size, size + free_after(elf, offset + size), segments, sections)
 

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from sframegen.api.reading import check, read
     from sframegen.api.removed import SectionRemoval
     from sframegen.checks.against_cfi.comparison import Verdict
-    from sframegen.checks.check import Consumer
     from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Finding, Instruction, Severity
+    from sframegen.checks.finding import Consumer, Finding, Instruction, Severity
     from sframegen.conversion.coverage import FunctionFates
     from sframegen.elf.compressed import Compression
     from sframegen.format.decode import SframeSection
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
     __all__ = [  # noqa: RUF022 - in the order in which people read them
         "add_section", "read", "check", "convert", "remove", "merge", "Summary", "SframeSection", "CheckReport",
-        "Consumer", "VersionChange", "SectionRemoval", "Merged", "Plan", "FunctionFates", "SframeFunction",
-        "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType", "Finding", "Severity", "Instruction",
+        "VersionChange", "SectionRemoval", "Merged", "Plan", "FunctionFates", "SframeFunction",
+        "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType", "Consumer", "Finding", "Severity", "Instruction",
         "Verdict", "SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal", "FormatVersion",
         "LevelName", "Reader", "Compression",
     ]  # fmt: skip
@@ -49,7 +48,6 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.added": ("Summary",),
         "sframegen.format.decode": ("SframeSection",),
         "sframegen.checks.check_report": ("CheckReport",),
-        "sframegen.checks.check": ("Consumer",),
         "sframegen.api.converted": ("VersionChange",),
         "sframegen.api.removed": ("SectionRemoval",),
         "sframegen.api.merged": ("Merged",),
@@ -57,7 +55,7 @@ else:  # type checkers would take any name for a public one
         "sframegen.conversion.coverage": ("FunctionFates",),
         "sframegen.format.section_functions": ("SframeFunction", "FunctionRow"),
         "sframegen.format.model": ("FunctionTable", "Rule", "Where", "Kind", "FdeType"),
-        "sframegen.checks.finding": ("Finding", "Severity", "Instruction"),
+        "sframegen.checks.finding": ("Consumer", "Finding", "Severity", "Instruction"),
         "sframegen.checks.against_cfi.comparison": ("Verdict",),
         "cfi.errors": ("SframegenError", "FormatError", "VerificationError"),
         "linker.files.refusals": ("RefusedError", "Refusal"),

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
-from sframegen.api.by_kind import Kinds, is_package, read_bytes, read_kind
+from sframegen.api.by_kind import Kinds, is_package, read_bytes
 from sframegen.api.checked_package import check_package
 from sframegen.api.content import file_content
 from sframegen.api.options import Running, check_paths
-from sframegen.checks.check import CONSUMERS, check_file
+from sframegen.checks.check import check_file
+from sframegen.checks.finding import CONSUMERS
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.named_addresses import copied_names
+from sframegen.elf.opening import map_file
 from sframegen.format.locate import sframe_of
 from sframegen.packages.kinds import is_layout
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
     from linker.objects.given_file import Objects
     from sframegen.api.content import Readable
-    from sframegen.checks.check import Consumer
     from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import Consumer
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
@@ -115,14 +117,14 @@ def check(
         return check_objects(objects)
 
     name, data = file_content(path)
-    kinds = Kinds(check_linked, check_unlinked)
     with naming(name):
+        if data is None and (is_layout(name) or is_package(name)):
+            return check_package(name, check_linked)
         if data is None:
-            packaged = is_layout(name) or is_package(name)
-            return check_package(name, check_linked) if packaged else read_kind(name, kinds)
-        if is_package(name, data):
+            data, _ = map_file(name)
+        elif is_package(name, data):
             raise FormatError("a package: give its path, not its bytes")
-        return read_bytes(data, name, kinds)
+        return read_bytes(data, name, Kinds(check_linked, check_unlinked))
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

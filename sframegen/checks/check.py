@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, compare
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import Consumer
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
-Consumer = Literal["kernel", "glibc", "gnu", "all"]
-CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what is larger is read twice only if asked for
 ALONE = f"{Companion.DETACHED_SECTION}, with nothing to compare it with: check the file that it is for, with this store"
 

@@ -1,9 +1,12 @@
-"""A finding of a check, and how bad it is."""
+"""A finding of a check, how bad it is, and for which readers of sections files are checked."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
+
+Consumer = Literal["kernel", "glibc", "gnu", "all"]
+CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 
 
 class Severity(IntEnum):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen import api
-from sframegen.checks.check import CONSUMERS
 from sframegen.checks.check_report import SHOWN
-from sframegen.checks.finding import Severity
+from sframegen.checks.finding import CONSUMERS, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
@@ -21,8 +20,8 @@ from sframegen.packages.kinds import is_layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.checks.check import Consumer
     from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import Consumer
     from sframegen.cli.shared.common_options import How
 
 

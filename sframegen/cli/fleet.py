@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from sframegen.checks.finding import CONSUMERS
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
@@ -183,7 +184,7 @@ def command() -> None:
 )
 @click.option(
     "--consumer",
-    type=click.Choice(["kernel", "glibc", "gnu", "all"]),
+    type=click.Choice(CONSUMERS),
     help="With --mode check: check for this reader, as `sframegen check` does.  [default: all]",
 )
 @part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")

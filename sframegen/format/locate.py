@@ -39,6 +39,12 @@ def is_sframe_section(section: Section) -> bool:
     return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
 
 
+def loaded_size(elf: ElfFile) -> int:
+    """Bytes of the loaded section, as its header says; 0 without one. GNU ld's segment may be longer: it never wrote the rest."""
+    loaded = (s.header for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC)
+    return max((header.sh_size for header in loaded), default=0)
+
+
 def unloaded_of(elf: ElfFile) -> Section | None:
     """Return the section that `sframe_of` reads if no segment has it, as its flags say; None if it is loaded or there is none."""
     if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
@@ -63,8 +69,7 @@ def read_pieces(elf: ElfFile) -> list[SframeSection]:
     Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
     """
     data, address = _found(elf)
-    sizes = [s.header.sh_size for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC and s.header.sh_size]
-    data = data[: max(sizes, default=len(data))]  # GNU ld's segment may be longer, with bytes that it has never written
+    data = data[: loaded_size(elf) or len(data)]
     return list(joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 

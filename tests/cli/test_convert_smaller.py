@@ -84,13 +84,13 @@ def test_a_linkers_section_becomes_smaller_in_its_place(level: str, linked: Path
     assert faults_of(file) == faults_of(linked)
 
 
-def test_a_segment_that_reaches_over_what_lies_behind(linked: Path, file: Path) -> None:
-    """GNU ld's may end after its section, where the file has whatever lay in ld's memory."""
+def test_a_segment_that_is_longer_than_its_section(linked: Path, file: Path) -> None:
+    """As GNU ld's may be. It changes nothing of what follows the section."""
     elf = open_elf(linked)
     place = find_place(elf)
-    [behind] = [one for one in elf.sections if one.name == ".note.gnu.property"]
-    end = behind.header.sh_offset + behind.header.sh_size
-    assert place.offset + place.size <= behind.header.sh_offset
+    [note] = [one for one in elf.sections if one.name == ".note.gnu.property"]
+    end = note.header.sh_offset + note.header.sh_size
+    assert place.offset + place.size <= note.header.sh_offset
     data = bytearray(linked.read_bytes())
     at = elf.header.e_phoff + place.segments[0] * elf.header.e_phentsize + P_FILESZ
     struct.pack_into("<QQ", data, at, end - place.offset, end - place.offset)
