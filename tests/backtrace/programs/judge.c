@@ -60,6 +60,14 @@ void *malloc(size_t size)
 	return __libc_malloc(size);
 }
 
+extern int __sigaction(int number, const struct sigaction *action, struct sigaction *old);
+
+/* SIGPROF stays the judge's: sort would take it for a wish to end, and die of it if it ran for longer than a tick of the timer. */
+int sigaction(int number, const struct sigaction *action, struct sigaction *old)
+{
+	return __sigaction(number, number == SIGPROF ? NULL : action, old);
+}
+
 static void forget(void) { stacks = others = compared = differing = 0; }
 
 __attribute__((constructor)) static void start(void)
@@ -74,7 +82,7 @@ __attribute__((constructor)) static void start(void)
 	memset(&action, 0, sizeof action);
 	action.sa_sigaction = handle;
 	action.sa_flags = SA_SIGINFO | SA_RESTART;
-	sigaction(SIGPROF, &action, NULL);
+	__sigaction(SIGPROF, &action, NULL);
 	setitimer(ITIMER_PROF, &each, NULL);
 }
 
