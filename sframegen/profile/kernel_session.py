@@ -385,7 +385,8 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self.collected.lost[NOT_KEPT if self.follower.spans(record.pid) else NOT_FOLLOWED] += 1
+                unknown_to_its_end = self.follower.processes.has_ended(record.pid) and not self.follower.spans(record.pid)
+                self.collected.lost[NOT_FOLLOWED if unknown_to_its_end else NOT_KEPT] += 1
             else:
                 self._keep_names(record.pid, spans)
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)

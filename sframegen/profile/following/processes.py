@@ -118,6 +118,11 @@ class Processes:
             return None
         return state.spans if time is None else state.at(time)
 
+    def has_ended(self, pid: int) -> bool:
+        """Return True if it runs no more, as far as is known, or was never heard of."""
+        state = self._states.get(pid)
+        return state is None or state.ended_at > 0
+
     def program(self, pid: int) -> int:
         """Return a number that no other process has, nor another program in this process; 0 if it is unknown."""
         state = self._states.get(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -251,6 +252,16 @@ def test_lost_records_make_all_mappings_unknown() -> None:
     processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 12)
     assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
     assert processes.spans(PARENT, 11) == (CodeSpan(1, 3, 0, 1),)
+
+
+def test_a_process_with_lost_records_has_not_ended() -> None:
+    own = os.getpid()  # one that runs: whether it does is looked up
+    processes = followed([mapped(own, 1, 2), LostRecord(1)])
+    assert processes.spans(own) is None
+    assert not processes.has_ended(own)
+    assert processes.has_ended(own + 1)
+    processes.apply(leave(own), 11)
+    assert processes.has_ended(own)
 
 
 def test_a_process_whose_end_was_lost_is_dropped() -> None:
