@@ -69,6 +69,13 @@ def cpu_time(pid: int) -> int:
     return time.clock_gettime_ns(~pid << 3 | 2)  # the number of its clock
 
 
+def until_it_runs(pid: int) -> None:
+    """Until a process that has said something has left write(), and has run what is behind it for a moment."""
+    until = cpu_time(pid) + SOON
+    while cpu_time(pid) < until:
+        os.sched_yield()
+
+
 @contextmanager
 def spinning(program: Path) -> Iterator[int]:
     """The number of a process that has printed `here`, has left write(), and runs until the end of the block."""
@@ -76,9 +83,7 @@ def spinning(program: Path) -> Iterator[int]:
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            until = cpu_time(process.pid) + SOON
-            while cpu_time(process.pid) < until:
-                os.sched_yield()
+            until_it_runs(process.pid)
             yield process.pid
         finally:
             process.kill()
