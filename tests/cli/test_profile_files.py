@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
 
 BEGAN = 1_795_476_000.0  # seconds since 1970
-BUSY = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: sum(range(1000))"
+# Until there are three files, and a second of CPU time has been used.
+BUSY = """
+import sys, time
+from pathlib import Path
+while len([*Path(sys.argv[1]).glob("*.pb.gz")]) < 3 or time.process_time() < 1: sum(range(100000))
+"""
 
 
 def run(*arguments: object) -> Result:
@@ -189,7 +194,7 @@ def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> 
 @needs_bpf
 def test_intervals_of_a_process(tmp_path: Path) -> None:
     folder = tmp_path / "profiles"
-    arguments = ["--every", "1", "-F", "999", "-o", folder, "--", sys.executable, "-c", BUSY.format(seconds=3.5)]
+    arguments = ["--every", "1", "-F", "999", "-o", folder, "--", sys.executable, "-c", BUSY, folder]
     command = [sys.executable, "-m", "sframegen", "profile", *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

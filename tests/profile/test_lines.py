@@ -43,7 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hottest(*arguments: object) -> list[dict[str, Any]]:
     """Return the frames of the stack with most samples, from `main` on."""
-    document = json.loads(sframegen("--json", *arguments).stdout)
+    document = json.loads(sframegen("--json", "-F", 999, *arguments).stdout)
     stack = max(document["stacks"], key=lambda one: one["samples"])
     frames = [document["frames"][number] for number in stack["frames"]]
     names = [frame["function"] for frame in frames]
@@ -62,7 +62,7 @@ def test_a_command(program: Path) -> None:
     assert all(frame["source"].endswith("/program.c") for frame in found)
     found = hottest("--no-inlined", "--no-lines", "--", program)
     assert [(frame["function"], frame["line"], frame["source"]) for frame in found] == [("work", 0, "")]
-    lines = sframegen("--lines", "--", program).stdout
+    lines = sframegen("--lines", "-F", 999, "--", program).stdout
     assert f"inlined [inlined]:{INLINED} < work:{WORK} < main" in lines
     assert "HOTTEST LINES" in lines
 

@@ -52,7 +52,7 @@ def on_a_terminal(term: str = "xterm") -> Iterator[tuple[subprocess.Popen[bytes]
         os.close(ours)
 
 
-def read_until(descriptor: int, text: bytes, seconds: float = 20) -> bytes:
+def read_until(descriptor: int, text: bytes, seconds: float = 100) -> bytes:
     found = b""
     end = time.monotonic() + seconds
     while text not in found and time.monotonic() < end:
@@ -73,7 +73,7 @@ def test_it_is_drawn_again_and_ends_with_q() -> None:
         read_until(terminal, b"2")  # what has changed is drawn
         os.write(terminal, b"q")
         read_until(terminal, b"the end")
-        assert process.wait(10) == 0
+        assert process.wait(100) == 0
         assert termios.tcgetattr(terminal)[:4] == before[:4]
 
 

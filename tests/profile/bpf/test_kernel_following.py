@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -196,19 +195,21 @@ def test_a_killed_profiler_leaves_nothing() -> None:
 
 def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[int] = set()
+    now = [0.0]
+    monkeypatch.setattr(extents, "monotonic", lambda: now[0])
     parts = Extents(10, lambda: used)
     first, second = parts.allocate(6), parts.allocate(4)
     assert (first, second, parts.allocate(1)) == (0, 6, None)
     parts.retire(0)
     assert parts.allocate(6) is None  # a run of the program may still read it
-    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 2)
+    now[0] = 2
     used.add(0)
     assert parts.allocate(6) is None  # a child has it
     used.clear()
-    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 4)
+    now[0] = 4
     assert parts.allocate(2) == 0
     assert parts.allocate(4) == 2
     parts.retire(6)
     parts.retire(2)
-    monkeypatch.setattr(extents, "monotonic", lambda: monotonic() + 6)
+    now[0] = 6
     assert parts.allocate(8) == 2

@@ -66,7 +66,7 @@ KEPT void syncs(const char *file) {
     for (int i = 0; i < 40; i++) if (pwrite(fd, "x", 1, i) != 1 || fsync(fd)) _exit(9);
     after++;
 }
-KEPT void spins(void) { for (long long until = now(CLOCK_MONOTONIC) + 1000000000; now(CLOCK_MONOTONIC) < until;)
+KEPT void spins(void) { for (long long until = now(CLOCK_THREAD_CPUTIME_ID) + 400000000; now(CLOCK_THREAD_CPUTIME_ID) < until;)
     for (int i = 0; i < 100000; i++) after++; }
 /* Again, if the timer has run out before the thread slept. In memory: registers are to be the same each time. */
 static volatile long before;
@@ -82,9 +82,9 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "locks")) pthread_create(&other, 0, holds, 0);
     if (!strcmp(words[1], "spins")) {
         cpu_set_t one;
-        CPU_ZERO(&one); CPU_SET(0, &one);
+        CPU_ZERO(&one); CPU_SET(sched_getcpu(), &one);
         sched_setaffinity(0, sizeof one, &one);
-        if (fork() == 0) { alarm(10); for (;;) after++; }
+        if (fork() == 0) { alarm(600); for (;;) after++; }
     }
     puts("here"); fflush(stdout);
     if (read(0, &byte, 1) != 1) return 9;
@@ -112,14 +112,24 @@ class Clock:
 
     def __init__(self) -> None:
         self._begin = self._stolen()
+        self._monotonic = time.monotonic_ns()
 
     def _stolen(self) -> int:
         ticks = [int(line.split()[8]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu ")]
         return sum(ticks) * SECOND // os.sysconf("SC_CLK_TCK")
 
+    def stolen(self) -> int:
+        return self._stolen() - self._begin
+
     def check(self, accounted: int, passed: int) -> None:
-        stolen = self._stolen() - self._begin
-        assert -SLACK - passed / 100 <= passed - accounted <= SLACK + passed / 100 + stolen
+        """The time that passed."""
+        assert accounted - passed <= SLACK + passed / 100
+        self.check_more(accounted, passed)
+
+    def check_more(self, accounted: int, passed: int) -> None:
+        """Also of the time before and after it, for which we may have waited for a CPU."""
+        assert passed - accounted <= SLACK + passed / 100 + self.stolen()
+        assert accounted <= time.monotonic_ns() - self._monotonic
 
 
 class Waits:
@@ -198,23 +208,24 @@ def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tm
         off = times(sampled, program)
     if name == "syncs" and reason not in off:
         pytest.skip("no test of waits for the disk: files in this folder need none")
-    assert max(off, key=lambda one: off[one] if one is not OffCpu.WAITING else 0) is reason
+    others = {OffCpu.WAITING, OffCpu.PREEMPTED} - {reason}  # as long as the machine is busy
+    assert max(off, key=lambda one: 0 if one in others else off[one]) is reason
     # Its last wait goes on after the measured part: that is a matter of microseconds.
     clock.check(sum(off.values()) + used, passed)
 
 
 def test_times_below_the_threshold_are_counted_apart(compile_c: Compiler) -> None:
-    choice = OFF_CPU._replace(min_block=50_000_000)
+    choice = OFF_CPU._replace(min_block=1000 * SECOND)
     with waits(compile_c, "naps") as program, Sampled({program.pid}, choice) as sampled:
         sampled.publish(program.pid)
-        sampled.walker.attach()
         clock = Clock()
+        sampled.walker.attach()
         passed, used = program.until_done()
         sampled.end()
         assert not times(sampled, program)
         statistics = sampled.walker.statistics()
     assert statistics[Statistic.SHORT] >= 40
-    clock.check(statistics[Statistic.SHORT_TIME] + used, passed)
+    clock.check_more(statistics[Statistic.SHORT_TIME] + used, passed)
 
 
 def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compiler) -> None:
@@ -281,8 +292,8 @@ def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
 def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler) -> None:
     """Without its mappings, each stack goes to user space, with the number that its time is counted with."""
     with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        sampled.walker.attach()
         clock = Clock()
+        sampled.walker.attach()
         passed, used = program.until_done()
         sampled.end()
         every = {(record.hash, record.pid, record.tid): record for record in sampled.unfinished()}
@@ -294,7 +305,7 @@ def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler)
         waiting = {record.waiting_hash for record in unfinished.values()}
         late = sum(counted.nanoseconds for key, counted in taken.items() if key[0] in waiting)
         assert known + late == sum(counted.nanoseconds for counted in taken.values())
-    clock.check(known + late + used, passed)
+        clock.check_more(known + late + used, passed)
 
 
 def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
@@ -308,7 +319,7 @@ def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
         found = times(sampled, program)
     on = found.pop(None)
     clock.check(found.total() + used, passed)
-    assert on == pytest.approx(used, rel=0.25)  # samples: 100 or so
+    assert used * 0.75 - clock.stolen() <= on <= used * 1.25  # samples: 400 or so
 
 
 def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) -> None:

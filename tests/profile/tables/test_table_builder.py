@@ -79,7 +79,7 @@ def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, Table
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process that worked on it was killed by signal 9 (Killed)"),
         (lambda: os.kill(os.getpid(), signal.SIGBUS), "it became shorter while it was read"),
         (lambda: os._exit(3), "the process that worked on it ended with status 3"),
-        (signal.pause, "it took longer than 0.5 seconds"),
+        (signal.pause, "it took longer than 2 seconds"),
     ],
     ids=["killed", "shorter", "ended", "endless"],
 )
@@ -89,7 +89,7 @@ def test_a_process_that_dies_costs_its_file(
 ) -> None:
     monkeypatch.setattr(table_builder, "make_table", fails_at(1, how))
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
-    with TableBuilder(workers, None, 0.5 if how is signal.pause else 30) as builder:
+    with TableBuilder(workers, None, 2 if how is signal.pause else 30) as builder:
         for number, file in enumerate(files):
             builder.request(number, file)
         made = results(builder)

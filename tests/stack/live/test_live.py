@@ -513,18 +513,18 @@ def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: P
         for (int i = 0; i < 6; i++) pthread_create(&thread, NULL, i == 5 ? executing : waiting, NULL);
         for (;;) pause();
     }"""
-    with Program(compiled(compile_c, tmp_path, source, *STATIC, "-pthread"), "!") as running:
-        process = Process(running.pid)
-        running.go_on()
-        stops = 0
-        with pytest.raises(StackError, match=r"it has ended|no such process|no memory of its own"):  # noqa: PT012
-            while True:
-                with process.stopped() as stopped:
-                    stops += bool(stopped.threads())
-        assert stops
-        assert running.process.wait(60) == 0
-        assert running.process.stdout
-        assert running.process.stdout.read() == b"done\n"
+    program, stops = compiled(compile_c, tmp_path, source, *STATIC, "-pthread"), 0
+    while not stops:  # again, if it has come to its end before we had a CPU
+        with Program(program, "!") as running:
+            process = Process(running.pid)
+            running.go_on()
+            with pytest.raises(StackError, match=r"it has ended|no such process|no memory of its own"):  # noqa: PT012
+                while True:
+                    with process.stopped() as stopped:
+                        stops += bool(stopped.threads())
+            assert running.process.wait(60) == 0
+            assert running.process.stdout
+            assert running.process.stdout.read() == b"done\n"
 
 
 def test_what_nobody_may_open_for_a_moment_is_not_refused_for_lack_of_rights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ TRACEME, PEEK, POKE, CONT, GETREGS, SETREGS, DETACH = 0, 1, 4, 7, 12, 13, 17
 BREAKPOINT = 0xCC
 RIP_AT = 16 * 8
 
+SOON = 3_000_000  # nanoseconds of CPU time: far more than the return from write() takes
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.ptrace.restype = ctypes.c_long
 LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
@@ -62,13 +64,26 @@ def compiled(compile_c: Compiler, directory: Path, source: str, *flags: str, sec
     return program
 
 
+def cpu_time(pid: int) -> int:
+    """Nanoseconds, of all threads of a process."""
+    return time.clock_gettime_ns(~pid << 3 | 2)  # the number of its clock
+
+
+def until_it_runs(pid: int) -> None:
+    """Until a process that has said something has left write(), and has run what is behind it for a moment."""
+    until = cpu_time(pid) + SOON
+    while cpu_time(pid) < until:
+        os.sched_yield()
+
+
 @contextmanager
 def spinning(program: Path) -> Iterator[int]:
-    """The number of a process that has printed `here`, and runs until the end of the block."""
+    """The number of a process that has printed `here`, has left write(), and runs until the end of the block."""
     with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
+            until_it_runs(process.pid)
             yield process.pid
         finally:
             process.kill()
