@@ -82,7 +82,7 @@ def watched(process: subprocess.Popen[bytes], every: int) -> Iterator[Interval]:
         if looks % LOOKS == 0 and busy:
             one = Interval(time.monotonic() - began, busy, resident, anonymous)
             forks, forks_before = new_processes() - forks_before, new_processes()
-            around = f"load {os.getloadavg()[0]:.1f}, {forks:,} new processes"
+            around = f"load {os.getloadavg()[0]:.1f}, {forks:,} new processes and threads"
             print(f"  {one.seconds:6.0f} s: {one.busy:7.2f} s of CPU time, {in_mib(resident, anonymous)}; {around}", flush=True)
             yield one
             resident = anonymous = 0
