@@ -70,7 +70,7 @@ def main() -> int:
 
 def watched(process: subprocess.Popen[bytes], every: int) -> Iterator[Interval]:
     """Return what was used at the end of each interval, until the process ends."""
-    began, looks = time.monotonic(), 0
+    began, looks, forks_before = time.monotonic(), 0, new_processes()
     resident = anonymous = 0
     while process.poll() is None:
         looks += 1
@@ -81,13 +81,21 @@ def watched(process: subprocess.Popen[bytes], every: int) -> Iterator[Interval]:
         busy = sum(map(busy_seconds, pids))
         if looks % LOOKS == 0 and busy:
             one = Interval(time.monotonic() - began, busy, resident, anonymous)
-            print(f"  {one.seconds:6.0f} s: {one.busy:7.2f} s of CPU time, {in_mib(resident, anonymous)}", flush=True)
+            forks, forks_before = new_processes() - forks_before, new_processes()
+            around = f"load {os.getloadavg()[0]:.1f}, {forks:,} new processes and threads"
+            print(f"  {one.seconds:6.0f} s: {one.busy:7.2f} s of CPU time, {in_mib(resident, anonymous)}; {around}", flush=True)
             yield one
             resident = anonymous = 0
 
 
 def in_mib(resident: float, anonymous: float) -> str:
     return f"{resident / MIB:.0f} MiB, {anonymous / MIB:.0f} of them in no file"
+
+
+def new_processes() -> int:
+    """Return how many processes and threads this machine has started since it runs."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
 
 
 def busy_seconds(pid: int) -> float:

@@ -31,7 +31,7 @@ from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
-from sframegen.profile.pace import AT_ONCE, SPARING
+from sframegen.profile.pace import AT_ONCE, sparing
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
@@ -267,7 +267,7 @@ def command(
                 None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
                 idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
                 off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
-                buffer_size=(sampling.buffer_size or 0) * MIB, pace=SPARING if intervals.every else AT_ONCE,
+                buffer_size=(sampling.buffer_size or 0) * MIB, pace=sparing(intervals.every) if intervals.every else AT_ONCE,
             )  # fmt: skip
             status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
     ctx.exit(status or run.status)

@@ -37,14 +37,20 @@ class CountedStacks:
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
+        self._since_end: dict[CountKey, int] = {}  # the rows of what came since `end`
+
+    def end(self) -> None:
+        """Note that the counts of all stacks so far are about to be read for the last time."""
+        self._since_end = {}
+        self._rows.append(self._since_end)
 
     def begin(self, collected: Collected) -> None:
-        """Go on with another one, which gets the stacks that the kernel program counts now."""
-        done, self.collected = self.collected, collected
-        for rows in self._rows:
-            for key, row in rows.items():
-                stack = done.stacks.stack(row)
-                rows[key] = collected.stacks.row(self._task(stack.pid, stack.tid), array("Q", stack.frames), stack.end)
+        """Go on with another one, which gets the stacks that came since `end`: the kernel program counts them now."""
+        done, self.collected, rows = self.collected, collected, self._since_end
+        for key, row in rows.items():
+            stack = done.stacks.stack(row)
+            rows[key] = collected.stacks.row(self._task(stack.pid, stack.tid), array("Q", stack.frames), stack.end)
+        self._rows = deque([rows], KEPT_ROWS)
 
     def add(self, record: NewStack) -> None:
         """Keep a stack for the counts that will come."""

@@ -161,6 +161,7 @@ class KernelSession:
     def cut(self) -> Collected:
         """Return what was sampled since the last cut, and go on with nothing. The result is to be used before the next turn."""
         self._receive()
+        self._counted.end()
         for _ in range(2):  # each of both maps of counts
             self._walker.turn()
             self._read_records()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
@@ -17,4 +18,10 @@ class Pace(NamedTuple):
 
 
 AT_ONCE = Pace()
-SPARING = Pace(wait=0.5, gather=0.2, check=10.0, count_interval=5.0, publish=8, lazy=True)
+SPARING = Pace(wait=1.0, gather=1.0, check=10.0, count_interval=math.inf, publish=8, lazy=True)  # `cut` reads the counts
+TURNS = 10  # at least, in an interval
+
+
+def sparing(interval: float) -> Pace:
+    """Return the pace of a profile that is cut into intervals of that length."""
+    return SPARING._replace(gather=min(SPARING.gather, interval / TURNS))
