@@ -80,6 +80,8 @@ class KernelSession:
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.callback(os.setpriority, os.PRIO_PROCESS, 0, go_first())
+            self._cache = TableCache()
+            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -87,8 +89,6 @@ class KernelSession:
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._waiting = opened.enter_context(closing(WaitingStacks()))
-            self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             targets = None if plan.targets is None else set(plan.targets)
             self._walker = KernelWalker(targets, plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
