@@ -201,6 +201,7 @@ class KernelSession:
             self._waiting.make_due(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
+        self._waiting.make_due(self._take_tables())  # again: one that makes tables has nothing to do until its last one is taken
         self._walk_due(WALKING)
         self.follower.processes.sweep(before)  # not before the last samples of those that ended meanwhile have been walked
         self._counted.count(self._walker.take_counts())
