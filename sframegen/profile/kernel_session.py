@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import select
@@ -49,6 +50,7 @@ BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
+WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile nobody reads the ring buffer
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -80,6 +82,8 @@ class KernelSession:
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.callback(os.setpriority, os.PRIO_PROCESS, 0, go_first())
+            self._cache = TableCache()
+            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -87,8 +91,6 @@ class KernelSession:
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._waiting = opened.enter_context(closing(WaitingStacks()))
-            self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
             targets = None if plan.targets is None else set(plan.targets)
             self._walker = KernelWalker(targets, plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
@@ -136,7 +138,9 @@ class KernelSession:
 
     def turn(self, seconds: float | None = None) -> None:
         """Wait for news at most that long, and use them."""
-        if self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
+        if self._waiting.has_due:
+            pass
+        elif self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
             time.sleep(self.plan.pace.gather)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
@@ -150,9 +154,10 @@ class KernelSession:
         self._receive()
         deadline = time.monotonic() + TABLES_AT_THE_END
         while (self._new or self._waiting) and time.monotonic() < deadline:
-            self._poll.poll(WAIT_MS / 1000)
+            self._poll.poll(0 if self._waiting.has_due else WAIT_MS / 1000)
             self._receive()
-        self._walk_again(self._stop_waiting_for_proofs())
+        self._waiting.make_due(self._stop_waiting_for_proofs())
+        self._walk_due()
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
         self._counted.count(self._walker.take_counts(), last=True)
         self._assemble()
@@ -192,11 +197,13 @@ class KernelSession:
         self._check_now_and_then()
         self._request_tables()
         self._follow_made_code()
-        self._walk_again(self._take_tables())
+        self._waiting.make_due(self._take_tables())
         if self._waiting.bytes > MAX_WAITING // 2:
-            self._walk_again(self._stop_waiting_for_proofs())
+            self._waiting.make_due(self._stop_waiting_for_proofs())
         self._publish()
         self._walk_new()
+        self._waiting.make_due(self._take_tables())  # again: one that makes tables has nothing to do until its last one is taken
+        self._walk_due(WALKING)
         self.follower.processes.sweep(before)  # not before the last samples of those that ended meanwhile have been walked
         self._counted.count(self._walker.take_counts())
 
@@ -393,10 +400,13 @@ class KernelSession:
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
-    def _walk_again(self, numbers: set[int]) -> None:
-        """Walk what waited for these files."""
-        for one in self._waiting.take(numbers):
+    def _walk_due(self, seconds: float = math.inf) -> None:
+        """Walk what waited for tables that are there now, about that long."""
+        end = time.monotonic() + seconds
+        for one in self._waiting.take_due():
             self._walk(one.record, one.spans)
+            if time.monotonic() > end:
+                return
 
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         known = self._made.at(record.pid, spans, record.nanoseconds)

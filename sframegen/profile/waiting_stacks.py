@@ -44,18 +44,22 @@ SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames
 
 
 class WaitingStacks:
-    """Those of the kernel program, the oldest first. `bytes`: of all stacks."""
+    """Those of the kernel program, the oldest first. `bytes`: of all stacks.
+
+    Those whose tables are there are due. There may be thousands, so whoever walks them stops between two of them.
+    """
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.bytes = 0
         self._limit = limit
         self._stacks: deque[_Kept] = deque()
+        self._due: deque[_Kept] = deque()
         self._file = -1
         self._slots = 0  # in the file
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._stacks)
+        return len(self._stacks) + len(self._due)
 
     def add(self, one: Waiting) -> int:
         """Return how many are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
@@ -72,25 +76,32 @@ class WaitingStacks:
         self.bytes += kept.stack
         dropped = 0
         while self.bytes > self._limit:
-            self._forget(self._stacks.popleft())
+            self._forget((self._due or self._stacks).popleft())
             dropped += 1
         return dropped
 
-    def take(self, numbers: set[int]) -> Iterator[Waiting]:
-        """Yield those that wait for these files, and forget them."""
-        if not numbers:
-            return
-        taken = [kept for kept in self._stacks if kept.number in numbers]
-        if taken:
+    @property
+    def has_due(self) -> bool:
+        return bool(self._due)
+
+    def make_due(self, numbers: set[int]) -> None:
+        """The tables of these files are there."""
+        if any(kept.number in numbers for kept in self._stacks):
+            self._due += (kept for kept in self._stacks if kept.number in numbers)
             self._stacks = deque(kept for kept in self._stacks if kept.number not in numbers)
-        for kept in taken:
+
+    def take_due(self) -> Iterator[Waiting]:
+        """Yield those that are due, and forget them."""
+        while self._due:
+            kept = self._due.popleft()
             record = os.pread(self._file, kept.size, kept.slot * SLOT)
             self._forget(kept)
             yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
 
     def files(self) -> set[int]:
         """Return the numbers of all files that they may need."""
-        return {span.file for kept in self._stacks for span in kept.spans}
+        tuples = {id(kept.spans): kept.spans for kept in (*self._stacks, *self._due)}  # thousands share one
+        return {span.file for spans in tuples.values() for span in spans}
 
     def close(self) -> None:
         if self._file >= 0:

@@ -51,18 +51,20 @@ class Forked:
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0) -> None:
         """`prepare`: called first there, with the descriptor to keep. `seconds`: the most for one task. Raises OSError."""
+        self._begin(lambda theirs: fork(theirs, work, prepare, seconds), seconds)
+
+    def _begin(self, begin: Callable[[socket.socket], int], seconds: float) -> None:
+        """`begin` starts a process that serves the socket, and returns its number."""
         self.seconds = seconds
         self.code: int | None = None  # of its end, as in subprocess
         self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, signals_held():  # no other copy is left: the pipe ends with the process
             _ALL.add(self)
             try:
-                self.pid = os.fork()
+                self.pid = begin(theirs)
             except OSError:
                 self.pipe.close()
                 raise
-            if not self.pid:
-                _be(theirs, work, prepare, seconds)
 
     def ask(self, question: tuple[object, ...], descriptors: Sequence[int] = ()) -> None:
         with suppress(ConnectionError):  # it has died: answer() says so
@@ -170,6 +172,14 @@ def nowhere(*streams: int) -> None:
         os.dup2(nothing, stream)
     if nothing not in streams:
         os.close(nothing)
+
+
+def fork(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> int:
+    """Start a process that serves the pipe, and return its number. Raises OSError."""
+    pid = os.fork()
+    if not pid:
+        _be(pipe, work, prepare, seconds)
+    return pid
 
 
 def _be(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> NoReturn:

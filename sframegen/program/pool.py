@@ -7,6 +7,7 @@ import os
 import select
 import signal
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from sframegen.program.forked import Answer, Forked
@@ -38,7 +39,7 @@ class Pool(Generic[I]):
         self._items: dict[int, I] = {}  # that have no outcome yet, by number
         self._count = 0  # of all
         self._waiting: deque[int] = deque()
-        self._workers: dict[int, _Worker] = {}  # by the descriptors of their pipes
+        self._workers: dict[int, Worker] = {}  # by the descriptors of their pipes
         self._done: list[tuple[I, Answer]] = []
         self._epoll = select.epoll()
         self._some_done = os.eventfd(0, os.EFD_CLOEXEC)
@@ -53,7 +54,7 @@ class Pool(Generic[I]):
     def close(self) -> None:
         """SIGTERM ends the processes, and they are waited for: they may have temporary files to remove."""
         for worker in self._workers.values():
-            worker.kill(signal.SIGTERM)
+            worker.process.kill(signal.SIGTERM)
         for descriptor in [*self._workers]:
             self._end(descriptor)
         self._epoll.close()
@@ -89,11 +90,11 @@ class Pool(Generic[I]):
             worker = self._workers[descriptor]
             item = self._items.pop(worker.number)
             try:
-                self._done.append((item, worker.answer()))
+                self._done.append((item, worker.process.answer()))
             except ChildProcessError as error:
                 self._done.append((item, Answer(error.with_traceback(None))))  # it would keep what is in the frames
-            if worker.code is None and self._waiting and self._waiting[0] < worker.known:
-                worker.begin(self._waiting.popleft())
+            if worker.process.code is None and self._waiting and self._waiting[0] < worker.known:
+                self._begin(worker)
             else:
                 self._end(descriptor)
         self._start()
@@ -101,12 +102,12 @@ class Pool(Generic[I]):
         return done
 
     def _start(self) -> None:
-        """Fork processes for what waits. They have the items that were put in before."""
+        """Fork processes for what waits."""
         while self._waiting and len(self._workers) < self._most:
             try:
                 with signals_held():  # a process is known before it can be left running
-                    worker = _Worker(lambda number: self._work(self._items[number]), self._prepare, self._seconds)
-                    self._workers[worker.pipe.fileno()] = worker
+                    worker = self._fork()
+                    self._workers[worker.process.pipe.fileno()] = worker
             except OSError as error:
                 if error.errno not in TOO_LITTLE:
                     raise
@@ -115,22 +116,31 @@ class Pool(Generic[I]):
                 item = self._items.pop(self._waiting.popleft())
                 self.finish(item, ChildProcessError(f"cannot start a process: {error.strerror}"))
             else:
-                self._epoll.register(worker.pipe, select.EPOLLIN)
-                worker.known = self._count
-                worker.begin(self._waiting.popleft())
+                self._epoll.register(worker.process.pipe, select.EPOLLIN)
+                self._begin(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        """Let it work on the item that waits longest."""
+        worker.number = self._waiting.popleft()
+        self._ask(worker)
+
+    def _fork(self) -> Worker:
+        """Start a process, which has the items that were put in before. Raises OSError."""
+        return Worker(Forked(lambda number: self._work(self._items[number]), self._prepare, self._seconds), self._count)
+
+    def _ask(self, worker: Worker) -> None:
+        worker.process.ask((worker.number,))
 
     def _end(self, descriptor: int) -> None:
         worker = self._workers.pop(descriptor)
         self._epoll.unregister(descriptor)
-        worker.end()
+        worker.process.end()
 
 
-class _Worker(Forked):
-    """A process that does the `known` first items: those that were there when it was forked."""
+@dataclass
+class Worker:
+    """A process that can do the `known` first items."""
 
-    known = 0
-    number = -1  # of the item that it works on
-
-    def begin(self, number: int) -> None:
-        self.number = number
-        self.ask((number,))
+    process: Forked
+    known: int
+    number: int = -1  # of the item that it works on

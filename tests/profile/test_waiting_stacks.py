@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.kernel_records import Unfinished
+from sframegen.profile.following.files import CodeSpan
+from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytest
 
 WHERE = Start((), 0, 0x1000)
@@ -23,15 +27,20 @@ def waiting(number: int, stack: bytes) -> Waiting:
     return Waiting(Unfinished(0, 0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number, 0), (), number)
 
 
+def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[Waiting]:
+    stacks.make_due(numbers)
+    return stacks.take_due()
+
+
 def test_each_gets_its_own_bytes_again() -> None:
     with closing(WaitingStacks()) as stacks:
         given = {number: bytes([number]) * (MAX_COPY >> number % 3) for number in range(1, 40)}
         assert not sum(stacks.add(waiting(number, stack)) for number, stack in given.items())
         odd = {number for number in given if number % 2}
-        assert {one.number: one.record.stack for one in stacks.take(odd)} == {number: given[number] for number in odd}
+        assert {one.number: one.record.stack for one in taken(stacks, odd)} == {number: given[number] for number in odd}
         again = {number: bytes([200 + number]) * 100 for number in range(1, 9)}  # in places that are free now
         assert not sum(stacks.add(waiting(number, stack)) for number, stack in again.items())
-        rest = sorted((one.number, one.record.stack) for one in stacks.take({*given}))
+        rest = sorted((one.number, one.record.stack) for one in taken(stacks, {*given}))
         assert rest == sorted([*again.items(), *((number, stack) for number, stack in given.items() if number not in odd)])
         assert (len(stacks), stacks.bytes) == (0, 0)
 
@@ -43,23 +52,50 @@ def test_all_of_a_record_comes_back() -> None:
     with closing(WaitingStacks()) as stacks:
         assert not stacks.add(one)
         assert not stacks.add(waiting(2, b""))
-        assert [*stacks.take({1})] == [one]
-        assert [*stacks.take({2})] == [waiting(2, b"")]
+        assert [*taken(stacks, {1})] == [one]
+        assert [*taken(stacks, {2})] == [waiting(2, b"")]
 
 
 def test_the_oldest_go_first() -> None:
     with closing(WaitingStacks(limit=3000)) as stacks:
         assert [stacks.add(waiting(number, bytes(1000))) for number in range(1, 6)] == [0, 0, 0, 1, 1]
-        assert [one.number for one in stacks.take({1, 2, 3, 4, 5})] == [3, 4, 5]
+        assert [one.number for one in taken(stacks, {1, 2, 3, 4, 5})] == [3, 4, 5]
 
 
 def test_one_may_wait_again_while_others_are_taken() -> None:
     with closing(WaitingStacks()) as stacks:
         for number in (1, 1, 1):
             stacks.add(waiting(number, b"first"))
-        for one in stacks.take({1}):
+        for one in taken(stacks, {1}):
             stacks.add(waiting(2, b"again" + one.record.stack))
-        assert [one.record.stack for one in stacks.take({2})] == [b"againfirst"] * 3
+        assert [one.record.stack for one in taken(stacks, {2})] == [b"againfirst"] * 3
+
+
+def test_what_is_due_and_not_walked_yet_still_counts() -> None:
+    span = CodeSpan(0, 1, 0, 7)
+    with closing(WaitingStacks(limit=3)) as stacks:
+        for number in (1, 2, 1):
+            stacks.add(waiting(number, b"x")._replace(spans=(span,)))
+        stacks.make_due({1})
+        assert next(stacks.take_due()).number == 1
+        assert (stacks.has_due, len(stacks), stacks.bytes, stacks.files()) == (True, 2, 2, {7})
+        assert [stacks.add(waiting(3, b"xx"))] == [1]  # the oldest that is due
+        assert not stacks.has_due
+        assert [one.number for one in taken(stacks, {2, 3})] == [2, 3]
+
+
+def test_a_turn_ends_between_two_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = KernelSession.__new__(KernelSession)
+    walked: list[int] = []
+    monkeypatch.setattr(KernelSession, "_walk", lambda _self, record, _spans: walked.append(record.missing))
+    with closing(WaitingStacks()) as session._waiting:
+        for number in (1, 2, 3):
+            session._waiting.add(waiting(number, b"x"))
+        session._waiting.make_due({1, 2, 3})
+        session._walk_due(-1)
+        assert walked == [1]
+        session._walk_due()
+        assert walked == [1, 2, 3]
 
 
 def test_memory_does_not_grow_with_them() -> None:
@@ -78,4 +114,4 @@ def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     with closing(WaitingStacks()) as stacks:
         assert stacks.add(waiting(1, b"x")) == 1
-        assert not list(stacks.take({1}))
+        assert not list(taken(stacks, {1}))

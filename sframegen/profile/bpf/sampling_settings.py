@@ -66,5 +66,6 @@ class Sampling(NamedTuple):
 def ring_bytes(sampling: Sampling, cpus: int, memory_limit: int) -> int:
     """The size of the ring buffer, a power of two, at most an eighth of the memory for tables."""
     wanted = (sampling.frequency or EVENTS_A_SECOND) * cpus * BYTES_OF_A_COPY * SECONDS_IN_RING
+    wanted = 1 << (wanted - 1).bit_length()
     allowed = sampling.buffer_size or min(wanted, LARGEST_RING, max(memory_limit // 8, LEAST_RING))
     return max(LEAST_RING, 1 << (allowed.bit_length() - 1))

@@ -1,25 +1,29 @@
-"""Makes tables in processes forked from this one, while it goes on; one that dies or takes too long costs its file only."""
+"""Makes tables in other processes, while this one goes on; one that dies or takes too long costs its file only."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import select
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
+from sframegen.elf.file import ElfFile
+from sframegen.elf.opening import map_descriptor
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
 from sframegen.program.forked import Answer, end_with_parent
-from sframegen.program.pool import Pool
-from sframegen.program.unused_memory import drop_pages, trim_heap
+from sframegen.program.forker import Forker, SentPool
+from sframegen.program.unused_memory import trim_heap
 from sframegen.program.workers import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from sframegen.elf.file import ElfFile
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
+    from sframegen.program.forker import Question
 
     Make = Callable[[ElfFile, TableCache | None, Stores], MadeTable]
 
@@ -43,7 +47,10 @@ class Built(NamedTuple):
 
 
 class TableBuilder:
-    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left and closes the cache."""
+    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left and closes the cache.
+
+    To be made while this process is small: those that make tables have what it holds now.
+    """
 
     def __init__(
         self,
@@ -61,8 +68,9 @@ class TableBuilder:
         """
         self._cache = cache
         self._stores = stores or Stores()
-        self._pool = Pool(self._make, workers, _prepare, seconds)
-        self._proofs = Pool(self._prove, -(-workers // 2), _prepare, proof_seconds)
+        self._forker = Forker(self._answer, _prepare)
+        self._pool = SentPool(self._forker, partial(_question, proves=False), workers, seconds)
+        self._proofs = SentPool(self._forker, partial(_question, proves=True), -(-workers // 2), proof_seconds)
         self._some_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._some_ready.register(pool.fileno(), select.EPOLLIN)
@@ -103,36 +111,50 @@ class TableBuilder:
         self._some_ready.close()
         self._pool.close()
         self._proofs.close()
+        self._forker.close()
         if self._cache is not None:
             self._cache.trim()
             self._cache.close()
 
-    def _make(self, request: tuple[int, ElfFile]) -> Answer:
+    def _answer(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
         """In a process."""
-        return self._answer(make_table, request[1])
-
-    def _prove(self, request: tuple[int, ElfFile]) -> Answer:
-        """In a process."""
-        return self._answer(make_proven_table, request[1])
-
-    def _answer(self, make: Make, elf: ElfFile) -> Answer:
-        answer = attempt(lambda one: self._made(make, one), elf)
-        drop_pages(elf.data)  # the next file needs other memory
+        answer = attempt(partial(self._made, make_proven_table if proves else make_table, name, status), descriptor)
         trim_heap()
         if isinstance(answer, Exception):
             return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer
 
-    def _made(self, make: Make, elf: ElfFile) -> Answer:
+    def _made(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
         """The table's data is in a file without a name."""
-        made = make(elf, self._cache, self._stores)
+        data, _ = map_descriptor(descriptor, name)
+        made = make(ElfFile(data, name, status, descriptor), self._cache, self._stores)
         made = made._replace(why=made.why[:MAX_WHY])
         if made.table is None:
             return Answer(made)
-        descriptor = os.memfd_create("table", os.MFD_CLOEXEC)
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
+        table = os.memfd_create("table", os.MFD_CLOEXEC)
+        with os.fdopen(table, "wb", closefd=False) as file:
             file.write(made.table.data)
-        return Answer(made._replace(table=made.table._replace(data=b"")), [descriptor])
+        return Answer(made._replace(table=made.table._replace(data=b"")), [table])
+
+
+@contextmanager
+def _question(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
+    """Send the open file. Without a descriptor, a copy of its bytes; none if there is no room for that."""
+    elf = item[1]
+    values = (proves, elf.name, elf.status)
+    if elf.descriptor is not None:
+        yield values, [elf.descriptor]
+        return
+    copy = os.memfd_create("file", os.MFD_CLOEXEC)
+    try:
+        try:
+            with os.fdopen(copy, "wb", closefd=False) as file:
+                file.write(elf.data)
+        except OSError:
+            os.ftruncate(copy, 0)
+        yield values, [copy]
+    finally:
+        os.close(copy)
 
 
 def _built(number: int, answer: Answer) -> Built:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import re
+import resource
 import signal
 import sys
 from functools import cache, lru_cache
@@ -89,7 +91,9 @@ atexit.register(end_process)
 # -- in the process
 
 
-def _limit(_pipe: int) -> None:
+def _limit(pipe: int) -> None:
+    os.closerange(3, pipe)  # thousands of files and kernel objects, which the parent's end should not wait for
+    os.closerange(pipe + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP):  # its parent may still need names: this process ends with it
         signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,138 @@
+"""A small process that forks others: what is forked from a large one copies all that either of them changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sframegen.program.forked import Forked, end_with_parent, fork
+from sframegen.program.pool import Pool, Worker
+from sframegen.program.signals import signals_held
+
+I = TypeVar("I")  # noqa: E741 - an item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from sframegen.program.forked import Work
+
+    Question = tuple[tuple[object, ...], Sequence[int]]  # values and descriptors
+
+EVERY_ITEM = 1 << 62
+
+
+class Forker:
+    """It is forked at once, so make it early. Its processes do `work`, and have what is imported and held now."""
+
+    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None) -> None:
+        """`prepare`: as for Forked, of the processes that it forks. It has our priority itself: we wait for it. Raises OSError."""
+        forking = _Forking(work, prepare)
+        self._process = Forked(forking.answer, forking.prepare)
+        self._released: list[int] = []
+
+    def fork(self, pipe: socket.socket, seconds: float) -> int:
+        """Start a process that serves the pipe, and return its number. Raises OSError."""
+        return self._asked(0, seconds, [pipe.fileno()])
+
+    def code_of(self, pid: int) -> int:
+        """Return the exit code of one that has ended. Raises OSError."""
+        return self._asked(pid, 0, [])
+
+    def release(self, pid: int) -> None:
+        """Nobody asks for the exit code of this one, nor sends it a signal any more."""
+        self._released.append(pid)
+
+    def close(self) -> None:
+        """End it. What it has forked is killed."""
+        self._process.end()
+
+    def _asked(self, pid: int, seconds: float, pipes: list[int]) -> int:
+        released, self._released = self._released, []
+        with signals_held():  # an answer that nobody took would be that of the next question
+            self._process.ask((released, pid, seconds), pipes)
+            try:
+                found = self._process.answer().value
+            except ChildProcessError as error:
+                raise OSError(errno.EAGAIN, str(error)) from None
+        if isinstance(found, OSError):
+            raise found
+        return int(found)
+
+
+class _Forking:
+    """What that process does."""
+
+    def __init__(self, work: Work, prepare: Callable[[int], object]) -> None:
+        self._work, self._prepare = work, prepare
+        self._pipe = -1
+        self._released: set[int] = set()
+
+    def prepare(self, pipe: int) -> None:
+        self._pipe = pipe
+        end_with_parent()
+
+    def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
+        """Return the number of a new process for the pipe, or, without one, the exit code of that process."""
+        self._released.update(released)
+        self._released = {one for one in self._released if not os.waitpid(one, os.WNOHANG)[0]}
+        try:
+            for pipe in pipes:
+                with socket.socket(fileno=os.dup(pipe)) as theirs:
+                    return fork(theirs, self._work, partial(self._begin, pipe), seconds)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except OSError as error:
+            return OSError(error.errno, error.strerror)
+
+    def _begin(self, given: int, pipe: int) -> None:
+        """In the new process: keep no other end of any pipe."""
+        os.close(self._pipe)
+        os.close(given)
+        self._prepare(pipe)
+
+
+class OfForker(Forked):
+    """A process that a Forker has forked."""
+
+    def __init__(self, forker: Forker, seconds: float = 0) -> None:
+        """`seconds`: the most for one task. Raises OSError."""
+        self._forker = forker
+        self._begin(lambda pipe: forker.fork(pipe, seconds), seconds)
+
+    def end(self, number: int = 0, *, waits: bool = True) -> None:
+        """The same, but nobody waits here: the Forker does."""
+        del waits
+        self.pipe.close()
+        self.kill(number)
+        if self.code is None:
+            self._forker.release(self.pid)
+            self.code = 0
+
+    def _wait(self, flags: int = 0) -> None:
+        del flags
+        if self.code is None:
+            try:
+                self.code = self._forker.code_of(self.pid)
+            except OSError:  # the Forker has died, and with it this one was killed
+                self.code = 1
+
+
+class SentPool(Pool[I], Generic[I]):
+    """A Pool whose processes come from a Forker: each item is sent."""
+
+    def __init__(
+        self, forker: Forker, question: Callable[[I], AbstractContextManager[Question]], most: int, seconds: float
+    ) -> None:
+        """`question`: what to send for an item, within the context."""
+        super().__init__(lambda _: None, most, seconds=seconds)
+        self._forker, self._question = forker, question
+
+    def _fork(self) -> Worker:
+        return Worker(OfForker(self._forker, self._seconds), EVERY_ITEM)
+
+    def _ask(self, worker: Worker) -> None:
+        with self._question(self._items[worker.number]) as (values, descriptors):
+            worker.process.ask(values, descriptors)

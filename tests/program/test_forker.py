@@ -1,0 +1,105 @@
+"""Processes of a Forker: forked from a small process, ended with it, and with the one that has made it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from sframegen.program.forked import end_with_parent
+from sframegen.program.forker import Forker, OfForker, SentPool
+
+WAIT = 60_000  # milliseconds, against an endless test
+
+
+def pause(_: int) -> None:
+    signal.pause()
+
+
+def prepare(_pipe: int) -> None:
+    end_with_parent()
+
+
+def outcomes(pool: SentPool[int]) -> dict[int, object]:
+    found: dict[int, object] = {}
+    while pool.pending:
+        ready = pool.ready(WAIT / 1000)
+        assert ready, "nothing came"
+        found |= {item: answer.value for item, answer in ready}
+    return found
+
+
+def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
+    held = [1]
+    forker = Forker(lambda number: (held[0], number, os.getppid()), prepare)
+    held[0] = 2
+    pool: SentPool[int] = SentPool(forker, lambda item: nullcontext(((item,), ())), 2, 30)
+    with pool:
+        pool.put(7, 8, 9)
+        found = outcomes(pool)
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    forker.close()
+    assert {item: value[:2] for item, value in found.items() if isinstance(value, tuple)} == {7: (1, 7), 8: (1, 8), 9: (1, 9)}
+    [parent] = {value[2] for value in found.values() if isinstance(value, tuple)}
+    assert str(parent) in children
+
+
+def test_they_keep_no_end_of_other_pipes() -> None:
+    def sockets() -> int:
+        names = [one for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)]  # not that of the folder itself
+        return sum(str(one.readlink()).startswith("socket:") for one in names)
+
+    before = sockets()
+    forker = Forker(sockets, prepare)
+    workers = [OfForker(forker) for _ in range(3)]
+    for worker in workers:
+        worker.ask(())
+    assert [worker.answer().value for worker in workers] == [before + 1] * 3  # their own
+    for worker in workers:
+        worker.end()
+    forker.close()
+    assert sockets() == before
+
+
+def test_without_the_forker_items_fail_and_nothing_runs() -> None:
+    forker = Forker(pause, prepare)
+    pool: SentPool[int] = SentPool(forker, lambda item: nullcontext(((item,), ())), 1, 30)
+    with pool:
+        pool.put(1, 2)
+        [worker] = pool._workers.values()
+        os.kill(forker._process.pid, signal.SIGKILL)
+        found = outcomes(pool)
+        assert worker.process.code is not None
+    forker.close()
+    assert [type(value) for value in found.values()] == [ChildProcessError] * 2
+    assert "cannot start a process" in str(found[2])
+
+
+@pytest.mark.once
+def test_nothing_is_left_of_a_process_that_is_killed() -> None:
+    code = """
+import os, signal
+from sframegen.program.forked import end_with_parent
+from sframegen.program.forker import Forker, OfForker
+def work():
+    os.write(1, b"at work")
+    signal.pause()
+worker = OfForker(Forker(work, lambda _: end_with_parent()))
+worker.ask(())
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        end = select.poll()
+        end.register(process.stdout, select.POLLIN)
+        assert end.poll(WAIT)
+        assert os.read(process.stdout.fileno(), 100) == b"at work"
+        process.kill()
+        assert end.poll(WAIT), "something still has the pipe"
+        assert os.read(process.stdout.fileno(), 100) == b""
