@@ -165,6 +165,12 @@ def end_with_parent() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def hold_only(pipe: int) -> None:
+    """Close all but that and the standard streams: thousands of files and kernel objects perhaps."""
+    os.closerange(3, pipe)
+    os.closerange(pipe + 1, max(os.sysconf("SC_OPEN_MAX"), pipe + 1))
+
+
 def nowhere(*streams: int) -> None:
     """Connect these streams to /dev/null."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -176,9 +182,16 @@ def nowhere(*streams: int) -> None:
 
 def fork(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> int:
     """Start a process that serves the pipe, and return its number. Raises OSError."""
+    parent = os.getpid()
+
+    def prepare_here(fileno: int) -> None:
+        prepare(fileno)
+        if os.getppid() != parent:  # it died before we asked for the signal of its death
+            sys.exit(1)
+
     pid = os.fork()
     if not pid:
-        _be(pipe, work, prepare, seconds)
+        _be(pipe, work, prepare_here, seconds)
     return pid
 
 

@@ -13,7 +13,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sframegen.program.forked import Answer, Forked, end_with_parent, nowhere
+from sframegen.program.forked import Answer, Forked, end_with_parent, hold_only, nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -134,8 +134,7 @@ def _hold_nothing(pipe: int) -> None:
     """Close what others wait for the end of: pipes of our output, events, the kernel program."""
     end_with_parent()
     nowhere(0, 1, 2)
-    os.closerange(3, pipe)
-    os.closerange(pipe + 1, max(os.sysconf("SC_OPEN_MAX"), pipe + 1))
+    hold_only(pipe)
 
 
 def _called(work: Callable[..., Answer], *arguments: object) -> Answer:

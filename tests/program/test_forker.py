@@ -51,16 +51,18 @@ def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
 
 
 def test_they_keep_no_end_of_other_pipes() -> None:
-    def sockets() -> int:
+    def sockets() -> set[str]:
         names = [one for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)]  # not that of the folder itself
-        return sum(str(one.readlink()).startswith("socket:") for one in names)
+        return {link for one in names if (link := str(one.readlink())).startswith("socket:")}
 
     before = sockets()
     forker = Forker(sockets, prepare)
     workers = [OfForker(forker) for _ in range(3)]
     for worker in workers:
         worker.ask(())
-    assert [worker.answer().value for worker in workers] == [before + 1] * 3  # their own
+    own = [worker.answer().value - before for worker in workers]
+    assert [len(one) for one in own] == [1] * 3
+    assert len(set.union(*own)) == 3
     for worker in workers:
         worker.end()
     forker.close()
@@ -79,6 +81,27 @@ def test_without_the_forker_items_fail_and_nothing_runs() -> None:
     forker.close()
     assert [type(value) for value in found.values()] == [ChildProcessError] * 2
     assert "cannot start a process" in str(found[2])
+
+
+def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
+    may_go, go = os.pipe()
+
+    def late(_pipe: int) -> None:
+        os.read(may_go, 1)
+        end_with_parent()
+
+    forker = Forker(pause, late)
+    worker = OfForker(forker)
+    worker.ask((0,))
+    os.kill(forker._process.pid, signal.SIGKILL)
+    forker.close()
+    os.write(go, b"x")
+    assert worker.has_answered(WAIT / 1000), "it still runs"
+    with pytest.raises(ChildProcessError):
+        worker.answer()
+    worker.end()
+    os.close(may_go)
+    os.close(go)
 
 
 @pytest.mark.once

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import re
-import resource
 import signal
 import sys
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sframegen.program.forked import Forked
+from sframegen.program.forked import Forked, hold_only
 from sframegen.program.memory_limit import limit_memory
 from sframegen.stack.names.rust import demangle_v0
 
@@ -92,8 +90,7 @@ atexit.register(end_process)
 
 
 def _limit(pipe: int) -> None:
-    os.closerange(3, pipe)  # thousands of files and kernel objects, which the parent's end should not wait for
-    os.closerange(pipe + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    hold_only(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP):  # its parent may still need names: this process ends with it
         signal.signal(number, signal.SIG_IGN)

@@ -63,6 +63,17 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             os.waitpid(pid, 0)
 
 
+def test_the_process_holds_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a profiler has open, its maps in the kernel among that, is closed with the profiler."""
+    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
+    read, write = os.pipe()
+    demangle_all(["_Z1gv"])
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b""  # it would wait for as long as another process has the other end
+    demangler.end()
+
+
 def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends the process costs no other its text, and more names than a pipe holds make nobody wait."""
     monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
