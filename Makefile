@@ -137,7 +137,7 @@ deb: ## Debian packages of the last commit, built, checked, installed and tried 
 	$(call packager,build-deb)
 
 .PHONY: rpm
-rpm: ## RPM packages of the last commit, in the same way
+rpm: .venv-release/tools ## RPM packages of the last commit, in the same way
 	$(call packager,build-rpm)
 
 .PHONY: container

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from sframegen.cli.installation.attempts import COMPLETIONS
 from tests import ROOT
 from tests.project.test_install import INSTALLED_FROM
@@ -112,8 +113,41 @@ def test_each_script_can_be_run() -> None:
     scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", "build-image", "installed-with-apt", *recipes)]
     scripts += ["debian/rules", "tools/demo", "tools/in-chroot"]
     scripts += [f"debian/tests/{name}" for name in tests]
-    assert len(scripts) == 13
+    assert len(scripts) == 14
     assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
+
+
+def test_the_libraries_keep_their_names_in_the_debian_package() -> None:
+    """dh_python3 would call them libsframe-backtrace-preload.cpython-314-x86_64-linux-gnu.so: `sframegen preload` found none."""
+    assert re.search(r"^override_dh_python3:\n\tdh_python3 --no-ext-rename$", (ROOT / "debian/rules").read_text(), re.MULTILINE)
+
+
+def test_programs_get_the_library_from_its_own_rpm() -> None:
+    """Not from `sframegen`, whose copies the dynamic loader does not find; names of the Python project stay provided."""
+    [pattern] = re.findall(r"^%global __provides_exclude_from (.+)$", SPEC, re.MULTILINE)
+    site = "/usr/lib64/python3.14/site-packages"
+    hidden = re.compile(pattern.replace("%{python3_sitearch}", site))
+    assert all(hidden.search(f"{site}/sframegen/backtrace/{name}") for name in (SHARED, PRELOAD))
+    assert not hidden.search(f"{site}/sframegen-{sframegen.__version__}.dist-info/METADATA")
+    assert not hidden.search(f"/usr/lib64/{SONAME}")
+
+
+def test_the_source_of_the_rpm_is_the_sdist_that_has_its_name() -> None:
+    assert "\nSource0:        %{name}-%{version}.tar.gz\n" in SPEC
+    assert 'tools.release --sdist --dist "$out/SOURCES"' in (ROOT / "packaging/build-rpm").read_text()
+
+
+@pytest.mark.parametrize(("link", "status"), [("", 0), (" <>", 1), (" < >", 1)])
+def test_a_man_page_with_an_empty_link_is_an_error(link: str, status: int, tmp_path: Path) -> None:
+    """Which docutils writes, depends on the distribution: the packages are made with theirs."""
+    python = tmp_path / "bin/python3"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\nmkdir -p build/man && echo 'sframegen(1){link}' >build/man/sframegen.1\n")
+    python.chmod(0o755)
+    environment = {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    command: tuple[str | Path, ...] = (ROOT / "packaging/add-shared", tmp_path / "root", tmp_path, "usr/share/zsh")
+    done = subprocess.run(command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, bool(done.stderr)) == (status, bool(status)), done.stderr
 
 
 def test_completion_goes_where_doctor_looks(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="DIR", help="the files' folder")
     names = [one.name for one in MACHINES]
     parser.add_argument("--machine", choices=names, action="append", help="build the wheel of this machine; default: all")
+    parser.add_argument("--sdist", action="store_true", help="build the sdist only, into DIR")
     parser.add_argument("--commit", default="HEAD", help="what is built")
     parser.add_argument("--compare", action="store_true", help="change nothing in DIR: build again, and compare")
     options = parser.parse_args()
@@ -32,7 +33,7 @@ def main() -> int:
         new = Path(work, "dist")
         new.mkdir()
         try:
-            complete = build(Path(work), new, options.commit, options.machine or names)
+            complete = build(Path(work), new, options.commit, None if options.sdist else options.machine or names)
         except (OSError, subprocess.CalledProcessError) as error:  # what failed has printed why
             print(f"nothing is built: {error}", file=sys.stderr)
             complete = False
@@ -49,13 +50,16 @@ def main() -> int:
     return 0
 
 
-def build(work: Path, output: Path, commit: str, machines: list[str]) -> bool:
-    """Build everything into a folder. False, with a line on stderr, where a wheel lacks a file."""
+def build(work: Path, output: Path, commit: str, machines: list[str] | None) -> bool:
+    """Build everything into a folder, or the sdist only. False, with a line on stderr, where a wheel lacks a file."""
     folder = work / "source"
     folder.mkdir()
     source = Source(folder, commit)
-    print("building the sdist and the pure wheel", flush=True)
+    print("building the sdist", flush=True)
     source.sdist(output)
+    if machines is None:
+        return True
+    print("building the pure wheel", flush=True)
     wheels = {source.pure_wheel(output): False}
     for machine in MACHINES:
         if machine.name in machines:

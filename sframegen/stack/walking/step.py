@@ -79,7 +79,7 @@ def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, 
     flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
     cfa = rule.cfa
     if cfa is None:
-        return 0, 0, 0, 0, 0, 0, flags | RuleFlag.OUTERMOST
+        return 0, 0, 0, 0, 0, 0, int(flags | RuleFlag.OUTERMOST)
     flags |= RuleFlag.CFA_DEREF * cfa.deref
     ra_offset, ra_register = 0, ra
     if rule.ra is None:
@@ -91,7 +91,9 @@ def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, 
     if rule.fp is not None:
         fp_offset, fp_register = rule.fp.offset, rule.fp.register or 0
         flags |= RuleFlag.FP | RuleFlag.FP_REGISTER * (rule.fp.register is not None) | RuleFlag.FP_DEREF * rule.fp.deref
-    return cfa.offset, ra_offset, fp_offset, -1 if cfa.register is None else cfa.register, ra_register, fp_register, flags
+    cfa_register = -1 if cfa.register is None else cfa.register
+    # Cython 3.1 takes no subclass of int for an int.
+    return cfa.offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, int(flags)
 
 
 class WalkedMachine:

@@ -15,6 +15,7 @@ from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import ThreadRegisters, registers_of
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import ADDRESS_MASK, How
+from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
 
 if TYPE_CHECKING:
@@ -435,3 +436,9 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
         22: (136, 104),  # R15, R11 after the PSW
     }[abi.machine]
     assert registers_of(abi, raw[:68]) is None
+
+
+@pytest.mark.parametrize("rule", [OUTERMOST, Rule(Where(7, 16)), Rule(Where(7, 16), *SAVED)])
+def test_the_numbers_of_a_rule_are_plain(rule: Rule) -> None:
+    """Compiled with Cython 3.1, as in the Debian package, CallerRule refuses a RuleFlag: every walk failed."""
+    assert {type(number) for number in numbers_of(rule, 16)} == {int}
