@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
     from sframegen.stack.names.perf_map import PerfMap
 
+IDLE = "[idle]"
 FILES = FILE_MASK + 1  # numbers in packed frames: of no file, of the kernel, and of reasons, too
 
 
@@ -53,6 +55,12 @@ class Stacks:
     def count(self, row: int, samples: int = 1, weight: int = 0) -> None:
         self.tree.count(row, samples, weight)
         self.samples += samples
+
+    def count_idle(self, samples: int) -> None:
+        """Samples of CPUs with nothing to do."""
+        idle = self.tasks.number(0, 0)
+        self.tasks.name(idle, IDLE)
+        self.count(self.row(idle, array("Q"), End.KERNEL_THREAD), samples)
 
     def keep_threads(self, tids: frozenset[int]) -> None:
         """Drop the samples of all other threads; of none if there are no `tids`."""

@@ -48,6 +48,11 @@ class KeptFiles:
     def usable(self) -> bool:
         return self._directory >= 0
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What is open for them: another process that uses them needs it."""
+        return (self._directory,) if self.usable else ()
+
     def load(self, name: str) -> memoryview | None:
         """Return the file's bytes, mapped; None if there is none, or if it is another user's."""
         found = self.opened(name, used=True)

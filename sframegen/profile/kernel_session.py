@@ -7,7 +7,6 @@ import os
 import resource
 import select
 import time
-from array import array
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Self
@@ -55,9 +54,7 @@ RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
-NO_FRAMES = array("Q")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
-IDLE = "[idle]"
 
 
 class KernelSession:
@@ -430,14 +427,12 @@ class KernelSession:
 
     def _assemble(self) -> None:
         """Complete what was collected: samples of idle CPUs, what was lost since the last time, notes."""
-        collected, stacks = self.collected, self.collected.stacks
+        collected = self.collected
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
         new, self._accounted = totals - self._accounted, totals
         if self.plan.idle and new[Statistic.IDLE]:
-            idle = stacks.tasks.number(0, 0)
-            stacks.tasks.name(idle, IDLE)
-            stacks.count(stacks.row(idle, NO_FRAMES, End.KERNEL_THREAD), new[Statistic.IDLE])
+            collected.stacks.count_idle(new[Statistic.IDLE])
         collected.lost.update({reason: new[number] for number, reason in LOST.items()})
         if self.plan.min_block:
             short = Unit.MICROSECONDS.shown(new[Statistic.SHORT_TIME] // MICROSECOND)

@@ -77,7 +77,7 @@ class Forked:
         """Wait for it. Raises ChildProcessError if the process has died."""
         with suppress(EOFError, ConnectionError):
             return receive(self.pipe)
-        self._wait()
+        self.wait()
         code = self.code or 0
         raise ChildProcessError(f"it took longer than {self.seconds:g} seconds") if code == -signal.SIGALRM else death(code)
 
@@ -90,9 +90,10 @@ class Forked:
         """Ends when it next waits for a question, or by that signal. Without `waits`, nobody waits for that."""
         self.pipe.close()
         self.kill(number)
-        self._wait(0 if waits else os.WNOHANG)
+        self.wait(0 if waits else os.WNOHANG)
 
-    def _wait(self, flags: int = 0) -> None:
+    def wait(self, flags: int = 0) -> None:
+        """Have the code of its end; with WNOHANG, if it has ended."""
         if self.code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
@@ -165,10 +166,13 @@ def end_with_parent() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def hold_only(pipe: int) -> None:
-    """Close all but that and the standard streams: thousands of files and kernel objects perhaps."""
-    os.closerange(3, pipe)
-    os.closerange(pipe + 1, max(os.sysconf("SC_OPEN_MAX"), pipe + 1))
+def hold_only(*descriptors: int) -> None:
+    """Close all others but the standard streams: files and kernel objects by thousands, pipes whose ends others wait for."""
+    first = 3
+    for descriptor in sorted(descriptors):
+        os.closerange(first, descriptor)
+        first = max(first, descriptor + 1)
+    os.closerange(first, max(os.sysconf("SC_OPEN_MAX"), first))
 
 
 def nowhere(*streams: int) -> None:

@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sframegen.program.forked import Forked, end_with_parent, fork
+from sframegen.program.forked import Forked, end_with_parent, fork, hold_only
 from sframegen.program.pool import Pool, Worker
 from sframegen.program.signals import signals_held
 
@@ -28,9 +28,12 @@ EVERY_ITEM = 1 << 62
 class Forker:
     """It is forked at once, so make it early. Its processes do `work`, and have what is imported and held now."""
 
-    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None) -> None:
-        """`prepare`: as for Forked, of the processes that it forks. It has our priority itself: we wait for it. Raises OSError."""
-        forking = _Forking(work, prepare)
+    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, holds: tuple[int, ...] = ()) -> None:
+        """`prepare`: as for Forked, of the processes that it forks. It has our priority itself: we wait for it. Raises OSError.
+
+        `holds`: of all that is open now, the descriptors that `work` needs.
+        """
+        forking = _Forking(work, prepare, holds)
         self._process = Forked(forking.answer, forking.prepare)
         self._released: list[int] = []
 
@@ -41,6 +44,12 @@ class Forker:
     def code_of(self, pid: int) -> int:
         """Return the exit code of one that has ended. Raises OSError."""
         return self._asked(pid, 0, [])
+
+    @property
+    def runs(self) -> bool:
+        """While it does, the number of a process that it has forked is no other's, up to `code_of` and `release`."""
+        self._process.wait(os.WNOHANG)
+        return self._process.code is None
 
     def release(self, pid: int) -> None:
         """Nobody asks for the exit code of this one, nor sends it a signal any more."""
@@ -66,14 +75,15 @@ class Forker:
 class _Forking:
     """What that process does."""
 
-    def __init__(self, work: Work, prepare: Callable[[int], object]) -> None:
-        self._work, self._prepare = work, prepare
+    def __init__(self, work: Work, prepare: Callable[[int], object], holds: tuple[int, ...]) -> None:
+        self._work, self._prepare, self._holds = work, prepare, holds
         self._pipe = -1
         self._released: set[int] = set()
 
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
         end_with_parent()
+        hold_only(pipe, *self._holds)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
         """Return the number of a new process for the pipe, or, without one, the exit code of that process."""
@@ -102,6 +112,10 @@ class OfForker(Forked):
         self._forker = forker
         self._begin(lambda pipe: forker.fork(pipe, seconds), seconds)
 
+    def kill(self, number: int) -> None:
+        if self._forker.runs:
+            super().kill(number)
+
     def end(self, number: int = 0, *, waits: bool = True) -> None:
         """The same, but nobody waits here: the Forker does."""
         del waits
@@ -111,7 +125,7 @@ class OfForker(Forked):
             self._forker.release(self.pid)
             self.code = 0
 
-    def _wait(self, flags: int = 0) -> None:
+    def wait(self, flags: int = 0) -> None:
         del flags
         if self.code is None:
             try:

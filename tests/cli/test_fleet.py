@@ -78,7 +78,7 @@ def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: 
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
-    assert line.startswith("sframegen: tcp://127.0.0.1:1: no scheduler of Dask answers")
+    assert line.startswith("sframegen: tcp://127.0.0.1:1: no scheduler answers at this address")
 
 
 def test_the_old_name_of_jobs_still_works_and_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

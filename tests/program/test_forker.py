@@ -69,6 +69,23 @@ def test_they_keep_no_end_of_other_pipes() -> None:
     assert sockets() == before
 
 
+def test_they_hold_of_what_was_open_only_what_they_need() -> None:
+    """A process that waits for the end of one of our pipes need not wait for these."""
+    (first, first_end), (second, second_end) = os.pipe(), os.pipe()
+    forker = Forker(lambda: os.write(second_end, b"held"), prepare, (second_end,))
+    worker = OfForker(forker)
+    os.close(first_end)
+    with os.fdopen(first, "rb") as pipe:
+        assert pipe.read() == b""
+    worker.ask(())
+    assert worker.answer().value == 4
+    worker.end()
+    forker.close()
+    os.close(second_end)
+    with os.fdopen(second, "rb") as pipe:
+        assert pipe.read() == b"held"
+
+
 def test_without_the_forker_items_fail_and_nothing_runs() -> None:
     forker = Forker(pause, prepare)
     pool: SentPool[int] = SentPool(forker, lambda item: nullcontext(((item,), ())), 1, 30)
@@ -81,6 +98,20 @@ def test_without_the_forker_items_fail_and_nothing_runs() -> None:
     forker.close()
     assert [type(value) for value in found.values()] == [ChildProcessError] * 2
     assert "cannot start a process" in str(found[2])
+
+
+def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another process's then."""
+    forker = Forker(pause, prepare)
+    worker = OfForker(forker)
+    os.kill(forker._process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, forker._process.pid, os.WEXITED | os.WNOWAIT)
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
+    worker.kill(signal.SIGTERM)
+    worker.end()
+    forker.close()
+    assert sent == []
 
 
 def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:

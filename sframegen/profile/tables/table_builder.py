@@ -68,7 +68,7 @@ class TableBuilder:
         """
         self._cache = cache
         self._stores = stores or Stores()
-        self._forker = Forker(self._answer, _prepare)
+        self._forker = Forker(self._answer, _prepare, () if cache is None else cache.descriptors)
         self._pool = SentPool(self._forker, partial(_question, proves=False), workers, seconds)
         self._proofs = SentPool(self._forker, partial(_question, proves=True), -(-workers // 2), proof_seconds)
         self._some_ready = select.epoll()

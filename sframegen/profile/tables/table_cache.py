@@ -71,6 +71,11 @@ class TableCache:
     def _name_of_file(self, status: os.stat_result, state: str) -> str:
         return name_of_unchanged(status, _tool(), state) + ENDING
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What is open for it: another process that uses it needs it."""
+        return self._files.descriptors
+
     def trim(self) -> None:
         self._files.trim()
 
