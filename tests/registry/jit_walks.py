@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
 INCLUDE = Path(sframegen.__file__).parent / "integration" / "include"
-FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", f"-I{INCLUDE}")
+# Without lazy binding: where a function of a library is first called, the CFA is RBX's, and that is not known in a caller's frame.
+BOUND_AT_START = "-Wl,-z,now"
+FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", BOUND_AT_START, f"-I{INCLUDE}")
 
 RUNNERS, DEPTH = 3, 12  # as producer.c has them
 IDENT = struct.Struct("<4sIII")

@@ -56,7 +56,7 @@ class Code(NamedTuple):
 
 @pytest.fixture(scope="module")
 def producer(compile_c: Compiler) -> Path:
-    return compile_c(SOURCE.read_text(), "-std=c11", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread", f"-I{INCLUDE}")
+    return compile_c(SOURCE.read_text(), *FLAGS)
 
 
 def test_tables_of_a_running_program(producer: Path) -> None:
