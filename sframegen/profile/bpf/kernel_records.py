@@ -22,7 +22,6 @@ STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that
 _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQQII")
 _AREA = struct.Struct("=IIQQQ")
-_AREA_PID, _AREA_ADDRESSES = slice(4, 8), slice(16, 32)
 _STACK = struct.Struct("=IIQQQIIII16s")
 _STOPPED = struct.Struct(f"=IIQQQQIIQ{REGISTERS}Q")
 
@@ -117,20 +116,6 @@ def decode_record(record: bytes) -> KernelRecord:
     if not is_off_cpu(frames):
         return found._replace(cgroup=cgroup)
     return found._replace(cgroup=cgroup, hash=key, asleep=bool(flags & STOPPED_ASLEEP))
-
-
-def without_repeated_areas(records: list[bytes]) -> list[bytes]:
-    """Leave out areas between the first and the last equal one of a process, which gets one for each large buffer."""
-    known: dict[bytes, int] = {}  # an area without its time: the place of the last one
-    first: set[int] = set()
-    for place, record in enumerate(records):
-        if _TYPE.unpack_from(record)[0] == RECORD_AREA:
-            area = record[_AREA_PID] + record[_AREA_ADDRESSES]
-            if area not in known:
-                first.add(place)
-            known[area] = place
-    kept = first.union(known.values())
-    return [record for place, record in enumerate(records) if place in kept or _TYPE.unpack_from(record)[0] != RECORD_AREA]
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

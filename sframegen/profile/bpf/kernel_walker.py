@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
-from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record, without_repeated_areas
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, possible_cpus
 from sframegen.profile.bpf.loading import filled_table, mapped, read_object
 from sframegen.profile.bpf.sampling_settings import ASLEEP_PROGRAM, EVENT_PROGRAM, EVERYBODY, SWITCH_PROGRAMS, Sampling, ring_bytes
@@ -382,7 +382,7 @@ class KernelWalker:
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
         """Wait that long for the first record, and return all."""
-        records = [decode_record(record) for record in without_repeated_areas(self._ring.records(milliseconds))]
+        records = [decode_record(record) for record in self._ring.records(milliseconds)]
         stacks = [record for record in records if isinstance(record, NewStack)]
         self._new_stacks += len(stacks)
         if self.sampling.off_cpu:
