@@ -135,9 +135,7 @@ class KernelSession:
 
     def turn(self, seconds: float | None = None) -> None:
         """Wait for news at most that long, and use them."""
-        if self._waiting.has_due:
-            pass
-        elif self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
+        if not self._waiting.has_due and self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
             time.sleep(self.plan.pace.gather)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began

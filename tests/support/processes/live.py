@@ -70,7 +70,7 @@ def cpu_time(pid: int) -> int:
 
 
 def until_it_runs(pid: int) -> None:
-    """Until a process that has said something has left write(), and has run what is behind it for a moment."""
+    """Wait until a process that has printed something has returned from write() and has run for a moment."""
     until = cpu_time(pid) + SOON
     while cpu_time(pid) < until:
         os.sched_yield()
