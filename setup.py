@@ -12,6 +12,8 @@ The C compiler compiles the libraries of sframegen/backtrace. The same two value
 import os
 import re
 import runpy
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -19,7 +21,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
-COMPILED = runpy.run_path("sframegen/program/build.py")["MODULES"]
+BUILD = runpy.run_path("sframegen/program/build.py")
+COMPILED = BUILD["MODULES"]
+# What Cython would otherwise put into each of them, for columns: two thirds of the time to compile them all.
+SHARED = BUILD["SHARED_MODULE"]
 # One file of each module for every Python from 3.11 on. Free-threaded Pythons have no limited API of that version.
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
@@ -32,14 +37,27 @@ def extensions() -> list[Extension]:
 
     # Without -g: debug information of generated C is four fifths of a module, and a fifth of the time to compile it.
     macros = [("Py_LIMITED_API", "0x030B0000")] if LIMITED else []
+    sources = {name: name.replace(".", "/") + ".py" for name in COMPILED} | {SHARED: shared_source()}
     modules = [
-        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-g0"], define_macros=macros, py_limited_api=LIMITED)
-        for name in COMPILED
+        Extension(name, [source], extra_compile_args=["-g0"], define_macros=macros, py_limited_api=LIMITED)
+        for name, source in sources.items()
     ]
-    modules = cythonize(modules, nthreads=os.cpu_count() or 1, compiler_directives=DIRECTIVES, build_dir="build/cython")
+    processors = os.cpu_count() or 1
+    modules = cythonize(
+        modules, nthreads=processors, compiler_directives=DIRECTIVES, build_dir="build/cython", shared_utility_qualified_name=SHARED
+    )
     for module in modules:
         module.optional = os.environ.get("SFRAMEGEN_PURE") != "0"  # said here, because cythonize() forgets it
-    return modules
+    # The largest first: else it is compiled last, by one processor, while the others have nothing to do.
+    return sorted(modules, key=lambda module: -Path(module.sources[0]).stat().st_size)
+
+
+def shared_source() -> str:
+    """The C file of the shared module, which Cython writes, and cythonize() does not."""
+    source = Path("build/cython", *SHARED.split(".")).with_suffix(".c")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, "-m", "cython", "--module-name", SHARED, "--generate-shared", source], check=True)
+    return str(source)
 
 
 class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no types

@@ -53,6 +53,9 @@ MODULES = (
     "sframegen.tables.neighbours",
 )
 
+# Compiled, with what all of them need: setup.py.
+SHARED_MODULE = "cfi.compiled_shared"
+
 
 def build_kind() -> Literal["compiled", "interpreted"]:
     """`compiled` only if every hot loop is. Nothing is imported."""

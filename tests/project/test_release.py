@@ -19,7 +19,7 @@ import pytest
 
 import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, STATIC
-from sframegen.program.build import MODULES
+from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 from tools.release import sbom
 from tools.release.building import missing_in, settle
@@ -83,7 +83,7 @@ def test_an_sdist_has_nothing_of_the_machine_that_made_it(tmp_path: Path) -> Non
 def test_a_wheel_without_a_module_that_could_not_be_compiled_is_found(tmp_path: Path) -> None:
     wheel = tmp_path / "some.whl"
     objects = [f"sframegen/profile/bpf/walker_{machine}.bpf.o" for machine in ("x86_64", "aarch64")]
-    modules = [f"{name.replace('.', '/')}.abi3.so" for name in MODULES]
+    modules = [f"{name.replace('.', '/')}.abi3.so" for name in (SHARED_MODULE, *MODULES)]
     libraries = [f"sframegen/backtrace/{name}" for name in (PRELOAD, STATIC, SHARED)]
     with zipfile.ZipFile(wheel, "w") as archive:
         for name in objects + modules[1:] + libraries[1:]:

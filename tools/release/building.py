@@ -87,9 +87,9 @@ def missing_in(wheel: Path, *, compiled: bool) -> list[str]:
     """Names of files that should be in a wheel and are not: what could not be compiled is left out of it with a warning only."""
     wanted = []
     if compiled:
-        modules = runpy.run_path(str(ROOT / "sframegen/program/build.py"))["MODULES"]
+        build = runpy.run_path(str(ROOT / "sframegen/program/build.py"))
         libraries = runpy.run_path(str(ROOT / "sframegen/backtrace/library_files.py"))
-        wanted += [f"{name.replace('.', '/')}.abi3.so" for name in modules]
+        wanted += [f"{name.replace('.', '/')}.abi3.so" for name in (*build["MODULES"], build["SHARED_MODULE"])]
         wanted += [f"sframegen/backtrace/{libraries[kind]}" for kind in ("SHARED", "STATIC", "PRELOAD")]
     wanted += [f"sframegen/profile/bpf/walker_{machine}.bpf.o" for machine in OBJECT_FILES]
     with zipfile.ZipFile(wheel) as archive:
