@@ -40,16 +40,17 @@ ROOTS = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bare", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="roots with TEXT in their line")
+    parser.add_argument("--first", action="store_true", help="only what leads to the first flame graph")
     options = parser.parse_args()
     chosen = [root for root in ROOTS if options.only in str(root)]
-    failed = [root for root in chosen if not tried(root)]
+    failed = [root for root in chosen if not tried(root, ["first"] if options.first else [])]
     for root in failed:
         print(f"failed: {root}", file=sys.stderr)
     return 1 if failed or not chosen else 0
 
 
-def tried(root: Root) -> bool:
-    """True if all went well. What is committed is tried."""
+def tried(root: Root, what: list[str]) -> bool:
+    """`what`: for inside.py. True if all went well. What is committed is tried."""
     print(f"== {root}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bare-", dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:  # noqa: S108 - on a disk
@@ -59,7 +60,7 @@ def tried(root: Root) -> bool:
         settings, paths = pip_settings()
         Path(folder, "pip.conf").write_text(settings)
         binds = [f"--bind={path}" for path in paths]
-        inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask]
+        inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask, *what]
         done = subprocess.run([CHECKOUT / "tools/in-chroot", *binds, root.suite, PACKAGES, folder, *inside], check=False)
     print(f"== {root}: {'done' if done.returncode == 0 else 'failed'} after {time.monotonic() - began:.0f} s", flush=True)
     return done.returncode == 0

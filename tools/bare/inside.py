@@ -1,6 +1,6 @@
-"""What tools.bare runs in each root, as its root user: inside.py USER CHECKOUT UMASK. Exit status 1: a command failed.
+"""What tools.bare runs in each root, as its root user: inside.py USER CHECKOUT UMASK [first]. Exit status 1: a command failed.
 
-The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
+`first`: only what leads to the first flame graph. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,18 @@ AT_THE_END = 1000  # characters: a remedy there is for what failed
 ID = 1000
 USUAL_FILES = 1024  # descriptors, where nobody has set another limit
 SETPRIV = ("setpriv", f"--reuid={ID}", f"--regid={ID}", "--clear-groups")
+# The program of one's own that README profiles.
+PROGRAM = """
+#include <stdio.h>
+static unsigned long step(unsigned long sum) { return sum * 31 + 7; }
+__attribute__((noinline)) unsigned long busy_function(unsigned long count) {
+    unsigned long sum = 0;
+    while (count--)
+        sum = step(sum);
+    return sum;
+}
+int main(void) { return printf("%lu\\n", busy_function(1000000000)) < 0; }
+"""
 # A program of the root, with a section from the package that the wheel installed.
 TRIAL = """
 python3 -m venv "$HOME/installed"
@@ -75,12 +87,12 @@ ROOT = User("root", Path("/root"), Path(), 0o022, Path("/tmp"))  # noqa: S108 - 
 
 
 def main() -> None:
-    name, checkout, umask = sys.argv[1:]
+    name, checkout, umask, *only = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     shutil.copy("pip.conf", "/etc/pip.conf")
     home = Path("/root" if name == "root" else f"/home/{name}")
     user = User(name, home, Path(checkout), int(umask, 8), ROOT.temporary if name == "root" else home / "tmp")
-    [asked, *commands] = set_up(Path(checkout, "README.md").read_text())
+    [first, tests] = set_ups(Path(checkout, "README.md").read_text())
     if name != "root":
         with Path("/etc/passwd").open("a") as users, Path("/etc/group").open("a") as groups:
             users.write(f"{name}:x:{ID}:{ID}::{home}:/bin/bash\n")
@@ -88,7 +100,13 @@ def main() -> None:
         home.mkdir(0o700)
         user.temporary.mkdir(0o700)  # where nobody else can write
         subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
-        ROOT.run("apt-get -qq update; " + unattended(asked.removeprefix("sudo ")))
+    ROOT.run("apt-get -qq update")
+    first_flame_graph(user, first)
+    if only:
+        return
+    [asked, *commands] = tests
+    if name != "root":
+        ROOT.run(unattended(asked.removeprefix("sudo ")))
     # The wheels of all machines are made in one root only, for the time.
     wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
     for command in (*commands, wheels, TRIAL):
@@ -100,10 +118,27 @@ def unattended(command: str) -> str:
     return command.replace("install", "install -qq --yes --no-install-recommends", 1)
 
 
-def set_up(readme: str) -> list[str]:
-    """README's commands that set up a checkout and test it."""
-    [block] = re.findall(r"^    (sudo apt-get install .*\n(?:    .*\n)*)", readme, re.MULTILINE)
-    return [line.split("  #")[0].strip() for line in block.splitlines()]
+def set_ups(readme: str) -> list[list[str]]:
+    """README's commands after which there is a flame graph, and those that test a checkout."""
+    blocks = re.findall(r"^    (sudo apt-get install .*\n(?:    .*\n)*)", readme, re.MULTILINE)
+    return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
+
+
+def first_flame_graph(user: User, commands: list[str]) -> None:
+    """Run the commands in a new clone, and print how long that took. Ends the program if there is no flame graph."""
+    [asked, *commands] = commands
+    ROOT.run(unattended(asked.removeprefix("sudo ")))
+    clone = user.home / "clone"
+    began = time.monotonic()
+    user.run(f"git clone --quiet . {clone}")
+    Path(clone, "program.c").write_text(PROGRAM)
+    user._replace(checkout=clone).run("gcc -O2 -o program program.c")
+    for command in commands:
+        (ROOT if command.startswith("sudo ") else user)._replace(checkout=clone).run(command.removeprefix("sudo "))
+    seconds = time.monotonic() - began
+    if "busy_function" not in Path(clone, "p.html").read_text():
+        raise SystemExit("p.html has no function of the program")
+    print(f"-- {seconds:.0f} s from git clone to the flame graph", flush=True)
 
 
 main()
