@@ -8,18 +8,18 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 import sframegen
+from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from sframegen.cli.installation.attempts import COMPLETIONS
 from tests import ROOT
 from tests.project.test_install import INSTALLED_FROM
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.once
 
@@ -120,6 +120,40 @@ def test_each_script_can_be_run() -> None:
 def test_the_libraries_keep_their_names_in_the_debian_package() -> None:
     """dh_python3 would call them libsframe-backtrace-preload.cpython-314-x86_64-linux-gnu.so: `sframegen preload` found none."""
     assert re.search(r"^override_dh_python3:\n\tdh_python3 --no-ext-rename$", (ROOT / "debian/rules").read_text(), re.MULTILINE)
+
+
+def test_the_debian_library_asks_for_a_glibc_that_has_its_functions() -> None:
+    """dpkg-shlibdeps finds no versions in it: it is linked without them."""
+    package = CONTROL.partition("\nPackage: libsframe-backtrace0\n")[2]
+    needed = re.search(r"^Depends: libc6 \(>= (\d+)\.(\d+)\),", package, re.MULTILINE)
+    assert needed
+    if not (HERE / SHARED).exists():
+        pytest.skip("this build has no C libraries")
+    libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("/libc.so.6"))
+    with (HERE / SHARED).open("rb") as ours, Path(libc).open("rb") as glibc:
+        symbols = named(ELFFile(ours), ".dynsym").iter_symbols()
+        wanted = {one.name for one in symbols if one["st_shndx"] == "SHN_UNDEF" and one["st_info"]["bind"] == "STB_GLOBAL"}
+        oldest = oldest_versions(ELFFile(glibc))
+    assert wanted
+    assert max(oldest[name] for name in wanted) <= (int(needed[1]), int(needed[2]))
+
+
+def named(file: ELFFile, section: str) -> Any:
+    return file.get_section_by_name(section)
+
+
+def oldest_versions(libc: ELFFile) -> dict[str, tuple[int, int]]:
+    """By function: the first release of glibc that has it."""
+    names = {one["vd_ndx"]: next(parts).name for one, parts in named(libc, ".gnu.version_d").iter_versions()}
+    symbols = named(libc, ".dynsym").iter_symbols()
+    found: dict[str, tuple[int, int]] = {}
+    for symbol, version in zip(symbols, named(libc, ".gnu.version").iter_symbols(), strict=True):
+        number = version["ndx"]
+        release = re.match(r"GLIBC_(\d+)\.(\d+)", names.get(number & 0x7FFF, "")) if isinstance(number, int) else None
+        if release:
+            this = int(release[1]), int(release[2])
+            found[symbol.name] = min(this, found.get(symbol.name, this))
+    return found
 
 
 def test_programs_get_the_library_from_its_own_rpm() -> None:

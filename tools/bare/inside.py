@@ -1,6 +1,7 @@
 """What tools.bare runs in each root, as its root user: inside.py USER CHECKOUT UMASK [first]. Exit status 1: a command failed.
 
-`first`: only what leads to the first flame graph. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
+`first`: only what leads to the first flame graph. The commands are README's and the ones that errors give as remedies, which are
+therefore tried, too.
 """
 
 from __future__ import annotations
