@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REMEDY = re.compile(r"To install: sudo (apt-get install .*)")
+PERMITTED = "ok  perf events of own processes: allowed"
 AT_THE_END = 1000  # characters: a remedy there is for what failed
 ID = 1000
 USUAL_FILES = 1024  # descriptors, where nobody has set another limit
@@ -135,11 +136,18 @@ def first_flame_graph(user: User, commands: list[str]) -> None:
     Path(clone, "program.c").write_text(PROGRAM)
     user._replace(checkout=clone).run("gcc -O2 -o program program.c")
     for command in commands:
+        if command.startswith("sudo ") and PERMITTED not in printed_by(clone / ".venv/bin/sframegen", "profile", "--probe"):
+            print("-- no flame graph: perf events are forbidden here", flush=True)
+            return
         (ROOT if command.startswith("sudo ") else user)._replace(checkout=clone).run(command.removeprefix("sudo "))
     seconds = time.monotonic() - began
     if "busy_function" not in Path(clone, "p.html").read_text():
         raise SystemExit("p.html has no function of the program")
     print(f"-- {seconds:.0f} s from git clone to the flame graph", flush=True)
+
+
+def printed_by(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
 main()
