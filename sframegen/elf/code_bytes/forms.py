@@ -32,12 +32,14 @@ class Call(NamedTuple):
 
 class GoCode(NamedTuple):
     """What Go's runtime looks like. `exit`: the whole of runtime.goexit, where each goroutine's stack ends; `switch`: instructions
-    that take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions.
+    that take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions; `new_thread`:
+    the group is where a thread begins in runtime.clone.
     """
 
     exit: bytes
     switch: bytes
     padding: bytes
+    new_thread: bytes
     alignment: int  #: of functions
 
 

@@ -2,17 +2,20 @@
 
 A goroutine's stack ends in runtime.goexit. The runtime itself runs on stacks of its own: runtime.systemstack, runtime.mcall and the
 like load SP from a goroutine's structure. The linker's call frame information does not say so: a rule there would read what is left
-of another function. The first thread's own stack ends in the code that the entry address jumps to.
+of another function. The first thread's own stack ends in the code that the entry address jumps to, and in the runtime's first
+function, which aligns SP, also if C called it. Other threads begin in runtime.clone, after the system call.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.profile.tables.readable_code import readable_code
+from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +29,21 @@ SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
 MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
 MAX_BYTES = 256  # of code after a switch
 MAX_FIRST = 1 << 12  # bytes of a function that begins a thread
+MAX_OUTERMOST = 8  # Go 1.19 has one, or none
 MAX_JUMPS = 4  # from the entry address on
 
 
 def go_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
     """Yield ranges of code without a caller; none in files that are not Go's."""
-    form = MACHINES[abi.machine].go
-    if form is not None and abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS):
+    form = form_of(elf, abi)
+    if form is not None:
         yield from _ends(elf, abi, form)
+
+
+def form_of(elf: ElfFile, abi: Abi) -> GoCode | None:
+    """What Go's runtime looks like on this machine; None of files that are not Go's."""
+    is_go = abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS)
+    return MACHINES[abi.machine].go if is_go else None
 
 
 def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
@@ -49,6 +59,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
         ]
         found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
         switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]
+        yield from ((start + match.start(1), start + match.end(1)) for match in re.finditer(form.new_thread, code, re.DOTALL))
     if len(exits) == 1:  # else something else looks like it
         yield exits[0]
     done = 0
@@ -57,6 +68,8 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
             done = _other_stack_until(code, at, abi)
             yield at, done
     yield from _first_code(elf, abi, form)
+    table = go_table(elf)
+    yield from islice(table.outermost(), MAX_OUTERMOST) if table else ()
 
 
 def _other_stack_until(code: bytes, start: int, abi: Abi) -> int:

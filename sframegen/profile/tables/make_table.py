@@ -22,6 +22,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
+from sframegen.profile.tables.go_frames import go_code_of, with_go_functions
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
 from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
@@ -145,7 +146,7 @@ class _Keeper:
         self.build_id = build_id_of(elf) if cache else None
         self.state = stores.state_for(elf)
         self.about = repr((elf.header.e_machine, elf.executable_ranges())).encode() + first_code_of(elf) if cache else b""
-        makers = (installing_code_of, creating_code_of, ending_code_of) if cache else ()
+        makers = (installing_code_of, creating_code_of, ending_code_of, go_code_of) if cache else ()
         self.about += b"".join(code_of(elf, abi_of(elf)) for code_of in makers)
 
     def name_of(self, origin: Origin, *content: Bytes) -> str:
@@ -163,11 +164,12 @@ class _Keeper:
 
     def finished(self, functions: FunctionTable, abi: Abi) -> DecodedTable | None:
         """The functions as the code itself corrects and completes them; None if there are none."""
+        functions, described = with_go_functions(functions, self.elf, abi)
         if len(functions):
             functions = with_first_code(without_installations(functions, self.elf, abi), self.elf, abi)
             functions = with_creators(functions, self.elf, abi)
         if self.proves:
-            functions, self.proof = with_proven_code(functions, self.elf, abi)
+            functions, self.proof = with_proven_code(functions, self.elf, abi, described)
         functions = with_stack_ends(functions, self.elf, abi)
         return table_of(functions) if len(functions) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.conversion.convert import convert_sources
@@ -10,7 +11,10 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
 
@@ -26,9 +30,14 @@ class ProvenCode(NamedTuple):
     why: str = ""
 
 
-def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> ProvenCode:
-    """Add functions where the file's CFI and `functions` are silent. Raises FormatError if executable segments overlap."""
+def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> ProvenCode:
+    """Add functions where the file's CFI and `functions` are silent. Raises FormatError if executable segments overlap.
+
+    `described`: ranges of those of the functions whose rules are known without a proof, and that the file's CFI may not have.
+    """
     converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
+    ignored = [*converted.coverage.ignored_ranges, *described]
+    converted = converted._replace(coverage=replace(converted.coverage, ignored_ranges=ignored))
     silent = sum(end - start for start, end in converted.coverage.silent(elf))
     if not silent:
         return ProvenCode(functions)
@@ -38,22 +47,23 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Proven
 
     found = synthesize(elf, converted)
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
-    return _joined(functions, found.table, ranges)
+    added = with_others(functions, found.table, ranges)
+    return ProvenCode(added, PROVEN if len(added) > len(functions) else "")
 
 
-def _joined(functions: FunctionTable, found: FunctionTable, ranges: list[tuple[int, int]]) -> ProvenCode:
+def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
     """Add those of the functions found that begin in `ranges`, and where the others have nothing."""
     known = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
     starts = [start for start, _ in known]
-    range_starts = [start for start, _ in ranges]
+    range_starts = [start for start, _ in ranges or ()]
     out = functions.select(range(len(functions)))
     kinds = {kind: number for number, kind in enumerate(out.kinds)}
     rules = {rule: number for number, rule in enumerate(out.rules)}
-    before = len(out)
     for function, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
-        here = bisect_right(range_starts, start) - 1
-        if here < 0 or start >= ranges[here][1]:
-            continue
+        if ranges is not None:
+            here = bisect_right(range_starts, start) - 1
+            if here < 0 or start >= ranges[here][1]:
+                continue
         place = bisect_left(starts, start + size)
         if place and known[place - 1][1] > start:
             continue
@@ -61,4 +71,4 @@ def _joined(functions: FunctionTable, found: FunctionTable, ranges: list[tuple[i
         kind = found.kinds[found.kind[function]]
         out.append(start, size, kinds.setdefault(kind, len(kinds)), rows)
     out.kinds, out.rules = list(kinds), list(rules)
-    return ProvenCode(out, PROVEN if len(out) > before else "")
+    return out

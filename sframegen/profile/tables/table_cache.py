@@ -22,7 +22,8 @@ ENDING = ".table"
 PACKAGES = Path(__file__).parents[3]
 MAKERS = (
     "cfi",
-    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "detached", "elf", "format", "profile/tables", "tables")),
+    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "detached", "elf", "format", "profile/tables")),
+    *(f"sframegen/{name}" for name in ("stack/names", "tables")),
 )
 
 

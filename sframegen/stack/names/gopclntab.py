@@ -14,6 +14,7 @@ Input is hostile: every offset is checked, texts and the steps of a line table h
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from array import array
@@ -37,9 +38,13 @@ SIGNS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sect
 MAX_TEXT = 8192  # bytes of a name or path
 MAX_STEPS = 1 << 20  # of one function's line table
 MAX_FUNCTIONS = 1 << 24
+MAX_ALL_STEPS = 1 << 24  # of the tables of SP of all functions
 TEXT_START = 2  # number of the word in the header
 MAX_RECORD = 512  # bytes of the runtime's record of a program, up to its addresses
 MAX_RELOCATIONS = 1 << 22
+SP_FIELD = 4  # of a function's record: the table of SP
+IS_FIRST, WRITES_SP = 1, 2  # of a function's flags
+MAX_FRAME = 1 << 31
 WORD = 8  # bytes of an address: of all machines here
 MAX_TRIES = 64  # places that look like a header
 HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
@@ -48,20 +53,22 @@ HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\x
 class GoLayout(NamedTuple):
     """`words`: numbers of the header's words with the offsets of names, units, files, values, functions; None: all at 0.
 
-    `relative`: addresses have 4 bytes and count from the start of text.
+    `relative`: addresses have 4 bytes and count from the start of text. `flags_at`: the byte of a function's flags in its record,
+    after the address; None before there were any.
     """
 
     magic: int
     since: str
     words: tuple[int, int, int, int, int] | None
     relative: bool
+    flags_at: int | None = None
 
 
 GO_LAYOUTS = (
     GoLayout(0xFFFFFFFB, "1.2", None, relative=False),
-    GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False),
-    GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True),
-    GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True),
+    GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False, flags_at=33),
+    GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True, flags_at=33),
+    GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True, flags_at=37),
 )
 
 
@@ -78,6 +85,19 @@ class GoLine(NamedTuple):
 
     source: str
     line: int
+
+
+class GoFrame(NamedTuple):
+    """How much of the stack a function has taken: `steps` are (offset of code, bytes), the first at 0. `end`: of its code.
+
+    `first`: it is the first one of a stack.
+    """
+
+    name: str
+    start: int
+    end: int
+    steps: list[tuple[int, int]]
+    first: bool
 
 
 class _Found(NamedTuple):
@@ -145,10 +165,34 @@ class GoTable:
             if function:
                 yield function
 
+    def frames(self) -> Iterator[GoFrame]:
+        """Yield those of all functions whose table of SP can be read, ascending."""
+        left = MAX_ALL_STEPS
+        for number in range(self.count):
+            found = self._at(number)
+            steps, end = self._steps(found, min(left, MAX_STEPS))
+            left -= len(steps)
+            if left <= 0:
+                return
+            if steps:
+                name = self._text(self._names, self._field(found, 1))
+                yield GoFrame(name, found.start, end, steps, self._flags(found) & IS_FIRST != 0)
+
+    def outermost(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of functions that are the first of a stack, and lose what may have called them: they write SP."""
+        for number in range(self.count):
+            found = self._at(number)
+            if self._flags(found) & (IS_FIRST | WRITES_SP) == IS_FIRST | WRITES_SP:
+                yield found.start, found.end
+
     @property
     def span(self) -> tuple[int, int]:
         """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
         return self._entries[0], self._entries[-1] - self._entries[0]
+
+    def digest(self) -> bytes:
+        """Of all that the table says."""
+        return hashlib.sha256(self._data).digest() + self._base.to_bytes(WORD, "little")
 
     # -- reading
 
@@ -166,10 +210,11 @@ class GoTable:
 
     def _find(self, address: int) -> _Found | None:
         after = bisect_right(range(self.count), address, key=self._start)
-        if not after or address >= self._start(after):
-            return None
+        return self._at(after - 1) if after and address < self._start(after) else None
+
+    def _at(self, number: int) -> _Found:
         base = 0 if self.layout.words is None else self._functions
-        return _Found(self._start(after - 1), self._start(after), base + self._entries[2 * after - 1])
+        return _Found(self._start(number), self._start(number + 1), base + self._entries[2 * number + 1])
 
     def _number(self, at: int, size: int) -> int | None:
         """Return an unsigned number; None outside of the table."""
@@ -218,6 +263,27 @@ class GoTable:
             if pc > address:
                 return value
         return None
+
+    def _steps(self, found: _Found, limit: int) -> tuple[list[tuple[int, int]], int]:
+        """Return the steps of SP, none if they cannot be read or have no sense, and where the last one ends."""
+        steps: list[tuple[int, int]] = []
+        offset = self._field(found, SP_FIELD)
+        at, value, pc = self._values + (offset or 0), -1, found.start
+        while offset and len(steps) < limit:
+            change, at = self._varint(at)
+            if change is None or (change == 0 and steps):
+                break
+            length, at = self._varint(at)
+            value += -(change + 1 >> 1) if change & 1 else change >> 1
+            if not length or not 0 <= value < MAX_FRAME or pc + length * self._quantum > found.end:
+                return [], found.start
+            steps.append((pc - found.start, value))
+            pc += length * self._quantum
+        return steps, pc
+
+    def _flags(self, found: _Found) -> int:
+        at = self.layout.flags_at
+        return 0 if at is None else self._number(found.record + self._step + at, 1) or 0
 
     def _varint(self, at: int) -> tuple[int | None, int]:
         """Return an unsigned number of at most 32 bits, and where it ends."""

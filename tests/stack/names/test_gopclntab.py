@@ -14,7 +14,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFunction, GoLayout, GoLine, GoTable, go_table
+from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, go_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,15 +27,16 @@ FILES = ("/src/main.go", "/src/inlined.go")
 
 
 class Written(NamedTuple):
-    """A function. `lines`: (bytes of code, number of the file, line)."""
+    """A function. `lines`: (bytes of code, number of the file, line); `stack`: (bytes of code, bytes of the stack)."""
 
     name: str
     size: int
     lines: tuple[tuple[int, int, int], ...]
+    stack: tuple[tuple[int, int], ...] = ()
 
 
 FUNCTIONS = (
-    Written("main.main", 0x40, ((0x10, 0, 12), (0x20, 1, 3), (0x10, 0, 14))),
+    Written("main.main", 0x40, ((0x10, 0, 12), (0x20, 1, 3), (0x10, 0, 14)), ((4, 0), (0x2B, 24), (1, 0))),
     Written("main.(*Tree[...]).Insert", 0x20, ((0x20, 1, 90),)),
     Written("runtime.goexit", 0x10, ((0x10, 0, 1000),)),
 )
@@ -80,6 +81,7 @@ def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> 
     shift = layout.words is None  # files are numbered from 1 there
     values_at = [
         [
+            numbers.add(values([*one.stack])) if one.stack else 0,
             numbers.add(values([(size, file + shift) for size, file, _ in one.lines])),
             numbers.add(values([(size, line) for size, _, line in one.lines])),
         ]
@@ -107,7 +109,7 @@ def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> 
     for number, one in enumerate(FUNCTIONS):
         address = at if layout.relative else text + at
         found += [address, size + len(records)]
-        records += struct.pack(f"{mark}{entry}8I", address, names_at[number], 0, 0, 0, *values_at[number], 0, 0)
+        records += struct.pack(f"{mark}{entry}8I", address, names_at[number], 0, 0, *values_at[number], 0, 0)
         at += one.size
     found.append(at if layout.relative else text + at)
     start = [text] if layout.relative else []
@@ -131,7 +133,8 @@ def _old(
     found, records, at = [], bytearray(), TEXT
     for number, one in enumerate(FUNCTIONS):
         found += [at, records_start + len(records)]
-        fields = [names_start + names_at[number], 0, 0, 0, *(values_start + place for place in values_at[number]), 0, 0]
+        places = [values_start + place if place else 0 for place in values_at[number]]
+        fields = [names_start + names_at[number], 0, 0, *places, 0, 0]
         records += struct.pack(f"{mark}Q8I", at, *fields)
         at += one.size
     header = struct.pack(f"{mark}IHBBQ", 0xFFFFFFFB, 0, 1, 8, count) + struct.pack(
@@ -180,6 +183,31 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
         for address in (TEXT, TEXT + 0x20, TEXT + 0x65):
             table.function_at(address)
             table.line_at(address)
+        assert all(frame.start < frame.end for frame in table.frames())
+        assert len([*table.outermost()]) <= table.count
+
+
+@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder) -> None:
+    table = GoTable(memoryview(written(layout, order)), order)
+    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, [(0, 0), (4, 24), (0x2F, 0)], first=False)]
+
+
+def test_a_table_of_sp_that_goes_on_after_the_function() -> None:
+    data, inside, outside = written(GO_LAYOUTS[3]), values([(4, 0), (0x2B, 24)])[:-1], values([(4, 0), (0x41, 24)])[:-1]
+    assert inside in data
+    assert not [*GoTable(memoryview(data.replace(inside, outside)), "little").frames()]
+
+
+def test_functions_that_begin_a_stack() -> None:
+    """A flag says that nothing called them; with the flag that SP is written they are the outermost."""
+    data = bytearray(written(GO_LAYOUTS[3]))
+    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
+    record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
+    for flags, expected in ((0, []), (1, []), (2, []), (7, [(TEXT, TEXT + 0x40)])):
+        data[record + 4 + 37] = flags
+        assert [*GoTable(memoryview(bytes(data) + bytes(64)), "little").outermost()] == expected
 
 
 def test_a_line_table_without_an_end() -> None:

@@ -1,0 +1,76 @@
+"""Rules for Go's code, from the table of SP that the Go linker puts in each program, stripped or not.
+
+The linker makes a program's call frame information from the same numbers. They say where the CFA is; where a caller's frame pointer
+is, neither says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.profile.tables.go_ends import form_of
+from sframegen.profile.tables.proven_code import with_others
+from sframegen.profile.tables.readable_code import found_in_code
+from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.names.gopclntab import go_table
+
+if TYPE_CHECKING:
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
+    from sframegen.format.abi import Abi
+    from sframegen.stack.names.gopclntab import GoFrame
+
+# A signal's handler makes the interrupted code seem to call it, at any instruction: the return address is that of the next one.
+PUT = "runtime.asyncPreempt"
+
+
+def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[FunctionTable, list[Range]]:
+    """Add those that the functions lack, and correct those that the linker describes as if they were called.
+
+    Also return the ranges of all that the table has; of files that are not Go's the functions are returned as they are.
+    """
+    table = go_table(elf) if form_of(elf, abi) else None
+    if table is None:
+        return functions, []
+    unruled = _restorers(elf, abi)
+    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
+    rules: dict[Rule, int] = {}
+    for frame in table.frames():
+        if frame.start in unruled or not any(low <= frame.start and frame.end <= high for low, high in ranges):
+            continue
+        if frame.name == PUT:
+            unruled.add(frame.start)
+        # On machines with a link register the linker says so, too.
+        of_steps = [(0, OUTERMOST)] if frame.first and not abi.fixed_ra_offset else _rules(frame, abi)
+        rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in of_steps]
+        found.append(frame.start, frame.end - frame.start, int(frame.name == PUT), rows)
+    found.rules = list(rules)
+    kept = functions.select(number for number in range(len(functions)) if functions.start[number] not in unruled)
+    described = [(start, start + size) for start, size in zip(found.start, found.size, strict=True)]
+    return with_others(kept, found), described
+
+
+def go_code_of(elf: ElfFile, abi: Abi) -> bytes:
+    """Return all that decides what is added and corrected, except the functions."""
+    table = go_table(elf) if form_of(elf, abi) else None
+    return repr((table.digest(), sorted(_restorers(elf, abi)))).encode() if table else b""
+
+
+def _restorers(elf: ElfFile, abi: Abi) -> set[int]:
+    """Return where functions begin to which handlers of signals return: walks know them by their bytes where no rule holds."""
+    form = MACHINES[abi.machine].go
+    code = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
+    places = [start + match.start() for start, match in found_in_code(code, elf)]
+    return {place for place in places if form and place % form.alignment == 0}
+
+
+def _rules(frame: GoFrame, abi: Abi) -> list[tuple[int, Rule]]:
+    """AArch64 has the return address in its register before it takes any of the stack, and at SP from then on."""
+    found = []
+    for offset, size in frame.steps:
+        ra = abi.fixed_ra_offset or -size
+        found.append((offset, Rule(Where(abi.sp, size - abi.fixed_ra_offset), Where(None, ra, deref=True) if ra else None)))
+    return found

@@ -1,0 +1,89 @@
+"""Rules of a Go program's code without call frame information: those that the linker writes where it is not told to strip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import EM_X86_64
+from sframegen.elf.symbols import functions_of
+from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table
+from sframegen.stack.walking.step import RuleFlag
+from tests.support.decoded_tables import find_rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GO = shutil.which("go")
+pytestmark = pytest.mark.skipif(GO is None, reason="no go")
+
+
+class Programs:
+    """One program, with call frame information and stripped, for a machine."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        (folder / "go.mod").write_text("module work\n")
+        (folder / "work.go").write_text("package main\nfunc main() { println(1) }\n")
+        environment = {**os.environ, "GOCACHE": str(folder / "cache"), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOARCH": machine}
+        for name, flags in (("named", ""), ("stripped", "-s -w")):
+            command = ["go", "build", "-o", name, "-ldflags", flags, "."]
+            subprocess.run(command, cwd=folder, env=environment, check=True)
+        self.named, self.stripped = open_elf(folder / "named"), open_elf(folder / "stripped")
+        self.at = {symbol.name: symbol.address for symbol in functions_of(self.named)}
+
+
+@pytest.fixture(params=["amd64", "arm64"])
+def programs(request: pytest.FixtureRequest, tmp_path: Path) -> Programs:
+    return Programs(tmp_path, request.param)
+
+
+def test_they_are_those_of_the_call_frame_information(programs: Programs) -> None:
+    named, stripped = (make_table(elf).table for elf in (programs.named, programs.stripped))
+    assert named is not None
+    assert stripped is not None
+    (start, end), *_ = programs.named.executable_ranges()
+    both = 0
+    for address in range(start, end, 4):
+        rules = [find_rule(table, address) for table in (named, stripped)]
+        both += None not in rules
+        assert None in rules or rules[0] == rules[1]
+    assert both > 0.9 * (end - start) // 4
+
+
+def test_code_that_is_not_called(programs: Programs) -> None:
+    """asyncPreempt returns to the next instruction to run; what a handler returns to has no rule, because walks know it."""
+    for elf in (programs.named, programs.stripped):
+        table = make_table(elf).table
+        assert table is not None
+        if elf.header.e_machine == EM_X86_64:  # AArch64's has a frame that its table does not describe
+            preempts = find_rule(table, programs.at["runtime.asyncPreempt.abi0"])
+            assert preempts is not None
+            assert preempts[-1] & RuleFlag.SIGNAL
+            (restores,) = (programs.at[name] for name in programs.at if name.startswith("runtime.sigreturn"))
+            assert find_rule(table, restores) is None
+        for name in ("runtime.goexit.abi0", "runtime.rt0_go.abi0"):
+            ends = find_rule(table, programs.at[name])
+            assert ends is not None
+            assert ends[-1] & RuleFlag.OUTERMOST
+
+
+def test_a_thread_begins_in_clone(programs: Programs) -> None:
+    clone = programs.at["runtime.clone.abi0"]
+    for elf in (programs.named, programs.stripped):
+        table = make_table(elf).table
+        assert table is not None
+        found = [rule for address in range(clone, clone + 256) if (rule := find_rule(table, address)) is not None]
+        kinds = [bool(rule[-1] & RuleFlag.OUTERMOST) for rule in found]
+        assert kinds[0] is False
+        assert kinds.count(True) > 40
+
+
+def test_nothing_is_left_to_prove(programs: Programs) -> None:
+    made = make_proven_table(programs.stripped)
+    assert made.origin is not Origin.PROVEN
+    assert made.table is None
