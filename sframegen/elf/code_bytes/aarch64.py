@@ -16,9 +16,9 @@ CODE_BYTES = CodeBytes(
     # add sp, sp, x4; perhaps another; ret, br x5 or br x6
     rb"\xff\x63\x24\x8b(?:....)?(?:\xc0\x03\x5f\xd6|[\xa0\xc0]\x00\x1f\xd6)",
     GoCode(
-        exit=rb"(?<=\0{4})\xe0\x03\x00\xaa...[\x94-\x97](?=\0{4})",  # mov x0,x0; bl, alone
+        exit=rb"\0\0\0\0(\xe0\x03\x00\xaa...[\x94-\x97])(?=\0{4})",  # mov x0,x0; bl, alone
         # ldr x, [x28, #56]; mov sp, x
-        switch=rb"[\x80-\x9e]\x1f\x40\xf9[\x1f\x3f\x5f\x7f\x9f\xbf\xdf\xff][\x00-\x03]\x00\x91",
+        switch=rb"\x1f\x40\xf9[\x1f\x3f\x5f\x7f\x9f\xbf\xdf\xff][\x00-\x03]\x00\x91(?<=[\x80-\x9e].......)",
         padding=bytes(8),
         alignment=16,
     ),

@@ -31,9 +31,9 @@ CODE_BYTES = CodeBytes(
     ),
     rb"\x48\x89\xcc(?:\xc3|\x59\xff\xe1)",  # mov %rcx,%rsp; ret, or pop %rcx; jmp *%rcx
     GoCode(
-        exit=rb"(?<=\xcc)\x90\xe8....\x90(?=\xcc)",  # nop; call; nop, alone
+        exit=rb"\xcc(\x90\xe8....\x90)(?=\xcc)",  # nop; call; nop, alone
         # mov 56(%r),%rsp, perhaps through %rbx
-        switch=rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38|\x48\x8b\x5a\x38\x48\x89\xdc",
+        switch=rb"\x8b(?:[\x60-\x63\x65-\x67]\x38(?<=[\x48\x49]...)|\x5a\x38\x48\x89\xdc(?<=\x48......))",
         padding=b"\xcc\xcc",
         alignment=16,
     ),
