@@ -94,15 +94,17 @@ def watched(process: subprocess.Popen[str], seconds: float) -> Iterator[Use]:
     began, interval = time.monotonic(), min(seconds / MOMENTS, 1.0)
     while process.poll() is None and time.monotonic() - began < seconds + 60 * MINUTES_TO_WRITE:
         time.sleep(interval)
-        found = [memory_of(pid) for pid in (process.pid, *children_of(process.pid))]
+        found = [memory_of(pid) for pid in (process.pid, *descendants_of(process.pid))]
         yield Use(time.monotonic() - began, *map(sum, zip(*found, strict=True)))
 
 
-def children_of(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
+    """Return the helpers: one of them starts those that make tables."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+    return [*children, *(other for child in children for other in descendants_of(child))]
 
 
 def memory_of(pid: int) -> tuple[int, int]:

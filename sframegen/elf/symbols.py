@@ -9,7 +9,9 @@ from functools import cached_property
 from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cfi.columns import zeros
 from cfi.errors import FormatError
+from sframegen.elf.function_scan import last_functions
 from sframegen.elf.records import (
     RECORDS,
     SHN_LORESERVE,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
-ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET, ST_SIZE_OFFSET = 4, 6, 8, 16
+ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
 CHUNK = 1 << 16  # symbols at a time
 
@@ -82,8 +84,16 @@ class SymbolTable:
     @cached_property
     def names(self) -> bytes:
         """The table of strings that the entries' names are in; empty if there is none."""
+        return bytes(self._strings)
+
+    @cached_property
+    def _strings(self) -> memoryview:
         number = self.section.header.sh_link
-        return bytes(self._elf.contents(self._elf.sections[number])) if number < len(self._elf.sections) else b""
+        return self._elf.contents(self._elf.sections[number]) if number < len(self._elf.sections) else memoryview(b"")
+
+    def name_bytes(self, at: int) -> bytes:
+        """One name, without a copy of all."""
+        return bytes(self._strings[at : at + MAX_NAME]).partition(b"\0")[0]
 
     @cached_property
     def wide(self) -> Section | None:
@@ -133,31 +143,47 @@ class FunctionColumns:
     """Functions of .symtab, else of .dynsym, by address: columns, because a program can have a million."""
 
     def __init__(self, elf: ElfFile) -> None:
-        table = _table_of_functions(elf)
-        self._names = table.names if table else b""
-        raw = bytes(table.raw) if table else b""
+        self._table = _table_of_functions(elf)
+        self._order = elf.byte_order
+
+    @cached_property
+    def _columns(self) -> tuple[array[int], array[int]]:
+        """The addresses of functions, ascending, and the numbers of their entries."""
+        raw = bytes(self._table.raw) if self._table else b""
         info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_FUNCTION)
         sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # 0 in both byte orders: none of the file
-        small, large = array("I", raw), array("Q", raw)
-        if elf.byte_order != sys.byteorder:
-            small.byteswap()
+        large = array("Q", raw)
+        if self._order != sys.byteorder:
             large.byteswap()
         addresses = large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
         numbers = [number for number in compress(range(len(info)), info) if sections[number]]
         numbers.sort(key=addresses.__getitem__)  # stable: global symbols come after local ones
-        self._addresses = array("Q", map(addresses.__getitem__, numbers))
-        self._numbers = array("I", numbers)  # of the entries, whose columns are these:
-        self._sizes = large[ST_SIZE_OFFSET // 8 :: SYM_SIZE // 8]
-        self._names_at = small[:: SYM_SIZE // 4]
+        return array("Q", map(addresses.__getitem__, numbers)), array("I", numbers)
 
     def at(self, address: int) -> Symbol | None:
         """Return the function that holds an address; one without a size reaches up to the next."""
-        place = bisect_right(self._addresses, address) - 1
-        if place < 0:
+        addresses, numbers = self._columns
+        place = bisect_right(addresses, address) - 1
+        return None if place < 0 else self._holding(numbers[place], address)
+
+    def at_each(self, addresses: Collection[int]) -> dict[int, Symbol]:
+        """Return the same for those addresses that are in functions: quicker for few of them, and no columns stay."""
+        if self._table is None:
+            return {}
+        ordered = array("Q", sorted(addresses))
+        numbers = zeros("I", len(ordered))
+        last_functions(self._table.raw, self._order == "big", ordered, numbers)
+        found = ((address, self._holding(number - 1, address)) for address, number in zip(ordered, numbers, strict=True) if number)
+        return {address: symbol for address, symbol in found if symbol}
+
+    def _holding(self, number: int, address: int) -> Symbol | None:
+        """Return the function with that number if it is not too short."""
+        if self._table is None:
             return None
-        number = self._numbers[place]
-        symbol = Symbol(self._names, self._names_at[number], self._addresses[place], self._sizes[number])
-        return symbol if not symbol.size or address - symbol.address < symbol.size else None
+        entry = self._table[number]
+        if entry.st_size and address - entry.st_value >= entry.st_size:
+            return None
+        return Symbol(self._table.name_bytes(entry.st_name), 0, entry.st_value, entry.st_size)
 
 
 def functions_of(elf: ElfFile) -> Iterator[Symbol]:

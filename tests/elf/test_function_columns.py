@@ -13,6 +13,7 @@ from sframegen.elf.symbols import FunctionColumns
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
+    from sframegen.elf.symbols import Symbol
 
 STT_OBJECT = 1
 NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0"
@@ -64,4 +65,21 @@ def test_the_function_that_holds_an_address(order: ByteOrder) -> None:
 def test_a_file_without_symbols() -> None:
     ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
-    assert FunctionColumns(ElfFile(memoryview(header))).at(0) is None
+    columns = FunctionColumns(ElfFile(memoryview(header)))
+    assert columns.at(0) is None
+    assert columns.at_each([0]) == {}
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_many_addresses_at_once(order: ByteOrder) -> None:
+    """The same as one after the other, in any order."""
+    columns = FunctionColumns(file_of(order))
+    addresses = [one for _, _, _, start, size in SYMBOLS for one in (start - 1, start, start + size, start + 1)]
+    addresses = [one % (1 << 64) for one in (*reversed(addresses), 0, (1 << 64) - 1)]
+
+    def shown(symbol: Symbol) -> tuple[str, int, int]:
+        return symbol.name, symbol.address, symbol.size
+
+    each = {address: shown(symbol) for address in addresses if (symbol := columns.at(address))}
+    assert {address: shown(symbol) for address, symbol in columns.at_each(addresses).items()} == each
+    assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver"}

@@ -16,10 +16,10 @@ CODE_BYTES = CodeBytes(
     # add sp, sp, x4; perhaps another; ret, br x5 or br x6
     rb"\xff\x63\x24\x8b(?:....)?(?:\xc0\x03\x5f\xd6|[\xa0\xc0]\x00\x1f\xd6)",
     GoCode(
-        exit=rb"(?<=\0{4})\xe0\x03\x00\xaa...[\x94-\x97](?=\0{4})",  # mov x0,x0; bl, alone
+        exit=rb"\0\0\0\0(\xe0\x03\x00\xaa...[\x94-\x97])(?=\0{4})",  # mov x0,x0; bl, alone
         # ldr x, [x28, #56]; mov sp, x; in gogo ldr x0, [x5]; mov sp, x0, and at last ldr x6, [x5, #8]; br x6
-        switch=rb"[\x80-\x9e]\x1f\x40\xf9[\x1f\x3f\x5f\x7f\x9f\xbf\xdf\xff][\x00-\x03]\x00\x91"
-        rb"|\xa0\x00\x40\xf9\x1f\x00\x00\x91(?=.{16,96}?\xa6\x04\x40\xf9\xc0\x00\x1f\xd6)",
+        switch=rb"\x40\xf9(?:[\x1f\x3f\x5f\x7f\x9f\xbf\xdf\xff][\x00-\x03]\x00\x91(?<=[\x80-\x9e]\x1f......)"
+        rb"|\x1f\x00\x00\x91(?<=\xa0\x00......)(?=.{16,96}?\xa6\x04\x40\xf9\xc0\x00\x1f\xd6))",
         padding=bytes(8),
         # svc; cmp x0,xzr; b.eq; str; ret; in the new thread at last blr x0; mov w0,#111; mov x8,#93; svc; b
         new_thread=rb"\x01\0\0\xd4\x1f\0\x1f\xeb\x60\0\0\x54....\xc0\x03\x5f\xd6"

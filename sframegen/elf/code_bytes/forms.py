@@ -31,9 +31,11 @@ class Call(NamedTuple):
 
 
 class GoCode(NamedTuple):
-    """What Go's runtime looks like. `exit`: the whole of runtime.goexit, where each goroutine's stack ends; `switch`: instructions
+    """What Go's runtime looks like. `exit`: runtime.goexit, where each goroutine's stack ends, is the group; `switch`: instructions
     that take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions; `new_thread`:
     the group is where a thread begins in runtime.clone.
+
+    The first two begin with certain bytes, for which all code is searched: a choice would take ten times as long.
     """
 
     exit: bytes

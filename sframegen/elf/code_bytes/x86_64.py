@@ -31,10 +31,10 @@ CODE_BYTES = CodeBytes(
     ),
     rb"\x48\x89\xcc(?:\xc3|\x59\xff\xe1)",  # mov %rcx,%rsp; ret, or pop %rcx; jmp *%rcx
     GoCode(
-        exit=rb"(?<=\xcc)\x90\xe8....\x90(?=\xcc)",  # nop; call; nop, alone
+        exit=rb"\xcc(\x90\xe8....\x90)(?=\xcc)",  # nop; call; nop, alone
         # mov 56(%r),%rsp, perhaps through %rbx; in gogo mov (%rbx),%rsp, and at last mov 8(%rbx),%rbx; jmp *%rbx
-        switch=rb"[\x48\x49]\x8b[\x60-\x63\x65-\x67]\x38|\x48\x8b\x5a\x38\x48\x89\xdc"
-        rb"|\x48\x8b\x23(?=.{8,96}?\x48\x8b\x5b\x08\xff\xe3)",
+        switch=rb"\x8b(?:[\x60-\x63\x65-\x67]\x38(?<=[\x48\x49]...)|\x5a\x38\x48\x89\xdc(?<=\x48......)"
+        rb"|\x23(?<=\x48..)(?=.{8,96}?\x48\x8b\x5b\x08\xff\xe3))",
         padding=b"\xcc\xcc",
         # mov %rsi,%rsp ... call *%r12; mov $111,%edi; mov $60,%eax; syscall; jmp
         new_thread=rb"\x0f\x05\x48(?:\x83\xf8\x00|\x85\xc0)\x74\x05\x89\x44\x24.\xc3"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
@@ -42,6 +43,8 @@ class TracedFile:
     final: bool = True  # no proof can add rules to it
     is_copy: bool = False  # of a file on a file system that may stop answering
     made: bool = False  # no file, but code that a process makes: addresses are run-time ones
+    checked: int = 0  # nanoseconds of CLOCK_MONOTONIC: it was not rewritten before
+    spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
     closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
 
     def take(self, built: Built) -> None:
@@ -113,7 +116,7 @@ class TracedFiles:
     def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
         known = self._by_key.get(key)
-        if known is not None and known.elf is not None and (_is_rewritten(known) or self._is_old_copy(known, key, place)):
+        if known is not None and known.elf is not None and (_was_rewritten(known, place.time) or self._is_old_copy(known, key, place)):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
@@ -243,6 +246,17 @@ def _close(file: TracedFile) -> None:
     if file.elf is not None and file.closing is not None:
         file.closing()
         file.elf.descriptor = None
+
+
+def _was_rewritten(file: TracedFile, mapped: int) -> bool:
+    """Return True for a file that was rewritten before it was `mapped`, and perhaps if it was rewritten since."""
+    if mapped <= file.checked:
+        return False
+    now = time.monotonic_ns()
+    if _is_rewritten(file):
+        return True
+    file.checked = now
+    return False
 
 
 def _is_rewritten(file: TracedFile) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sframegen.elf.records import Phdr
     from sframegen.profile.following.files import TracedFile
 
+MAX_KEPT = 64  # places in a file from which something is mapped: of a library one or two
 MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
 
@@ -32,7 +33,14 @@ def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
         return [CodeSpan(mapped.start, mapped.end, 0, 0)]
     if traced.elf is None:
         return [CodeSpan(mapped.start, mapped.end, mapped.start - mapped.offset & ADDRESS_MASK, traced.number)]
-    return code_spans_of(traced.elf, traced.number, mapped)
+    size = mapped.end - mapped.start
+    spans = traced.spans.get((mapped.offset, size))
+    if spans is None:
+        if len(traced.spans) >= MAX_KEPT:
+            traced.spans.clear()
+        spans = traced.spans[mapped.offset, size] = code_spans_of(traced.elf, traced.number, Mapped(0, size, mapped.offset))
+    at = mapped.start
+    return [CodeSpan(at + start, at + end, (at + bias & ADDRESS_MASK) * (file > 0), file) for start, end, bias, file in spans]
 
 
 def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:

@@ -15,6 +15,7 @@ from sframegen.elf.text import printable
 from sframegen.profile.packed_frames import (
     FILE_MASK,
     FILE_SHIFT,
+    GUESSED,
     KERNEL_FILE,
     OFF_CPU_FILE,
     PACKED_ADDRESS,
@@ -36,7 +37,7 @@ from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cfi.columns import Column
     from sframegen.elf.file import ElfFile
@@ -170,9 +171,9 @@ class _Sources(NamedTuple):
             self.known[number] = kept
         return kept[1]
 
-    def forget_others(self, numbers: Container[int]) -> None:
-        """Forget the names of files that are not in stacks any more."""
-        for number in [number for number in self.known or () if number not in numbers]:
+    def forget_closed(self, files: Mapping[int, TracedFile]) -> None:
+        """Forget the names of files that nobody has mapped any more. Those of others may be needed again."""
+        for number in [number for number, (file, _) in (self.known or {}).items() if files.get(number) is not file]:
             del (self.known or {})[number]
 
 
@@ -182,7 +183,7 @@ class _Namer:
     def __init__(self, collected: Collected, sources: _Sources) -> None:
         self._collected, self._sources = collected, sources
         self._names: FileNames | None = None  # of the file whose frames are being named
-        self._sites: dict[NamedFunction, NamedFrame] = {}  # of that file
+        self._sites: dict[tuple[NamedFunction, int], int] = {}  # of that file: by function, and whether guessed
         self._maps: dict[int, PerfMap] = {}
         self._lines = SourceLines()
         self._own_notes: list[str] = []
@@ -197,16 +198,31 @@ class _Namer:
         frames_of: dict[int, array[int]] = {}
         for frame, packed in enumerate(numbers.first[: numbers.count]):
             frames_of.setdefault(packed >> FILE_SHIFT & FILE_MASK, array("I")).append(frame)
-        self._sources.forget_others(frames_of)
+        self._sources.forget_closed(self._collected.files)
         for number in self._with_lines(frames_of):
             frames = frames_of[number]
             self._sites.clear()
             self._names = self._sources.names_of(number, self._collected.files.get(number))
             if self._names:
                 self._names.learn([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
-            for frame in frames:
-                yield frame, places.numbers(self.frames(numbers.second[frame], numbers.first[frame]))
+            if self._names and not self._lines.knows(number):
+                yield from self._by_function(self._names, frames, places)
+            else:
+                for frame in frames:
+                    yield frame, places.numbers(self.frames(numbers.second[frame], numbers.first[frame]))
             self._lines.forget(number)
+
+    def _by_function(self, names: FileNames, frames: array[int], places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
+        """The same for frames in a file without lines, of which many are in one function: only its first is named."""
+        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, places.numbered.of
+        for frame in frames:
+            packed = first[frame]
+            address = packed & PACKED_ADDRESS
+            key = names.at(address), packed & GUESSED
+            site = sites.get(key)
+            if site is None:
+                site = sites[key] = places.site(self.frame(0, packed))
+            yield frame, [of(address, site)]
 
     def _with_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
         """Yield the number of each file once its lines are known."""
@@ -268,14 +284,10 @@ class _Namer:
         return NamedFrame(made.function, made.object, made.path, address, FrameKind.RUNTIME)
 
     def _in_file(self, number: int, address: int) -> NamedFrame:
-        found = self._names.at(address) if self._names else NO_FUNCTION
-        site = self._sites.get(found)
-        if site is None:
-            file = self._collected.files.get(number)
-            path = printable(file.path.removesuffix(DELETED)) if file else ""
-            name = path.rpartition("/")[2] or "??"
-            function, start = found
-            bare = name.strip("[]")
-            label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
-            site = self._sites[found] = NamedFrame(label, name, path, None, FrameKind.USER, start=start)
-        return site._replace(address=address)
+        function, start = self._names.at(address) if self._names else NO_FUNCTION
+        file = self._collected.files.get(number)
+        path = printable(file.path.removesuffix(DELETED)) if file else ""
+        name = path.rpartition("/")[2] or "??"
+        bare = name.strip("[]")
+        label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
+        return NamedFrame(label, name, path, address, FrameKind.USER, start=start)

@@ -50,6 +50,10 @@ class SourceLines:
         """Return them, the outermost function first; empty if nothing is known."""
         return self._places.get(number, {}).get(address, ())
 
+    def knows(self, number: int) -> bool:
+        """Return True if anything is known of a file."""
+        return number in self._places
+
     def forget(self, number: int) -> None:
         """Drop the places of a file."""
         self._places.pop(number, None)

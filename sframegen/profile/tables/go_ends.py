@@ -53,9 +53,9 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
     for start, data in readable_code(elf):
         code = bytes(data)
         exits += [
-            (start + match.start(), start + match.end())
+            (start + match.start(1), start + match.end(1))
             for match in re.finditer(form.exit, code, re.DOTALL)
-            if (start + match.start()) % form.alignment == 0
+            if (start + match.start(1)) % form.alignment == 0
         ]
         found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
         switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.symbols import Symbol
     from sframegen.stack.names.gopclntab import GoTable
 
 DEBUG_FILES = f"{DIRECTORY}/.build-id"
+MAX_KNOWN = 1 << 13  # addresses that `learn` goes on with
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
@@ -59,8 +61,14 @@ class FileNames:
         return found
 
     def learn(self, addresses: Collection[int]) -> None:
-        """Find the functions of many addresses together, which is quicker."""
-        found = {address: self._found(address) for address in addresses if address not in self._known}
+        """Find the functions of many addresses together, which is quicker. Those of earlier ones are known for some time."""
+        if len(self._known) > MAX_KNOWN:
+            self._known, self._functions = {}, {}
+        unknown = [address for address in addresses if address not in self._known]
+        if not unknown:
+            return
+        found = self._in_tables(unknown)
+        found |= {address: self._without_symbol(address) for address in unknown if address not in found}
         mangled = {function.name for function in found.values() if function.name and function.name.startswith(MANGLED)}
         if self._demangled and mangled:
             from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415
@@ -70,16 +78,33 @@ class FileNames:
         self._known |= found
 
     def _found(self, address: int) -> NamedFunction:
+        for place, columns in enumerate(self._tables):
+            if symbol := columns.at(address):
+                return self._function(place, symbol)
+        return self._without_symbol(address)
+
+    def _in_tables(self, addresses: Collection[int]) -> dict[int, NamedFunction]:
+        """Return the functions of those addresses that symbols name."""
+        found: dict[int, NamedFunction] = {}
+        for place, columns in enumerate(self._tables):
+            others = [address for address in addresses if address not in found]
+            found |= {address: self._function(place, symbol) for address, symbol in columns.at_each(others).items()}
+        return found
+
+    @property
+    def _tables(self) -> list[FunctionColumns]:
         if self._symbols is None:
             self._symbols = _functions(self._file, self._debug_files)
-        for place, columns in enumerate(self._symbols):
-            symbol = columns.at(address)
-            if symbol:
-                known = self._functions.get((place, symbol.address))
-                if known is None:
-                    known = NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
-                    self._functions[place, symbol.address] = known
-                return known
+        return self._symbols
+
+    def _function(self, place: int, symbol: Symbol) -> NamedFunction:
+        known = self._functions.get((place, symbol.address))
+        if known is None:
+            known = NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
+            self._functions[place, symbol.address] = known
+        return known
+
+    def _without_symbol(self, address: int) -> NamedFunction:
         if self._go is None:
             self._go = (_go_table(self._file),)
         function = self._go[0].function_at(address) if self._go[0] else None

@@ -11,7 +11,8 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.profile.packed_frames import OffCpu, off_cpu_label
-from sframegen.profile.report.formats.pprof import integer, message, packed_numbers, pprof, text_field
+from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
+from sframegen.profile.report.formats.pprof import pprof
 from sframegen.profile.report.grouping import counts_of_groups, group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.stored.read_pprof import PprofProfiles

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.profile.report.formats.message_bytes import BYTES, integer, message, packed_numbers, text_field, varint
 from sframegen.profile.report.formats.path_bytes import PathNumbers
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
@@ -15,14 +16,11 @@ from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from sframegen.profile.report.named import Named, NamedFrame
 
 NANOSECONDS = 1_000_000_000
-# Protocol buffers, as far as the schema needs them: messages of integers, texts and messages.
-VARINT, BYTES = 0, 2
-UNSIGNED = 0xFFFFFFFFFFFFFFFF
 GZIP, LEVEL = 31, 3
 BLOCK = 1 << 16  # bytes that are compressed at a time
 CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
@@ -140,37 +138,3 @@ class _Profile:
         has_lines, has_inlined = path in self._with_lines, path in self._with_inlined
         known = integer(7, has_functions) + integer(8, has_lines) + integer(9, has_lines) + integer(10, has_inlined)
         return integer(1, number) + integer(5, file) + integer(6, identity) + known
-
-
-ONE_BYTE = [bytes([number]) for number in range(0x80)]
-SHORT = ONE_BYTE + [bytes([number & 0x7F | 0x80, number >> 7]) for number in range(0x80, 1 << 14)]
-
-
-def varint(number: int) -> bytes:
-    """`number`: 64 bits; negative ones are their two's complement."""
-    if 0 <= number < len(SHORT):
-        return SHORT[number]
-    number &= UNSIGNED
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def integer(field: int, number: int) -> bytes:
-    """Return a field; nothing for 0, which readers assume."""
-    return varint(field << 3 | VARINT) + varint(number) if number else b""
-
-
-def message(field: int, data: bytes) -> bytes:
-    return varint(field << 3 | BYTES) + varint(len(data)) + data
-
-
-def text_field(field: int, characters: str) -> bytes:
-    return message(field, characters.encode(errors="replace"))
-
-
-def packed_numbers(field: int, numbers: Iterable[int]) -> bytes:
-    return message(field, b"".join(map(varint, numbers)))

@@ -1,0 +1,59 @@
+"""A symbol table -> the functions that hold a few addresses, without a table of all functions. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+from cfi.columns import zeros
+
+if TYPE_CHECKING:
+    from cfi.columns import Bytes, Column
+
+COMPILED: bool = cython.compiled
+
+
+@cython.locals(
+    raw="const unsigned char[::1]",
+    addresses="const unsigned long long[::1]",
+    found="unsigned int[::1]",
+    best="unsigned long long[::1]",
+)
+def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Column) -> None:
+    """Fill `found`, which is 0, with one more than the number of the last function at or before each address; 0 without one.
+
+    `raw`: entries of 24 bytes; `big`: their byte order. Of functions at one address the last in the table counts. Addresses ascend.
+    """
+    best = zeros("Q", len(addresses))  # the address of each function that was found
+    place: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    byte: cython.Py_ssize_t
+    kind: cython.int
+    value: cython.ulonglong
+    for entry in range(len(raw) // 24):
+        place = 24 * entry
+        kind = raw[place + 4] & 15
+        if (kind != 2 and kind != 10) or (raw[place + 6] == 0 and raw[place + 7] == 0):  # STT_FUNC, STT_GNU_IFUNC; SHN_UNDEF
+            continue
+        value = 0
+        for byte in range(8):
+            value = value << 8 | raw[place + 8 + (byte if big else 7 - byte)]
+        low, high = 0, len(addresses)
+        while low < high:  # the first address that is not below
+            byte = (low + high) // 2
+            if addresses[byte] < value:
+                low = byte + 1
+            else:
+                high = byte
+        if low < len(addresses) and (found[low] == 0 or best[low] <= value):
+            best[low] = value
+            found[low] = entry + 1
+    for place in range(1, len(addresses)):  # one that was found for a lower address is before the higher ones, too
+        if found[place] == 0:
+            found[place] = found[place - 1]
