@@ -21,7 +21,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.measure import run
-from benchmarks.profile_hour import MIB, compiling, descendants_of, memory_of
+from benchmarks.profile_hour import MIB, compiling, family_of, memory_of
 from corpus.churn.profiled import PROFILE
 from sframegen.profile.stored.intervals import intervals_in, name_of
 
@@ -75,7 +75,7 @@ def watched(process: subprocess.Popen[bytes], every: int) -> Iterator[Interval]:
     while process.poll() is None:
         looks += 1
         time.sleep(max(0.0, began + looks * every / LOOKS - time.monotonic()))
-        pids = (process.pid, *descendants_of(process.pid))
+        pids = family_of(process.pid)
         now = [sum(values) for values in zip(*map(memory_of, pids), strict=True)]
         resident, anonymous = max(resident, now[0]), max(anonymous, now[1])
         busy = sum(map(busy_seconds, pids))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,17 +94,18 @@ def watched(process: subprocess.Popen[str], seconds: float) -> Iterator[Use]:
     began, interval = time.monotonic(), min(seconds / MOMENTS, 1.0)
     while process.poll() is None and time.monotonic() - began < seconds + 60 * MINUTES_TO_WRITE:
         time.sleep(interval)
-        found = [memory_of(pid) for pid in (process.pid, *descendants_of(process.pid))]
+        found = [memory_of(pid) for pid in family_of(process.pid)]
         yield Use(time.monotonic() - began, *map(sum, zip(*found, strict=True)))
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Return the helpers: one of them starts those that make tables."""
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return [*children, *(other for child in children for other in descendants_of(child))]
+def family_of(pid: int) -> list[int]:
+    """Return the process and its descendants, each of which one of its threads has started."""
+    family = [pid]
+    for one in family:
+        for path in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):
+                family += map(int, path.read_text().split())
+    return family
 
 
 def memory_of(pid: int) -> tuple[int, int]:

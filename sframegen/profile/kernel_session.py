@@ -27,10 +27,10 @@ from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import table_of
-from sframegen.profile.this_machine import all_pids, allow_many_files, go_first
+from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
 from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
-from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.profile.walk.steps import SpanColumns
 
 BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
+WORKERS = 1 + (os.cpu_count() or 1)  # that make tables: one more, since each waits for our next turn when it is done
 WAIT_MS = 100
-WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile nobody reads the ring buffer
+WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -70,7 +70,6 @@ class KernelSession:
         self._building: set[int] = set()  # files whose tables are being made
         self._without_request: dict[int, TracedFile] = {}  # files whose tables no sample has needed
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
-        self._columns: tuple[ProcessSpans, SpanColumns] = ((), span_columns(()))  # of the process that was walked last
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
         self._accounted: Counter[int] = Counter()  # of the kernel program's statistics, what has been told
@@ -78,9 +77,9 @@ class KernelSession:
         self._samples_on = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
-            opened.callback(os.setpriority, os.PRIO_PROCESS, 0, go_first())
+            opened.enter_context(going_first())
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, self._cache, stores=plan.stores))
+            self._builder = opened.enter_context(TableBuilder(WORKERS, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -110,6 +109,7 @@ class KernelSession:
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
         self._walker.follow()
+        self._walker.ring.start(self.plan.pace.wait / 2)
         if self.plan.targets is not None:
             for pid in self.plan.targets:
                 if not self.follower.scan(pid) and not is_process(pid):
@@ -135,7 +135,8 @@ class KernelSession:
 
     def turn(self, seconds: float | None = None) -> None:
         """Wait for news at most that long, and use them."""
-        if not self._waiting.has_due and self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
+        more = self._walker.ring.has_more or self._waiting.has_due
+        if not more and self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
             time.sleep(self.plan.pace.gather)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
@@ -144,12 +145,13 @@ class KernelSession:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
         self._samples_on = False
         self._walker.detach()
+        self._walker.ring.stop()
         collected = self.collected
         collected.seconds = time.monotonic() - self._began
         self._receive()
         deadline = time.monotonic() + TABLES_AT_THE_END
-        while (self._new or self._waiting) and time.monotonic() < deadline:
-            self._poll.poll(0 if self._waiting.has_due else WAIT_MS / 1000)
+        while self._walker.lacks_records or ((self._new or self._waiting) and time.monotonic() < deadline):
+            self._poll.poll(0 if self._walker.ring.has_more or self._waiting.has_due else WAIT_MS / 1000)
             self._receive()
         self._waiting.make_due(self._stop_waiting_for_proofs())
         self._walk_due()
@@ -165,6 +167,8 @@ class KernelSession:
         for _ in range(2):  # each of both maps of counts
             self._walker.turn()
             self._read_records()
+            while self._walker.lacks_records:
+                self._read_records()
         self._counted.count(self._walker.take_counts())
         self._assemble()
         done, now = self.collected, time.monotonic()
@@ -199,7 +203,8 @@ class KernelSession:
         self._walk_new()
         self._waiting.make_due(self._take_tables())  # again: one that makes tables has nothing to do until its last one is taken
         self._walk_due(WALKING)
-        self.follower.processes.sweep(before)  # not before the last samples of those that ended meanwhile have been walked
+        # Not before the last samples of those that ended meanwhile have been walked.
+        self.follower.processes.sweep(min(before, self._walker.ring.taken_until))
         self._counted.count(self._walker.take_counts())
 
     def _read_records(self) -> None:
@@ -229,10 +234,7 @@ class KernelSession:
         if filenos != self._polled and self._samples_on:
             with suppress(EventError):  # a CPU that went again meanwhile
                 self._walker.attach()
-        for fileno in self._polled - filenos:
-            with suppress(OSError):  # a closed one has gone by itself
-                self._poll.unregister(fileno)
-        for fileno in filenos - self._polled:
+        for fileno in filenos - self._polled:  # closed ones have gone by themselves
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
         if now >= self._release_at:
@@ -283,7 +285,7 @@ class KernelSession:
 
     def _take_tables(self) -> set[int]:
         """Use those that are ready, and return their numbers."""
-        ready = self._builder.ready()
+        ready = self._builder.ready(self._waiting.wanted())
         for built in ready:
             self._building.discard(built.number)
             self._proving.discard(built.number)
@@ -408,14 +410,15 @@ class KernelSession:
         if known is None:
             self._new.append(record)
             return
-        if self._columns[0] is not known:
-            self._columns = (known, span_columns(known))
-        end = self._copies.walk(self._columns[1], record.where, record.stack_start, record.stack, record.holes)
-        missing = self._files.by_number.get(self._copies.missing)
+        end, number = record.end, record.missing
+        if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
+            end = self._copies.walk(self._copies.columns(known), record.where, record.stack_start, record.stack, record.holes)
+            number = self._copies.missing
+        missing = self._files.by_number.get(number)
         if end is End.NO_TABLE and not (missing and missing.made):
-            self._request_table(self._copies.missing)
+            self._request_table(number)
             self._request_proof(missing)
-            self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, self._copies.missing))
+            self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, number))
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import resource
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PRIORITY = -10
 
 
-def go_first() -> int:
-    """Take the processor first where that is allowed: a busy machine fills the ring buffer. Return the priority before."""
+@contextmanager
+def going_first() -> Iterator[None]:
+    """Within the block, take the processor first where that is allowed: else others keep a busy machine from us."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    if before == 0:  # nobody has chosen another one
-        with suppress(OSError):
+    with suppress(OSError):
+        if before == 0:  # else somebody has chosen another one
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    return before
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def allow_many_files() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.limits import MAX_COPY, MAX_WAITING
@@ -83,6 +83,10 @@ class WaitingStacks:
     @property
     def has_due(self) -> bool:
         return bool(self._due)
+
+    def wanted(self) -> Counter[int]:
+        """Return how many wait for the table of each file."""
+        return Counter(kept.number for kept in self._stacks)
 
     def make_due(self, numbers: set[int]) -> None:
         """The tables of these files are there."""

@@ -141,7 +141,7 @@ class SentPool(Pool[I], Generic[I]):
         self, forker: Forker, question: Callable[[I], AbstractContextManager[Question]], most: int, seconds: float
     ) -> None:
         """`question`: what to send for an item, within the context."""
-        super().__init__(lambda _: None, most, seconds=seconds)
+        super().__init__(most, seconds)
         self._forker, self._question = forker, question
 
     def _fork(self) -> Worker:

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -21,20 +22,12 @@ if TYPE_CHECKING:
 TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for one more process: limits on processes and files, memory
 
 
-class Pool(Generic[I]):
+class Pool(ABC, Generic[I]):
     """A process that dies, or that cannot be started, is a ChildProcessError for its item."""
 
-    def __init__(
-        self,
-        work: Callable[[I], object],
-        most: int,
-        prepare: Callable[[int], object] = lambda _: None,
-        seconds: float = 0,
-    ) -> None:
-        """`most`: processes; there are none while there is nothing to do. The rest as for Forked."""
-        self._work = work
+    def __init__(self, most: int, seconds: float = 0) -> None:
+        """`most`: processes; there are none while there is nothing to do. `seconds`: the most for one item."""
         self._most = most
-        self._prepare = prepare
         self._seconds = seconds
         self._items: dict[int, I] = {}  # that have no outcome yet, by number
         self._count = 0  # of all
@@ -75,6 +68,10 @@ class Pool(Generic[I]):
         self._waiting += numbers
         self._count += len(items)
         self._start()
+
+    def prefer(self, importance: Callable[[I], float]) -> None:
+        """Begin with the most important ones, of those that have not begun."""
+        self._waiting = deque(sorted(self._waiting, key=lambda number: -importance(self._items[number])))
 
     def finish(self, item: I, value: object) -> None:
         """That is the outcome, without any process."""
@@ -124,17 +121,35 @@ class Pool(Generic[I]):
         worker.number = self._waiting.popleft()
         self._ask(worker)
 
+    @abstractmethod
     def _fork(self) -> Worker:
-        """Start a process, which has the items that were put in before. Raises OSError."""
-        return Worker(Forked(lambda number: self._work(self._items[number]), self._prepare, self._seconds), self._count)
+        """Start a process. Raises OSError."""
 
+    @abstractmethod
     def _ask(self, worker: Worker) -> None:
-        worker.process.ask((worker.number,))
+        """Have it work on the item of its number."""
 
     def _end(self, descriptor: int) -> None:
         worker = self._workers.pop(descriptor)
         self._epoll.unregister(descriptor)
         worker.process.end()
+
+
+class ForkedPool(Pool[I], Generic[I]):
+    """A Pool whose processes are forked from this one: they have the items that were put in before."""
+
+    def __init__(
+        self, work: Callable[[I], object], most: int, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0
+    ) -> None:
+        """`work`, `prepare`: as for Forked."""
+        super().__init__(most, seconds)
+        self._work, self._prepare = work, prepare
+
+    def _fork(self) -> Worker:
+        return Worker(Forked(lambda number: self._work(self._items[number]), self._prepare, self._seconds), self._count)
+
+    def _ask(self, worker: Worker) -> None:
+        worker.process.ask((worker.number,))
 
 
 @dataclass

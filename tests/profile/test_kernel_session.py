@@ -18,6 +18,7 @@ from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
 from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
+from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -65,6 +66,19 @@ int main(int count, char **words) {
     hold();
 }
 """
+DEEP = r"""
+#include <stdio.h>
+#include <string.h>
+volatile long count;
+static int deep(int left) {
+    char bytes[60000];
+    memset(bytes, left, sizeof bytes);
+    if (left) return deep(left - 1) + bytes[left];
+    for (;;) ++count;
+}
+int main(void) { puts("here"); fflush(stdout); return deep(2); }
+"""
+BUFFER = 8 << 20  # bytes
 SAMPLES = 200
 
 
@@ -116,6 +130,27 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
             os.killpg(process.pid, signal.SIGKILL)
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NOT_FOLLOWED] == 0
+
+
+def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_buffer_has_room(
+    compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([compile_c(DEEP, "-O1")], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999, buffer_size=BUFFER)
+            with KernelSession(plan) as session:
+                with monkeypatch.context() as context:
+                    context.setattr(session, "_publish", lambda: None)
+                    session.begin()
+                ring, taken = session._walker.ring, session._walker.statistics
+                while ring._bytes < 2 * BUFFER and taken()[Statistic.SAMPLES] < 50 * BUFFER // MAX_COPY:
+                    pass
+                collected = session.finish()
+        finally:
+            process.kill()
+    assert collected.stacks.samples > 3 * BUFFER // 2 // MAX_COPY
 
 
 class SlowClock:

@@ -84,6 +84,14 @@ def test_what_is_due_and_not_walked_yet_still_counts() -> None:
         assert [one.number for one in taken(stacks, {2, 3})] == [2, 3]
 
 
+def test_it_is_known_how_many_want_a_table() -> None:
+    with closing(WaitingStacks()) as stacks:
+        for number in (1, 2, 1, 3):
+            stacks.add(waiting(number, b"x"))
+        stacks.make_due({3})
+        assert stacks.wanted() == {1: 2, 2: 1}
+
+
 def test_a_turn_ends_between_two_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     session = KernelSession.__new__(KernelSession)
     walked: list[int] = []

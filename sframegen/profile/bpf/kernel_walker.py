@@ -14,17 +14,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
+from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, possible_cpus
 from sframegen.profile.bpf.loading import filled_table, mapped, read_object
-from sframegen.profile.bpf.sampling_settings import ASLEEP_PROGRAM, EVENT_PROGRAM, EVERYBODY, SWITCH_PROGRAMS, Sampling, ring_bytes
+from sframegen.profile.bpf.ring_reader import RingReader
+from sframegen.profile.bpf.sampling_settings import (
+    ASLEEP_PROGRAM,
+    EVENT_PROGRAM,
+    EVERYBODY,
+    MEMOS,
+    SECOND,
+    SWITCH_PROGRAMS,
+    Sampling,
+    packed_settings,
+    ring_bytes,
+)
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.events.points import CONDITIONS_SIZE, PointKind
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
-from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -35,9 +45,7 @@ if TYPE_CHECKING:
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
 FOLLOWED = 1 << 16  # processes
 BLOCKS = 1 << 16  # threads off the CPU
-MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 SAMPLES_A_CPU = 2
-COMM_BYTES = 16
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1 << 30
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
@@ -49,7 +57,6 @@ _FILE = struct.Struct("=QIIIIQQIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
 _BLOCK = struct.Struct("=QQQIIII")
-_SETTINGS = struct.Struct("=QQQQIIII16s8B")
 _U32 = struct.Struct("=I")
 _STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
@@ -103,7 +110,7 @@ class KernelWalker:
                 "ring": ring_bytes(sampling, self.cpus, memory_limit),
             }
         )
-        self._program.set_constants(self._settings(every_process=targets is None))
+        self._program.set_constants(packed_settings(sampling, self.cpus, every_process=targets is None))
         for name in set(SAMPLING_PROGRAMS) - sampling.programs:
             self._program.leave_out(name)
         self._follows = False
@@ -129,28 +136,6 @@ class KernelWalker:
         self._user_epoch = USER_EPOCHS
         for pid in targets or ():
             self.want(pid, after_exec=sampling.after_exec)
-
-    def _settings(self, *, every_process: bool) -> bytes:
-        sampling, only = self.sampling, self.sampling.only
-        return _SETTINGS.pack(
-            conventions_of(HOSTS[os.uname().machine]).ra_mask,
-            sampling.sample_time,
-            sampling.min_block,
-            max(1, sampling.period),
-            len(only.cgroups),
-            only.user or 0,
-            self.cpus,
-            MEMOS if sampling.off_cpu else 1,
-            (only.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
-            every_process,
-            sampling.kernel_frames,
-            sampling.threads,
-            sampling.moments,
-            sampling.hold,
-            only.user is not None,
-            only.comm is not None,
-            switch_has_state(),
-        )
 
     def _set_filters(self) -> None:
         """Give the kernel program the conditions of points, and the control groups."""
@@ -178,7 +163,7 @@ class KernelWalker:
         self._spans = mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
         self._shared = mapped(program.bss_fd(), mmap.PAGESIZE)
-        self._ring = RecordRing(program.map("ring", 0, 0).fd)
+        self.ring = RingReader(RecordRing(program.map("ring", 0, 0).fd))
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 
@@ -231,12 +216,13 @@ class KernelWalker:
             self._program.detach(self._links.popitem()[1])
         while self._everywhere:
             self._program.detach(self._everywhere.pop())
+        self._turned = monotonic()
         if self.sampling.off_cpu and not self._ended:
             self._ended = monotonic_ns()
 
     def close(self) -> None:
         self.detach()
-        self._ring.close()
+        self.ring.close()
         for area in (self._spans, self._files, self._shared):
             area.close()
         self._program.close()
@@ -249,7 +235,7 @@ class KernelWalker:
     @property
     def fileno(self) -> int:
         """Readable when there are records."""
-        return self._ring.fileno
+        return self.ring.fileno
 
     # --- Processes ------------------------------------------------------------------------------------------------------------
 
@@ -381,8 +367,8 @@ class KernelWalker:
     # --- Records of the ring buffer -------------------------------------------------------------------------------------------
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
-        """Wait that long for the first record, and return all."""
-        records = [decode_record(record) for record in self._ring.records(milliseconds)]
+        """Wait that long for the first record, and return the oldest ones."""
+        records = [decode_record(record) for record in self.ring.records(milliseconds)]
         stacks = [record for record in records if isinstance(record, NewStack)]
         self._new_stacks += len(stacks)
         if self.sampling.off_cpu:
@@ -390,6 +376,11 @@ class KernelWalker:
         if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
             self.turn()
         return records
+
+    @property
+    def lacks_records(self) -> bool:
+        """True until `poll` has returned all that was sent before counts were read last, or before it was detached."""
+        return self.ring.taken_until < self._turned * SECOND
 
     def turn(self) -> None:
         """Let the program count in the other map, which no run has written for some time: a moment is waited for that."""
@@ -410,7 +401,9 @@ class KernelWalker:
         self._taken[key] = Counted(before.samples + samples, before.nanoseconds + nanoseconds)
 
     def take_counts(self) -> dict[CountKey, Counted]:
-        """Return what is new of the samples of each stack; all of it once it is detached."""
+        """Return what is new of the samples of each stack; all of it once it is detached. Nothing until their stacks have come."""
+        if self.lacks_records:
+            return {}
         if self._links or self._everywhere:
             if monotonic() - self._turned > self.sampling.count_interval:
                 self.turn()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+import select
 from collections import deque
 from errno import EACCES, ENOENT, EPERM
 from functools import cache
@@ -54,8 +55,6 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map_lookup_and_delete_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "ring_buffer__new": (_POINTER, (_INT, _POINTER, _POINTER, _POINTER)),
     "ring_buffer__epoll_fd": (_INT, (_POINTER,)),
-    "ring_buffer__poll": (_INT, (_POINTER, _INT)),
-    "ring_buffer__consume": (_INT, (_POINTER,)),
     "ring_buffer__free": (None, (_POINTER,)),
 }
 
@@ -204,12 +203,19 @@ class RecordRing:
         if not self._ring:
             raise library().error("the ring buffer cannot be mapped", c.get_errno())
         self.fileno: int = self._functions.ring_buffer__epoll_fd(self._ring)
+        # Without letting other threads run around each record: to wait for them takes 5 ms each time.
+        self._consume = c.PyDLL(LIBRARY).ring_buffer__consume
+        self._consume.argtypes = (_POINTER,)
 
-    def records(self, milliseconds: int) -> list[bytes]:
-        """Wait that long for the first, and return all."""
-        if milliseconds:
-            self._functions.ring_buffer__poll(self._ring, milliseconds)
-        self._functions.ring_buffer__consume(self._ring)
+    def wait(self, milliseconds: int) -> None:
+        """Wait that long for the first record."""
+        poll = select.poll()
+        poll.register(self.fileno, select.POLLIN)
+        poll.poll(milliseconds)
+
+    def taken(self) -> list[bytes]:
+        """Return all records, the oldest first."""
+        self._consume(self._ring)
         records, self._records[:] = self._records[:], []
         return records
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.bpf.kernel_needs import switch_has_state
 from sframegen.profile.events.attributes import TYPE_SOFTWARE
+from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
     from sframegen.profile.events.points import ProbePoint
@@ -17,6 +21,9 @@ EVENT_PROGRAM = "on_event"
 SWITCH_PROGRAMS = ("on_waking", "on_switch")
 ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 SECOND = 1_000_000_000
+MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
+COMM_BYTES = 16
+_SETTINGS = struct.Struct("=QQQQIIII16s8B")
 CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
 
@@ -69,3 +76,27 @@ def ring_bytes(sampling: Sampling, cpus: int, memory_limit: int) -> int:
     wanted = 1 << (wanted - 1).bit_length()
     allowed = sampling.buffer_size or min(wanted, LARGEST_RING, max(memory_limit // 8, LEAST_RING))
     return max(LEAST_RING, 1 << (allowed.bit_length() - 1))
+
+
+def packed_settings(sampling: Sampling, cpus: int, *, every_process: bool) -> bytes:
+    """Return it as walker.h has it, in struct settings."""
+    only = sampling.only
+    return _SETTINGS.pack(
+        conventions_of(HOSTS[os.uname().machine]).ra_mask,
+        sampling.sample_time,
+        sampling.min_block,
+        max(1, sampling.period),
+        len(only.cgroups),
+        only.user or 0,
+        cpus,
+        MEMOS if sampling.off_cpu else 1,
+        (only.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
+        every_process,
+        sampling.kernel_frames,
+        sampling.threads,
+        sampling.moments,
+        sampling.hold,
+        only.user is not None,
+        only.comm is not None,
+        switch_has_state(),
+    )

@@ -116,7 +116,11 @@ class TracedFiles:
     def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
         known = self._by_key.get(key)
-        if known is not None and known.elf is not None and (_was_rewritten(known, place.time) or self._is_old_copy(known, key, place)):
+        if (
+            known is not None
+            and known.elf is not None
+            and (_was_rewritten(known, place.time) or self._is_old_copy(known, key, place))
+        ):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:

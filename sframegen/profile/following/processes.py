@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sframegen.profile.events.event_records import EventRecord
 
 HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
+VERSIONS_KEPT = 60_000_000_000  # nanoseconds: the same for mappings of a process that has not ended
 MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
 MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # the same for a few processes with very many mappings: 8 bytes each
 LARGE_VERSIONS = 400  # of such a process
@@ -77,7 +78,7 @@ class ProcessState:
         """`most`: spans in all versions."""
         self.versions.append(Version(since, spans))
         self.kept += _cost(self.versions[-1])
-        while len(self.versions) > 1 and (self.kept > most or self.versions[1].since < since - HISTORY):
+        while len(self.versions) > 1 and (self.kept > most or self.versions[1].since < since - VERSIONS_KEPT):
             self.kept -= _cost(self.versions.popleft())
 
     def insert(self, time: int, spans: ProcessSpans) -> None:

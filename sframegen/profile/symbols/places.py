@@ -16,7 +16,7 @@ from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
 from sframegen.program.forked import end_with_parent, nowhere
 from sframegen.program.memory_limit import limit_memory
-from sframegen.program.pool import Pool
+from sframegen.program.pool import ForkedPool
 from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all
 
@@ -82,7 +82,7 @@ def find_places(
         limit_memory(limits.memory)
 
     try:
-        with Pool(work, limits.processes, prepare, limits.seconds) as pool:
+        with ForkedPool(work, limits.processes, prepare, limits.seconds) as pool:
             pool.put(*range(len(questions)))
             left = set(range(len(questions)))
             deadline = time.monotonic() + limits.together

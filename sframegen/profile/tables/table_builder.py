@@ -7,6 +7,7 @@ import os
 import select
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
@@ -19,7 +20,7 @@ from sframegen.program.unused_memory import trim_heap
 from sframegen.program.workers import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SECONDS = 30.0  # for one file; the largest take less than one
 PROOF_SECONDS = 10.0  # for the rules of code without CFI; on a machine with nothing else to do, 1 MiB of code takes one second
 MAX_WHY = 1000  # characters
+NOTHING_WANTED: Mapping[int, int] = MappingProxyType({})
 NOT_PROVEN = "no rules were proven for its code without call frame information"
 
 
@@ -102,8 +104,13 @@ class TableBuilder:
         """Make its table again, with rules that the instructions of its code prove."""
         self._proofs.put((number, elf))
 
-    def ready(self) -> list[Built]:
-        """What has come since the last call; waits for nothing."""
+    def ready(self, wanted: Mapping[int, int] = NOTHING_WANTED) -> list[Built]:
+        """Return what has come since the last call.
+
+        `wanted`: for how many each is made, by number. Most of them, for the size of the file, go first.
+        """
+        for pool in (self._pool, self._proofs) if wanted else ():
+            pool.prefer(lambda item: wanted.get(item[0], 0) / (1 + len(item[1].data)))
         built = [_built(number, answer) for (number, _), answer in self._pool.ready()]
         return built + [_proven(number, answer) for (number, _), answer in self._proofs.ready()]
 

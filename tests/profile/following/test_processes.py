@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.following.processes import HISTORY, Processes, inserted
+from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, inserted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -385,9 +385,9 @@ def test_a_record_that_comes_after_a_scan_holds_up_to_it() -> None:
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 1), mapped(PARENT, 1, 2, 2), fork(PARENT, CHILD)])
     assert processes.files_in_use() == {1, 2}
-    processes.apply(mapped(PARENT, 3, 4, 3), 2 * HISTORY)
+    processes.apply(mapped(PARENT, 3, 4, 3), 2 * VERSIONS_KEPT)
     assert processes.files_in_use() == {2, 3}
-    processes.apply(leave(PARENT), 3 * HISTORY)
-    processes.apply(leave(CHILD), 3 * HISTORY)
-    processes.sweep(5 * HISTORY)
+    processes.apply(leave(PARENT), 3 * VERSIONS_KEPT)
+    processes.apply(leave(CHILD), 3 * VERSIONS_KEPT)
+    processes.sweep(4 * VERSIONS_KEPT)
     assert processes.files_in_use() == set()

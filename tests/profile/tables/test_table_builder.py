@@ -118,6 +118,21 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     assert time.monotonic() - before < table_builder.SECONDS
 
 
+def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = ElfFile(memoryview(bytes(PYTHON.data) + bytes(9 * len(PYTHON.data))), "large")
+    monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: MadeTable(None, Origin.NOTHING, elf.name))
+    wanted, order = {2: 4, 3: 3, 4: 1}, []
+    with TableBuilder(1, None) as builder:
+        for number, elf in enumerate((PYTHON, PYTHON, large, PYTHON, PYTHON)):
+            builder.request(number, elf)
+        end = select.poll()
+        end.register(builder.fileno(), select.POLLIN)
+        while builder.pending:
+            assert end.poll(WAIT), "nothing came"
+            order += [one.number for one in builder.ready(wanted)]
+    assert order == [0, 3, 4, 2, 1]  # the first one was begun at once
+
+
 def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
     cache = TableCache(tmp_path / "tables")
     with TableBuilder(1, cache) as builder:

@@ -1,0 +1,126 @@
+"""Keeps the ring buffer empty while the profiler does something else; what waits too long to be used is in files without names."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections import deque
+from itertools import accumulate, pairwise
+from time import monotonic_ns
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.profile.limits import MAX_WAITING
+from sframegen.profile.stacks.growing import folder_for_files
+
+if TYPE_CHECKING:
+    from sframegen.profile.bpf.libbpf import RecordRing
+
+AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
+IN_MEMORY = 8 << 20
+
+
+class _Batch(NamedTuple):
+    """What one look has found: records of these sizes. They are in a file if `file` is its descriptor."""
+
+    began: int  # nanoseconds of CLOCK_MONOTONIC
+    sizes: list[int]
+    records: list[bytes]
+    file: int = -1
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def read(self) -> list[bytes]:
+        """Take the records: only once."""
+        if self.file < 0:
+            return self.records
+        data = os.pread(self.file, self.size, 0)
+        os.close(self.file)
+        return [data[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
+
+
+class RingReader:
+    """`start` a thread that looks; `records` looks, too. Beyond `limit` bytes the ring buffer may fill."""
+
+    def __init__(self, ring: RecordRing, *, in_memory: int = IN_MEMORY, limit: int = MAX_WAITING) -> None:
+        self._ring, self._in_memory, self._limit = ring, in_memory, limit
+        self.fileno = ring.fileno
+        self.taken_until = 0  # a time of CLOCK_MONOTONIC: `records` has returned all that was there then
+        self._batches: deque[_Batch] = deque()
+        self._bytes = 0  # of them
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """True if `records` need not wait."""
+        return bool(self._batches)
+
+    def start(self, interval: float) -> None:
+        """Look once in that many seconds."""
+        self._thread = threading.Thread(target=self._run, args=(interval,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread: before its process forks others that live on."""
+        self._stopping.set()
+        if self._thread:
+            self._thread.join()
+
+    def records(self, milliseconds: int) -> list[bytes]:
+        """Wait that long for the first, and return the oldest ones."""
+        if milliseconds and not self._batches:
+            self._ring.wait(milliseconds)
+        self.look()
+        found: list[bytes] = []
+        size = 0
+        while self._batches and size < AT_ONCE:
+            with self._lock:
+                batch = self._batches.popleft()
+                self._bytes -= batch.size
+                self.taken_until = batch.began
+            size += batch.size
+            found += batch.read()
+        return found
+
+    def look(self) -> None:
+        """Take what is in the ring buffer."""
+        with self._lock:
+            if self._bytes >= self._limit:
+                return
+            began = monotonic_ns()
+            records = self._ring.taken()
+            if records:
+                self._keep(_Batch(began, [*map(len, records)], records))
+            elif not self._batches:
+                self.taken_until = began
+
+    def close(self) -> None:
+        self.stop()
+        while self._batches:
+            self._batches.popleft().read()
+        self._ring.close()
+
+    def _run(self, interval: float) -> None:
+        while not self._stopping.wait(interval):
+            self.look()
+
+    def _keep(self, batch: _Batch) -> None:
+        if self._bytes + batch.size > self._in_memory:
+            try:
+                batch = _written(batch)
+            except OSError:  # a full disk: it stays in memory, and the next ones in the ring buffer
+                self._limit = min(self._limit, self._in_memory)
+        self._batches.append(batch)
+        self._bytes += batch.size
+
+
+def _written(batch: _Batch) -> _Batch:
+    """Return it with its records in a file. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
+        if file.write(b"".join(batch.records)) != batch.size:
+            raise OSError
+        return batch._replace(records=[], file=os.dup(file.fileno()))

@@ -1,0 +1,116 @@
+"""What a ring buffer has had: all of it, in order, however long nobody asks for it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from sframegen.profile.bpf import ring_reader
+from sframegen.profile.bpf.ring_reader import RingReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.profile.bpf.libbpf import RecordRing
+
+WAIT = 60.0
+SIZE = 1000
+
+
+class Ring:
+    """Has three records at each look."""
+
+    def __init__(self) -> None:
+        self.fileno, self.given, self.looks = -1, 0, 0
+        self.seen = threading.Event()
+
+    def wait(self, milliseconds: int) -> None:
+        pass
+
+    def taken(self) -> list[bytes]:
+        self.looks += 1
+        if self.looks > 1:
+            self.seen.set()
+        self.given += 3
+        return [record(number) for number in range(self.given - 3, self.given)]
+
+    def close(self) -> None:
+        pass
+
+
+def record(number: int) -> bytes:
+    return number.to_bytes(8, "little") * (SIZE // 8 - number % 3)
+
+
+def reader_of(ring: Ring, in_memory: int = 10 * SIZE, limit: int = 1 << 30) -> RingReader:
+    return RingReader(cast("RecordRing", ring), in_memory=in_memory, limit=limit)
+
+
+@pytest.fixture(autouse=True)
+def _a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_reader, "AT_ONCE", 5 * SIZE)
+
+
+@pytest.mark.parametrize("in_memory", [0, 10 * SIZE, 1 << 30])
+def test_all_records_come_in_order(in_memory: int) -> None:
+    ring = Ring()
+    with closing(reader_of(ring, in_memory)) as reader:
+        for _ in range(20):
+            reader.look()
+        found = reader.records(0)
+        assert found == [record(number) for number in range(6)]  # no more at once
+        assert reader.has_more
+        while len(found) < ring.given - 3:
+            found += reader.records(0)
+        assert found == [record(number) for number in range(len(found))]
+
+
+def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100, 200))
+    monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))
+    ring = Ring()
+    with closing(reader_of(ring)) as reader:
+        for _ in range(4):
+            reader.look()
+        reader.records(0)
+        assert reader.taken_until == 101
+        monkeypatch.setattr(ring, "taken", list)
+        reader.records(0)
+        assert reader.taken_until == 103
+        reader.records(0)  # of the fifth look
+        assert not reader.has_more
+        reader.records(0)
+        assert reader.taken_until == 107
+
+
+def test_beyond_the_limit_the_ring_buffer_is_left_alone() -> None:
+    ring = Ring()
+    with closing(reader_of(ring, limit=4 * SIZE)) as reader:
+        for _ in range(5):
+            reader.look()
+        assert ring.looks == 2
+        reader.records(0)
+        reader.look()
+        assert ring.looks == 3
+
+
+def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    ring = Ring()
+    with closing(reader_of(ring, 4 * SIZE)) as reader:
+        for _ in range(5):
+            reader.look()
+        assert ring.looks == 2
+        assert reader.records(0) == [record(number) for number in range(6)]
+
+
+def test_it_looks_while_nobody_asks() -> None:
+    ring = Ring()
+    with closing(reader_of(ring)) as reader:
+        reader.start(0.001)
+        assert ring.seen.wait(WAIT)
+        reader.stop()
+        assert reader.records(0)[0] == record(0)
