@@ -115,5 +115,18 @@ def test_readme_names_the_versions_of_its_figures() -> None:
     assert {page: version for version, page in said} == {page: oldest((ROOT / page).read_text()) for _, page in said}
 
 
+PROMISED = {
+    "stacks.md": (r"([\d,]+) frames of stopped programs", "{} equal PCs"),
+    "corpus.md": (r"gave back all ([\d,]+) files", "byte for byte | {} |"),
+}
+
+
+@pytest.mark.parametrize("page", PROMISED)
+def test_what_readme_promises_has_the_figures_of_the_reports(page: str) -> None:
+    said, written = PROMISED[page]
+    [figure] = re.findall(said, README)
+    assert written.format(figure) in (REPORTS / page).read_text()
+
+
 def test_readme_is_read_in_a_minute() -> None:
     assert len(README.splitlines()) <= 120
