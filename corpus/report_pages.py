@@ -20,7 +20,7 @@ def measured_with(version: str = __version__) -> str:
 
 
 def linux() -> str:
-    """Return the kernel's release as upstream numbers it, without what its maker adds."""
+    """Return the kernel's release up to its first hyphen: what comes after it is a flavour, or names a machine's maker."""
     return f"Linux {platform.release().partition('-')[0]}"
 
 

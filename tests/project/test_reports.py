@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corpus.report_pages import MEASURED_WITH, measured_with, write_page
+from corpus.report_pages import MEASURED_WITH, linux, measured_with, write_page
 from sframegen import __version__
 from tests import ROOT
 
@@ -50,6 +50,11 @@ def test_what_writes_a_page_names_its_version(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == f"# A title\n\nMeasured with sframegen {__version__}.\n\nText.\n"
     write_page(tmp_path / "page.md", "# A title\n\nText.\n", "0.0.1")
     assert oldest((tmp_path / "page.md").read_text()) == "0.0.1"
+
+
+def test_a_page_names_the_kernel_without_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.release", lambda: "6.18.44-maker-7")
+    assert linux() == "Linux 6.18.44"
 
 
 def rows_of(page: str) -> list[list[str]]:
