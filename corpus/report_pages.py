@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.M
 def measured_with(version: str = __version__) -> str:
     """Return the beginning of a line; a full stop, or a comma and more, comes after it."""
     return f"Measured with sframegen {version}"
+
+
+def linux() -> str:
+    """Return the kernel's release up to its first hyphen: what comes after it is a flavour, or names a machine's maker."""
+    return f"Linux {platform.release().partition('-')[0]}"
 
 
 def write_page(path: Path, text: str, version: str = __version__) -> None:

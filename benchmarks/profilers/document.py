@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.places import PEERS
 from benchmarks.profilers.samplers import BPFTRACE, PERF
+from corpus.report_pages import linux
 from corpus.run.report import table
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def versions() -> str:
     found += [line for line in packages if line.startswith(("elfutils ", "samply "))]
     cores = f"a virtual machine with {os.cpu_count()} cores" if _virtual() else f"a machine with {os.cpu_count()} cores"
     counters = "" if _has_counters() else " and no hardware counters"
-    return f"{', '.join(found)}, Linux {platform.release().partition('-')[0]}, measured on {cores}{counters}"
+    return f"{', '.join(found)}, {linux()}, measured on {cores}{counters}"
 
 
 def _virtual() -> bool:

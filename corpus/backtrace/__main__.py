@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.backtrace.prepared import Copies
 from corpus.backtrace.profilers import PROFILERS, Profiler, Stacks
-from corpus.report_pages import write_or_print, write_page
+from corpus.report_pages import linux, write_or_print, write_page
 from sframegen.backtrace.installed_libraries import STATISTICS, preload_object
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _run(
 
 def _page(measured: list[Measured], missing: dict[str, str]) -> Iterator[str]:
     load = os.getloadavg()[0]
-    yield f"Linux {platform.release()}, {platform.libc_ver()[1]} of glibc, {os.cpu_count()} CPUs; load at the end {load:.1f}.\n"
+    yield f"{linux()}, {platform.libc_ver()[1]} of glibc, {os.cpu_count()} CPUs; load at the end {load:.1f}.\n"
     yield "## Stacks\n"
     yield "| profiler | its traces come from | different stacks | their number | differences | from sections | passed on |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"

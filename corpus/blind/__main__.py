@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from corpus.blind.files import File, compiled, real_files
 from corpus.blind.report import markdown, write
 from corpus.blind.trial import try_blind
+from corpus.report_pages import linux
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +56,7 @@ def main() -> int:
             print(markdown([trial], [], file.name), flush=True)
             if file.name in TIMED:
                 pairs.append((try_blind(file, 1), trial if options.jobs > 1 else try_blind(file, 2)))
-    about = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    about = f"{linux()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     text = markdown(trials, pairs, about)
     print(text)
     if options.docs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.churn.long_run import growth
+from corpus.report_pages import linux
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ def faults_of(results: Results) -> list[str]:
 
 
 def markdown(results: Results, command: str, seconds: float) -> str:
-    about = f"`{command}`, Python {platform.python_version()}, Linux {platform.release().partition('-')[0]}; {seconds:,.0f} s"
+    about = f"`{command}`, Python {platform.python_version()}, {linux()}; {seconds:,.0f} s"
     lines = [HEAD.read_text() + f"One run: {about}.", ""]
     for part in (_restless, _corrupting, _killed, _two, _hostile, _long):
         lines += part(results)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.merge.report import table
-from corpus.report_pages import measured_with
+from corpus.report_pages import linux, measured_with
 
 from .kinds import KINDS, kind
 
@@ -34,7 +34,7 @@ def markdown(every: Sequence[Found]) -> str:
     places = [place for found in looked_at for place in found.places]
     described = sum(any(found.code.values()) for found in looked_at)
     about = (
-        f"{measured_with()}, Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores, "
+        f"{measured_with()}, {linux()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}. "
         f"{len(looked_at):,} programs and libraries, {sum(one.size for one in looked_at) / 1e6:,.0f} MB; {described:,} have CFI. "
         f"{len(places):,} places are contradicted, in {sum(bool(found.places) for found in looked_at):,} of them."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from corpus.ground_truth.judge import Verdict, judge
 from corpus.ground_truth.subjects import OUTPUT, Build, builds
 from corpus.merge.report import table
-from corpus.report_pages import write_or_print, write_page
+from corpus.report_pages import linux, write_or_print, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +69,7 @@ def profiled(build: Build, seconds: float) -> Verdict:
 
 def _page(verdicts: list[tuple[Build, Verdict]], missing: dict[str, str], seconds: float) -> Iterator[str]:
     load = os.getloadavg()[0]
-    yield f"Linux {platform.release()}, {os.cpu_count()} CPUs, load at the end {load:.1f}; {FREQUENCY} Hz, {seconds:g} s each.\n"
+    yield f"{linux()}, {os.cpu_count()} CPUs, load at the end {load:.1f}; {FREQUENCY} Hz, {seconds:g} s each.\n"
     samples = sum(one.samples for _, one in verdicts)
     wrong = sum(one.wrong.total() for _, one in verdicts)
     yield f"{samples:,} samples in {len(verdicts)} builds: **{wrong} stacks that cannot be** without a mark.\n"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.images.image_trial import PROGRAMS
 from corpus.images.layered import MORE, run
+from corpus.report_pages import linux
 
 if TYPE_CHECKING:
     from corpus.images.image_trial import Trial
@@ -49,7 +49,7 @@ def markdown(trials: list[Trial], seconds: float) -> str:
     ]
     lines += [f"- {name}: `{' '.join(text.split())}`" for name, text in PROGRAMS.items()]
     versions = ", ".join(run(tool, "--version").split("\n")[0] for tool in ("skopeo", "umoci", "mmdebstrap"))
-    machine = f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} processors, load {os.getloadavg()[2]:.0f}"
+    machine = f"{linux()}, {os.cpu_count()} processors, load {os.getloadavg()[2]:.0f}"
     return "\n".join([*lines, "", f"{versions}; {machine}; {seconds:.0f} s.", ""])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.switches import figures
 from corpus.off_cpu.waits import Run, compile_program, run
-from corpus.report_pages import write_or_print, write_page
+from corpus.report_pages import linux, write_or_print, write_page
 from sframegen.profile.packed_frames import OffCpu
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def faults_of(mode: str, one: Run) -> Iterator[str]:
 
 def _page(runs: dict[str, Run], seconds: float) -> Iterator[str]:
     load = os.getloadavg()[0]
-    yield f"Linux {platform.release()}, {os.cpu_count()} CPUs; load at the end {load:.1f}; {seconds:g} s each."
+    yield f"{linux()}, {os.cpu_count()} CPUs; load at the end {load:.1f}; {seconds:g} s each."
     for mode, one in runs.items():
         stolen = one.stolen / SECOND
         yield f"\n## `{mode}`\n\nThe hypervisor took {stolen:.2f} s of CPU time in this run.\n"

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus.report_pages import linux
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -22,7 +24,9 @@ The places of the threads, by workload and over all modes. A function's first in
 WHY = """
 The reasons why stacks were not compared to the end. Without CFI, gdb guesses from the code's instructions and continues, rightly or
 wrongly. Without CFI, and without a section, sframegen follows the frame pointer, a register that other code may use for anything;
-the walk ends where it leads to no return address.
+the walk ends where it leads to no return address. In glibc, the instructions after the system call of `clone3` have no CFI, and a
+new thread may be stopped there. `_dl_runtime_resolve` keeps its frame in a register that functions it calls may save, and SFrame
+does not say where.
 """
 
 
@@ -57,7 +61,7 @@ def markdown(rows: Sequence[Row], about: str, left_out: Iterable[str]) -> str:
 
 def versions() -> str:
     gdb = subprocess.run(["gdb", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout.partition("\n")[0]
-    return f"{gdb.removeprefix('GNU ')}, Python {platform.python_version()}, Linux {platform.release().partition('-')[0]}"
+    return f"{gdb.removeprefix('GNU ')}, Python {platform.python_version()}, {linux()}"
 
 
 def _of_kind(row: Row, kind: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corpus.report_pages import MEASURED_WITH, measured_with, write_page
+from corpus.report_pages import MEASURED_WITH, linux, measured_with, write_page
 from sframegen import __version__
 from tests import ROOT
 
@@ -50,6 +50,11 @@ def test_what_writes_a_page_names_its_version(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == f"# A title\n\nMeasured with sframegen {__version__}.\n\nText.\n"
     write_page(tmp_path / "page.md", "# A title\n\nText.\n", "0.0.1")
     assert oldest((tmp_path / "page.md").read_text()) == "0.0.1"
+
+
+def test_a_page_names_the_kernel_without_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.release", lambda: "6.18.44-maker-7")
+    assert linux() == "Linux 6.18.44"
 
 
 def rows_of(page: str) -> list[list[str]]:
@@ -113,6 +118,19 @@ def test_readme_names_the_versions_of_its_figures() -> None:
     said = re.findall(r"measured with sframegen ([\d.]+\d)\b.*?\((docs/reports/[\w-]+\.md)\)", WHY, re.DOTALL)
     assert len(said) == 2
     assert {page: version for version, page in said} == {page: oldest((ROOT / page).read_text()) for _, page in said}
+
+
+PROMISED = {
+    "stacks.md": (r"([\d,]+) frames of stopped programs", "{} equal PCs"),
+    "corpus.md": (r"gave back all ([\d,]+) files", "byte for byte | {} |"),
+}
+
+
+@pytest.mark.parametrize("page", PROMISED)
+def test_what_readme_promises_has_the_figures_of_the_reports(page: str) -> None:
+    said, written = PROMISED[page]
+    [figure] = re.findall(said, README)
+    assert written.format(figure) in (REPORTS / page).read_text()
 
 
 def test_readme_is_read_in_a_minute() -> None:
