@@ -23,7 +23,7 @@ from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 from tools.release import sbom
 from tools.release.building import missing_in, settle
-from tools.release.trial import changed_since, contents
+from tools.release.trial import changed_since, contents, row_of, trials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +110,18 @@ def test_what_was_tried_holds_for_wheels_that_install_the_same(tmp_path: Path) -
     assert contents(wheel_of(tmp_path / "b.whl", "x = 1", "click", "Another one.", 2021)) == tried
     assert contents(wheel_of(tmp_path / "c.whl", "x = 2", "click", "One.", 2020)) != tried
     assert contents(wheel_of(tmp_path / "d.whl", "x = 1", "lief", "One.", 2020)) != tried
+
+
+def test_a_row_that_was_not_run_says_so(tmp_path: Path) -> None:
+    """musl: what pip would install is known, without a Python to run it."""
+    [musl] = [trial for trial in trials([]) if "musl" in trial.name]
+    assert musl.chosen(tmp_path) is None
+    pure = tmp_path / "sframegen-1-py3-none-any.whl"
+    pure.touch()
+    assert musl.chosen(tmp_path) == pure
+    found = {"machine": "x86_64", "python": "3.13", "free-threaded": False, "way": "pip", "what": "pure wheel, musl"}
+    assert row_of(found | {"not run": True}).endswith("|  | pip finds wheels of all dependencies; not run |")
+    assert row_of(found | {"failed": "none"}).endswith("|  | no: none |")
 
 
 def test_an_sdist_has_the_types_of_all_compiled_modules() -> None:

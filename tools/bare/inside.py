@@ -131,7 +131,7 @@ def first_flame_graph(user: User, commands: list[str]) -> None:
     [asked, *commands] = commands
     ROOT.run(unattended(asked.removeprefix("sudo ")))
     clone = user.home / "clone"
-    began = time.monotonic()
+    began, before = time.monotonic(), processor_seconds()
     user.run(f"git clone --quiet . {clone}")
     Path(clone, "program.c").write_text(PROGRAM)
     user._replace(checkout=clone).run("gcc -O2 -o program program.c")
@@ -143,7 +143,13 @@ def first_flame_graph(user: User, commands: list[str]) -> None:
     seconds = time.monotonic() - began
     if "busy_function" not in Path(clone, "p.html").read_text():
         raise SystemExit("p.html has no function of the program")
-    print(f"-- {seconds:.0f} s from git clone to the flame graph", flush=True)
+    print(f"-- {seconds:.0f} s from git clone to the flame graph, {processor_seconds() - before:.0f} s of CPU time", flush=True)
+
+
+def processor_seconds() -> float:
+    """Of the commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def printed_by(*command: str | Path) -> str:

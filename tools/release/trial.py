@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BEGIN = "<!-- make test-wheel writes this: begin -->"
 TESTED_WITH = ("pytest", "hypothesis")
 OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and install it
+MUSL = ("musllinux_1_1", "musllinux_1_2")
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
 FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
@@ -142,11 +143,48 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
     return folder
 
 
+class OnMusl(NamedTuple):
+    """Whether pip finds, for a system with musl, wheels of all that the pure wheel needs. No suite has such a Python to run it."""
+
+    machine: Machine
+    version: str
+
+    @property
+    def name(self) -> str:
+        return f"musl {self.machine.name} {self.version}"
+
+    def run(self, file: Path) -> dict[str, Any]:
+        abis = [part for abi in (f"cp{self.version.replace('.', '')}", "abi3", "none") for part in ("--abi", abi)]
+        platforms = [part for name in MUSL for part in ("--platform", f"{name}_{self.machine.name}")]
+        options: list[str | Path] = [
+            "--dry-run",
+            "--quiet",
+            "--ignore-installed",
+            "--only-binary",
+            ":all:",
+            "--target",
+            CACHE / "nothing",
+        ]
+        python = ["--python-version", self.version, "--implementation", "cp", *abis, *platforms]
+        command: list[str | Path] = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *options, *python, file]
+        done = subprocess.run(command, check=False, text=True, capture_output=True)
+        row = {"machine": self.machine.name, "python": self.version, "free-threaded": False, "way": "pip", "what": f"{PURE}, musl"}
+        return row | ({"failed": done.stderr.strip().splitlines()[-1]} if done.returncode else {"not run": True})
+
+    def chosen(self, dist: Path) -> Path | None:
+        return next(dist.glob("sframegen-*-py3-none-any.whl"), None)
+
+
 class Trial(NamedTuple):
     python: Python
     way: str  # pip, uv or pipx
     kind: str  # one of KINDS
     with_lief: bool = True
+
+    @property
+    def name(self) -> str:
+        python = self.python
+        return f"{python.suite} {python.machine.name} {python.path} {self.way} {self.words}"
 
     @property
     def words(self) -> str:
@@ -205,7 +243,7 @@ def changed_since(sdist: Path) -> list[str]:
         return [name for name, stream in ours.items() if not (ROOT / name).exists() or (ROOT / name).read_bytes() != stream.read()]
 
 
-def trials(given: Sequence[Path]) -> Iterator[Trial]:
+def trials(given: Sequence[Path]) -> Iterator[Trial | OnMusl]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
     compiler = ("gcc", "libc6-dev")
@@ -217,6 +255,7 @@ def trials(given: Sequence[Path]) -> Iterator[Trial]:
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, WHEEL)
     yield Trial(Python(amd64, "trixie"), "pip", PURE)
+    yield OnMusl(amd64, "3.13")
     yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", *compiler)), "pip", SOURCE)
 
 
@@ -232,6 +271,8 @@ def row_of(found: dict[str, Any]) -> str:
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
         cells += ["", "", "", "", f"no: {found['failed']}"]
+    elif "not run" in found:
+        cells += ["", "", "", "", "pip finds wheels of all dependencies; not run"]
     else:
         parts = [found["build"], *(part if found[part] is True else f"no {part}" for part in PARTS)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []
@@ -270,12 +311,11 @@ def main() -> int:
         file = trial.chosen(options.dist.absolute())
         if file is None:
             continue
-        name = f"{trial.python.suite} {trial.python.machine.name} {trial.python.path} {trial.way} {trial.words}"
-        result = places[file.name] / f"{name.replace('/', '-')}.json"
-        if options.only in name and (options.again or not result.exists() or "failed" in json.loads(result.read_text())):
+        result = places[file.name] / f"{trial.name.replace('/', '-')}.json"
+        if options.only in trial.name and (options.again or not result.exists() or "failed" in json.loads(result.read_text())):
             result.parent.mkdir(parents=True, exist_ok=True)
             result.write_text(json.dumps(trial.run(file)))
-            print(f"{name}: {result.read_text()}", flush=True)
+            print(f"{trial.name}: {result.read_text()}", flush=True)
     rows = sorted((json.loads(row.read_text()) for place in places.values() for row in place.glob("*.json")), key=place_of)
     table = "\n".join([HEAD, *map(row_of, rows)])
     if options.docs:
