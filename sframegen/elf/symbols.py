@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
+USUAL_NAME = 256
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
 CHUNK = 1 << 16  # symbols at a time
@@ -93,7 +94,10 @@ class SymbolTable:
 
     def name_bytes(self, at: int) -> bytes:
         """One name, without a copy of all."""
-        return bytes(self._strings[at : at + MAX_NAME]).partition(b"\0")[0]
+        part = bytes(self._strings[at : at + USUAL_NAME])
+        if b"\0" not in part:
+            part = bytes(self._strings[at : at + MAX_NAME])
+        return part.partition(b"\0")[0]
 
     @cached_property
     def wide(self) -> Section | None:

@@ -9,6 +9,7 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -52,6 +53,7 @@ WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
+FILE_OF = attrgetter("file")
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
@@ -369,7 +371,7 @@ class KernelSession:
 
     def _keep_names(self, pid: int, spans: ProcessSpans) -> None:
         """Let the names of code that a process makes be found after its end."""
-        if pid not in self.collected.perf_maps and any(not span.file for span in spans):
+        if pid not in self.collected.perf_maps and not all(map(FILE_OF, spans)):
             self.collected.perf_maps[pid] = PerfMap(pid)
 
     def _forget(self, pid: int) -> None:

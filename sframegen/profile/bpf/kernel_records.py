@@ -111,11 +111,24 @@ def decode_record(record: bytes) -> KernelRecord:
     frames = struct.unpack_from(f"={number}Q", record, at)
     at += 8 * number
     where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
-    found = Unfinished(time, cpu, pid, tid, _name(comm), End(end), where, start, record[at : at + size], missing, serial)
-    found = found._replace(holes=~pages & (1 << pages.bit_length()) - 1)
-    if not is_off_cpu(frames):
-        return found._replace(cgroup=cgroup)
-    return found._replace(cgroup=cgroup, hash=key, asleep=bool(flags & STOPPED_ASLEEP))
+    off_cpu = is_off_cpu(frames)
+    return Unfinished(
+        time,
+        cpu,
+        pid,
+        tid,
+        _name(comm),
+        End(end),
+        where,
+        start,
+        record[at : at + size],
+        missing,
+        serial,
+        hash=key if off_cpu else 0,
+        cgroup=cgroup,
+        asleep=off_cpu and bool(flags & STOPPED_ASLEEP),
+        holes=~pages & (1 << pages.bit_length()) - 1,
+    )
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

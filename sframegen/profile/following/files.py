@@ -116,11 +116,7 @@ class TracedFiles:
     def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
         """Return the file that a process has mapped; None for one that is not ELF, or too many."""
         known = self._by_key.get(key)
-        if (
-            known is not None
-            and known.elf is not None
-            and (_was_rewritten(known, place.time) or self._is_old_copy(known, key, place))
-        ):
+        if known is not None and known.elf is not None and self._is_other(known, key, place):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
@@ -201,6 +197,10 @@ class TracedFiles:
             self._by_inode[inode] = traced
             traced.closing = finalize(traced, os.close, descriptor)
         return traced
+
+    def _is_other(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
+        """Return True if the file that is open is not as it was when the process mapped it."""
+        return _was_rewritten(known, place.time) or self._is_old_copy(known, key, place)
 
     def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
         """Return True if a copy was made of another file, or one with other bytes. Unknown if that does not answer."""

@@ -160,3 +160,74 @@ def add_path(
         for at in range(begin[slot], begin[slot + 1]):
             node = tree.nodes.of(places[at], node)
     return node
+
+
+@cython.locals(
+    data="const unsigned char[::1]",
+    rows="const unsigned long long[::1]",
+    begin="const unsigned int[::1]",
+    places="const unsigned int[::1]",
+    ids="unsigned long long[::1]",
+    nodes="unsigned int[::1]",
+    values="unsigned long long[::1]",
+)
+def add_samples(
+    tree: CallTree,
+    data: Bytes,
+    rows: Column,
+    column: cython.Py_ssize_t,
+    known: Numbered,
+    begin: Column,
+    places: Column,
+    most: cython.Py_ssize_t,
+    ids: Column,
+    nodes: Column,
+    values: Column,
+) -> None:
+    """Fill `nodes` and `values` of samples; of those that are not as usual, or wrong, the node is 2**32 - 1.
+
+    `rows`: the fields 1 to 3 of each, as `read_messages` has them; usual are packed locations and values. `known`, `begin` and
+    `places`: as for `add_path`. `most`: nodes of the tree. `ids`: for the numbers of one sample.
+    """
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    value: cython.ulonglong
+    for row in range(len(nodes)):
+        at = 12 * row
+        nodes[row] = 0xFFFFFFFF
+        if rows[at + 2] != 1 or rows[at + 6] != 1 or rows[at + 1] == 0 or rows[at + 5] == 0:
+            continue
+        if rows[at + 10] and not rows[at + 9]:  # a label that is a number
+            continue
+        count = read_packed(data, rows[at + 4], rows[at + 4] + rows[at + 5] - 1, ids)
+        if column < 0 or column >= count or count > len(ids):
+            continue
+        value = ids[column]
+        count = read_packed(data, rows[at], rows[at] + rows[at + 1] - 1, ids)
+        if value >> 63 or count < 0 or count > len(ids):
+            continue
+        node = add_path(tree, ids, count, known, begin, places, 0)
+        if node < 0 or tree.nodes.count > most:
+            continue
+        nodes[row] = node
+        values[row] = value
+
+
+@cython.locals(
+    ids="const unsigned long long[::1]",
+    addresses="const unsigned long long[::1]",
+    sites="const unsigned int[::1]",
+    places="unsigned int[::1]",
+)
+def add_locations(
+    ids: Column, addresses: Column, sites: Column, known: Numbered, numbered: Numbered, places: Column
+) -> cython.Py_ssize_t:
+    """Fill `places` with the numbers of (address, site); return the first row whose id is `known` already, else -1."""
+    row: cython.Py_ssize_t
+    for row in range(len(ids)):
+        if known.of(ids[row], 0) != row:
+            return row
+        places[row] = numbered.of(addresses[row], sites[row])
+    return -1

@@ -14,7 +14,7 @@ from sframegen.profile.packed_frames import OffCpu, off_cpu_label
 from sframegen.profile.report.named import CALLERS_UNKNOWN, GUESSED, FrameKind, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import MADE
 from sframegen.profile.stacks.numbered import Numbered
-from sframegen.profile.stored.pprof_fields import add_path, read_fields, read_messages, read_packed
+from sframegen.profile.stored.pprof_fields import add_locations, add_path, add_samples, read_fields, read_messages, read_packed
 from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
 
@@ -28,6 +28,7 @@ MAX_FIELDS = 1 << 23  # of a profile: samples, locations, functions, texts
 MAX_NODES = 1 << 26  # of the tree of all stacks
 MAX_LOCATIONS = 1 << 12  # of one stack
 TOO_DEEP = -2  # what add_path returns
+UNUSUAL = (1 << 32) - 1  # what add_samples has for a node
 USUAL_FIELDS = 64  # of one message, at most
 NO_FUNCTION = ("", "")
 WIDE = 4  # numbers for each field that `read_messages` reads
@@ -138,7 +139,8 @@ class _File:
             read_fields(self._data, begin, end, found)
         if count < 0:
             raise FormatError("a field is cut off", f"pprof {where}", begin)
-        return [_Field(found[at], found[at + 1], found[at + 2] - 1) for at in range(0, 3 * count, 3)]
+        sizes = [size - 1 for size in found[2 : 3 * count : 3]]
+        return list(map(_Field, found[: 3 * count : 3], found[1 : 3 * count : 3], sizes))
 
     def _of(self, number: int) -> list[_Field]:
         return self._fields.get(number, [])
@@ -154,8 +156,8 @@ class _File:
 
     def _columns(self, fields: list[_Field], width: int, where: str) -> Column:
         """Return the fields 1 to `width` of messages, as `read_messages` has them."""
-        begins = array("Q", [field.value for field in fields])
-        ends = array("Q", [field.value + max(0, field.size) for field in fields])
+        begins = array("Q", [value for _, value, _ in fields])
+        ends = array("Q", [value + max(0, size) for _, value, size in fields])
         largest = max((field.size for field in fields), default=0)  # bytes, of which a field has two or more
         scratch = zeros("Q", 3 * min(max(USUAL_FIELDS, largest // 2), MAX_FIELDS))
         found = zeros("Q", WIDE * width * len(fields))
@@ -212,24 +214,34 @@ class _File:
         }
 
     def _add_locations(self, paths: dict[int, str], functions: dict[int, tuple[str, str]]) -> None:
-        """Add all of them; those with one line at once."""
+        """Add all of them, first those with one line."""
         fields = self._of(4)
         columns = self._columns(fields, 4, "location")
         ids, mappings, addresses, begins = (columns[WIDE * number :: WIDE * 4] for number in range(4))
         sizes, counts = columns[WIDE * 3 + 1 :: WIDE * 4], columns[WIDE * 3 + 2 :: WIDE * 4]
         lines = self._columns([_Field(4, at, size - 1) for at, size in zip(begins, sizes, strict=True)], 2, "line")
-        sites: dict[tuple[int, int, int], int] = {}
+        usual = [row for row in range(len(fields)) if counts[row] <= 1 and addresses[row]]
+        keys = [(mappings[row], lines[2 * WIDE * row], lines[2 * WIDE * row + WIDE]) for row in usual]
+        sites = {key: self._site(paths.get(key[0], ""), functions.get(key[1], NO_FUNCTION), key[2]) for key in dict.fromkeys(keys)}
+        self._places = zeros("I", len(usual))
+        self._begin = array("I", range(len(usual) + 1))
+        again = add_locations(
+            array("Q", [ids[row] for row in usual]),
+            array("Q", [addresses[row] for row in usual]),
+            array("I", [sites[key] for key in keys]),
+            self._known,
+            self._named.places.numbered,
+            self._places,
+        )
+        if again >= 0:
+            raise FormatError(f"there are two locations {ids[usual[again]]}", "pprof")
         for row, field in enumerate(fields):
             if counts[row] > 1 or not addresses[row]:
                 self._add_location(self._message(field, "location"), paths, functions)
-                continue
-            key = mappings[row], lines[2 * WIDE * row], lines[2 * WIDE * row + WIDE]
-            if (site := sites.get(key)) is None:
-                function, path = functions.get(key[1], NO_FUNCTION), paths.get(key[0], "")
-                site = sites[key] = self._named.places.site(_frame(function, path, addresses[row], key[2]))
-            self._begin_location(ids[row])
-            self._places.append(self._named.places.numbered.of(addresses[row], site))
-            self._begin.append(len(self._places))
+
+    def _site(self, path: str, function: tuple[str, str], line: int) -> int:
+        """The number of the site of locations with an address."""
+        return self._named.places.site(_frame(function, path, 1, line))
 
     def _add_location(
         self, location: dict[int, list[_Field]], paths: dict[int, str], functions: dict[int, tuple[str, str]]
@@ -290,19 +302,18 @@ class _File:
         """Yield all of them; those whose numbers are packed without reading each label again."""
         fields = self._of(2)
         rows = self._columns(fields, 3, "sample")
+        nodes, values = zeros("I", len(fields)), zeros("Q", len(fields))
+        known = self._known, self._begin, self._places
+        add_samples(self._named.tree, self._data, rows, column, *known, MAX_NODES, self._ids, nodes, values)
         for row, field in enumerate(fields):
-            locations, values, labels = (rows[WIDE * at : WIDE * (at + 1)] for at in range(3 * row, 3 * row + 3))
-            packed = locations[2] == values[2] == 1 and locations[1] and values[1]
-            if not packed or (labels[2] and not labels[1]):
+            if nodes[row] == UNUSUAL:
                 yield self._sample(self._message(field, "sample"), column)
                 continue
-            node = self._node(self._ids, self._unpack(locations[0], locations[1] - 1))
-            if not 0 <= column < self._unpack(values[0], values[1] - 1) or self._ids[column] >= SIGNED:
-                raise FormatError("a sample has no value", "pprof")
-            key = labels[1], bytes(self._data[labels[0] : labels[3]])
+            at = 3 * WIDE * row + 2 * WIDE  # of the labels
+            key = rows[at + 1], bytes(self._data[rows[at] : rows[at + 3]])
             if key not in self._labelled:
                 self._labelled[key] = self._end_and_task(self._message(field, "sample").get(3, []))
-            yield _Sample(node, *self._labelled[key], self._ids[column])
+            yield _Sample(nodes[row], *self._labelled[key], values[row])
 
     def _unpack(self, begin: int, size: int) -> int:
         """Read packed numbers into `_ids`; return how many there are."""

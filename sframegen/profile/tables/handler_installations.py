@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
-from sframegen.profile.tables.readable_code import readable_code
+from sframegen.profile.tables.readable_code import once_per_file, readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +43,7 @@ def installing_code_of(elf: ElfFile, abi: Abi) -> bytes:
     return repr(parts).encode() if parts else b""
 
 
+@once_per_file
 def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
     """Return for each address after what looks like a jump to a handler where a function with it may begin, and that address."""
     found = []

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from cfi.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
 
+T = TypeVar("T")
 MAX_MATCHES = 16  # of one expression in a range: a C library has one or two
+
+
+def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi], T]:
+    """Return what finds the same, and goes through the code of a file once: what it finds is asked for before and after."""
+    known: WeakKeyDictionary[ElfFile, T] = WeakKeyDictionary()
+
+    def found(elf: ElfFile, abi: Abi) -> T:
+        if elf not in known:
+            known[elf] = find(elf, abi)
+        return known[elf]
+
+    return found
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:

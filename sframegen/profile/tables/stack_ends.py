@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
 from sframegen.profile.tables.go_ends import go_ends
-from sframegen.profile.tables.readable_code import found_in_code
+from sframegen.profile.tables.readable_code import found_in_code, once_per_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
     return repr(ends).encode() if ends else b""
 
 
+@once_per_file
 def _ends(elf: ElfFile, abi: Abi) -> list[Range]:
     return [*go_ends(elf, abi), *_library_ends(elf, abi)]
 

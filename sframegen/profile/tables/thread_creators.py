@@ -9,11 +9,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.profile.tables.readable_code import found_in_code
+from sframegen.profile.tables.readable_code import found_in_code, once_per_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
     """The functions; the rule that one ends with before the system call holds up to the return after it."""
-    places = list(_places(elf, abi))
+    places = _places(elf, abi)
     if not places:
         return functions
     order = sorted(range(len(functions)), key=functions.start.__getitem__)
@@ -42,11 +40,12 @@ def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionT
 
 def creating_code_of(elf: ElfFile, abi: Abi) -> bytes:
     """Return all that decides what is added, except the functions."""
-    places = list(_places(elf, abi))
+    places = _places(elf, abi)
     return repr(places).encode() if places else b""
 
 
-def _places(elf: ElfFile, abi: Abi) -> Iterator[Range]:
-    """Yield where the system call begins, and where the code that returns from it ends."""
-    for start, match in found_in_code(MACHINES[abi.machine].new_thread_call, elf):
-        yield start + match.start(1), start + match.end(1)
+@once_per_file
+def _places(elf: ElfFile, abi: Abi) -> list[Range]:
+    """Return where each system call begins, and where the code that returns from it ends."""
+    found = found_in_code(MACHINES[abi.machine].new_thread_call, elf)
+    return [(start + match.start(1), start + match.end(1)) for start, match in found]

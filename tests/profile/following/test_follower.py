@@ -207,6 +207,24 @@ def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower,
         assert check(following, program.pid)[str(library)].number != file.number
 
 
+def test_who_maps_a_file_after_it_was_rewritten_has_another_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    """Nobody looks at the file meanwhile. Who maps it again unchanged has the same one."""
+    library = tmp_path / "a.so"
+    shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), library)
+    source = 'int main(int count, char **names) { dlopen(names[1], RTLD_NOW); hold(); puts("done"); }'
+    program = compiled(compile_c, tmp_path, source, section=False)
+    numbers = []
+    for rewritten in (False, False, True):
+        if rewritten:
+            with library.open("ab") as end:
+                end.write(b"more")
+        with Program(program, library) as running:
+            following.drain()
+            numbers.append(check(following, running.pid)[str(library)].number)
+    first, same, other = numbers
+    assert first == same != other
+
+
 @pytest.mark.parametrize("options", ["-t tmpfs none", "-t overlay -o lowerdir=lower,upperdir=upper,workdir=work none"])
 def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler, tmp_path: Path, options: str) -> None:
     """As in a container: its files are nowhere in our namespace, and on a file system of layers."""

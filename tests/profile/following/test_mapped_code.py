@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sframegen.elf.records import PF_X, PT_LOAD, Phdr
-from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.following.mapped_code import Mapped, code_spans_of
+from sframegen.profile.following.files import CodeSpan, TracedFile
+from sframegen.profile.following.mapped_code import MAX_KEPT, Mapped, code_spans_of, spans_in
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -54,4 +54,21 @@ SECOND = load(0x3800, 0x806800, 0x1000)
     ],
 )
 def test_spans(loads: tuple[Phdr, ...], mapped: Mapped, spans: list[CodeSpan]) -> None:
-    assert code_spans_of(elf(*loads), 1, mapped) == [span._replace(bias=span.bias & (1 << 64) - 1) for span in spans]
+    expected = [span._replace(bias=span.bias & (1 << 64) - 1) for span in spans]
+    file = TracedFile(1, "/library", elf(*loads))
+    assert code_spans_of(elf(*loads), 1, mapped) == expected
+    assert [spans_in(file, mapped) for _ in range(2)] == [expected] * 2
+
+
+def test_a_file_at_other_addresses_and_from_other_places() -> None:
+    """What is known of a file's mappings is known by offset and size."""
+    file = TracedFile(1, "/library", elf(TEXT, SECOND))
+    for mapped in (
+        Mapped(0x10000, 0x12000, PAGE),
+        Mapped(0x7F0000010000, 0x7F0000012000, PAGE),
+        Mapped(0x10000, 0x11000, PAGE),
+        Mapped(0x10000, 0x12000, 3 * PAGE),
+        *(Mapped(0x10000, 0x10000 + size * PAGE, 0) for size in range(1, 2 * MAX_KEPT)),
+        Mapped(0x20000, 0x22000, PAGE),
+    ):
+        assert spans_in(file, mapped) == code_spans_of(elf(TEXT, SECOND), 1, mapped)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import FunctionColumns, function_symbols
 from sframegen.profile.collected import Collected
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
@@ -26,8 +26,10 @@ from sframegen.stack.walking.ends import End
 from tests.support.named_stacks import frame, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
+    from sframegen.elf.symbols import Symbol
+    from sframegen.profile.report.naming import KnownNames
     from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
@@ -58,6 +60,29 @@ def test_functions_of_files(compile_c: Compiler) -> None:
         ("f", path.name, str(path), FrameKind.USER),
     ]
     assert [(at, named.stack(row)) for at, _, row in named.moments or ()] == [(5, stack)]
+
+
+def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is not in the stacks of an interval is not read again for the next one, as long as it is mapped."""
+    elf = open_elf(compile_c(SOURCE, "-O0"))
+    at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
+    file = TracedFile(1, "/prog", elf)
+    known: KnownNames = {}
+    asked: list[list[int]] = []
+    at_each = FunctionColumns.at_each
+
+    def counted(columns: FunctionColumns, addresses: Collection[int]) -> dict[int, Symbol]:
+        asked.append([*addresses])
+        return at_each(columns, addresses)
+
+    monkeypatch.setattr(FunctionColumns, "at_each", counted)
+    for frames, files in (([at["f"]], {1: file}), ([], {1: file}), ([at["f"], at["main"]], {1: file}), ([], {})):
+        profile = collected(*(FileFrame(1, address) for address in frames))
+        profile.files = files
+        named = name_stacks(profile, known=known)
+        names = {at[one.function] for stack in named.stacks for one in stack.frames}
+        assert (names, 1 in known) == ({*frames}, bool(files))
+    assert asked == [[at["f"]], [at["main"]]]
 
 
 def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
