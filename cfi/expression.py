@@ -1,4 +1,4 @@
-"""Evaluates a DWARF expression symbolically, down to `register + n` or `*(register + n)`."""
+"""Evaluates a DWARF expression symbolically, down to `register + n`, `*(register + n)` or `*(register + n) + m`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ CFA = -1  # in the place of a register's number
 
 
 class Term(NamedTuple):
-    """`register + offset`, or with `deref` the word at that address. `register` None: a plain number; CFA: the CFA."""
+    """`register + offset`, or with `deref` the word at that address, and `more`. `register` None: a plain number; CFA: the CFA."""
 
     register: int | None
     offset: int
     deref: bool = False
+    more: int = 0
 
 
 class _Unknown(Exception):  # noqa: N818 - not an error: the expression means something else
@@ -108,8 +109,10 @@ def _run(code: bytes, byte_order: Literal["little", "big"], pc_register: int, pc
 def _plus(a: Term, b: Term) -> Term:
     if a.register is None:
         a, b = b, a
-    if b.register is not None or a.deref:
+    if b.register is not None:
         raise _Unknown
+    if a.deref:
+        return a._replace(more=_signed(a.more + b.offset))
     return a._replace(offset=_signed(a.offset + b.offset))
 
 

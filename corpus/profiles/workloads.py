@@ -155,6 +155,7 @@ WORKLOADS = (
     Workload("ripgrep", 120, 0.1, _ripgrep),
     Workload("firefox", 200, 0.1, _firefox, _page, None, PAGE_USER),
     Workload("redis", 150, 0.05, _redis, lambda _: None, _requests),
+    Workload("openssl", 100, 0.05, lambda _, __: [which("openssl"), "speed", "-seconds", "60", "rsa2048"]),
     _of_stacks("signal handlers", 120),
     _of_stacks("realigned stack", 100),
     Workload("deep recursion", 80, 0.02, lambda folder, _: [folder / "recursion"], _recursion),

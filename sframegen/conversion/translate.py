@@ -103,7 +103,7 @@ class Translator:
 
 def _where(term: Term | None) -> Where | None:
     """An evaluated expression as a place; None if it is not one."""
-    if term is None or term.register is None:
+    if term is None or term.register is None or term.more:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
 UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
+MAX_COROUTINE = 64  # bytes of the code that coroutines return to
 MAX_STACK_BYTES = 1 << 23  # copied of one stack
 STOPPED_SECONDS = 0.2  # for tables of code made at run time while the process is stopped: it was running when they were first read
 
@@ -169,6 +172,8 @@ class _View:
             return End.DAMAGED_SECTION
         if found and not self._is_installing(loaded, found, address):
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
+        if self._takes_back_coroutines(loaded, pc):
+            return End.OUTERMOST
         return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
@@ -186,6 +191,11 @@ class _View:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
                 return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         return None
+
+    def _takes_back_coroutines(self, loaded: LoadedObject, pc: int) -> bool:
+        """True for the code whose address glibc's makecontext has put where a coroutine's first function returns to."""
+        form = MACHINES[self.abi.machine].coroutine
+        return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
     def _undescribed(self, loaded: LoadedObject) -> End:
         """Return the end for code without a rule, if frame pointers lead nowhere."""

@@ -302,6 +302,29 @@ def test_a_jump_table_that_is_read_only_once_the_file_is_loaded(flags: tuple[str
     assert len(found) == (function.size if flags == ("-Wl,-z,relro",) else 0)
 
 
+# dav1d's: entries of 2 bytes that count from the table of another function, without a bound; two before the first are never used.
+NARROW_TABLE = r"""__asm__(".section .rodata\n .balign 4\n before: .short 1, 2, 2f - from, 3f - from, 4f - from, 1, 1\n"
+    ".text\n .balign 16\n .globl jumps\n .type jumps, @function\n"
+    "jumps: push %rbx\n lea from(%rip), %r10\n tzcnt %edi, %edi\n WRITES\n"
+    "from: movzwl before - from(%r10,%rdi,2), %edi\n add %r10, %rdi\n lea (%rsi,%rsi,2), %rax\n jmp *%rdi\n"
+    "2: pop %rbx\n ret\n 3: push %rcx\n nop\n pop %rcx\n 4: xor %eax, %eax\n pop %rbx\n ret\n .size jumps, .-jumps\n");
+int jumps(int); int main(int n, char **v) { return jumps(n); }
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+@pytest.mark.parametrize(
+    ("writes", "unused", "is_known"), [("nop", "1, 2", True), ("mov %rsi, %r10", "1, 2", False), ("nop", "1, 2, 1, 2", False)]
+)
+def test_a_jump_table_of_narrow_entries(writes: str, unused: str, is_known: bool, compile_c: Compiler) -> None:
+    """It is followed if all instructions before the jump show where it is, and not many entries come before the used ones."""
+    source = NARROW_TABLE.replace("WRITES", writes).replace("1, 2, 2f", f"{unused}, 2f")
+    file = compile_c(source, "-O1", "-fno-asynchronous-unwind-tables")
+    jumps = next(symbol for symbol in functions_of(open_elf(file)) if symbol.name == "jumps")
+    end = jumps.address + jumps.size
+    assert covered(described(file)) & set(range(end - 9, end)) == (set(range(end - 9, end)) if is_known else set())
+
+
 def test_no_function_begins_within_an_instruction(compile_c: Compiler) -> None:
     """Whatever points there: what is left of the instruction may look like a function, and even return."""
     source = r"""__asm__(".text\n.globl f\n.type f, @function\nf: push %rbx\n mov $0xffffffffffffffc3, %rax\n"

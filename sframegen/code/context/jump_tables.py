@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from bisect import bisect_right
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 STEPS = 16  # for each instruction of a piece: hostile tables must not cost the square of its size
 MAX_STEPS = 64  # instructions that are examined before a jump
 MAX_ENTRIES = 1 << 12
+MAX_UNUSED = 3  # entries before the first that is used, where they count from a label
 MIN_WIDTH = 4  # bytes of an entry that would hardly lead into the function by chance
 
 
@@ -53,6 +55,7 @@ class Tables:
         self.steps = STEPS * (len(piece) + MAX_ENTRIES)
         self.labels: dict[str, Sequence[int]] = {}
         self.sources: dict[int, int] = {}
+        self.addresses: list[int] | None = None  # addresses of all tables, once they are known
         for branch in piece.numbers_of(Flow.BRANCH | 1 << DIRECT):
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
@@ -60,7 +63,8 @@ class Tables:
         """Return all targets of an indirect jump; none if there is no table, or an entry does not lead to code.
 
         `begins`: true if an instruction of the function begins at an address; `is_code`: true if any function has it.
-        Without a visible bound, a table of wide entries ends before the first that does not lead into the function.
+        Without a visible bound, a table ends before the first entry that does not lead into the function, or where the next one of
+        the function begins. Assembly counts from an entry before the first, where that is never used: those are left out.
         """
         number = self.piece.number(point.address)
         operands = self.piece.instruction(number)[3]
@@ -72,10 +76,24 @@ class Tables:
         if count:
             found = sorted(set(self._entries(table, count))) if count <= MAX_ENTRIES else ()
             return found if self.steps >= 0 and all(begins(target) or is_code(target) for target in found) else ()
-        if table.width < MIN_WIDTH:
+        if table.width < MIN_WIDTH and not table.certain:
             return ()
-        targets = list(takewhile(begins, self._entries(table)))
-        return sorted(set(targets)) if len(targets) > 1 else ()
+        entries = islice(self._entries(table), self._room(table))
+        first = next(filter(begins, islice(entries, 1 + (MAX_UNUSED if table.base else 0))), None)
+        found = [] if first is None else [first, *takewhile(begins, entries)]
+        return sorted(set(found)) if len(found) > 1 else ()
+
+    def _room(self, table: JumpTable) -> int:
+        """Return the most entries of a table without a visible bound: up to the next one of the piece."""
+        if table.width >= MIN_WIDTH:
+            return MAX_ENTRIES
+        if self.addresses is None:
+            jumps = self.piece.numbers_of(Flow.INDIRECT)
+            numbers = [self.piece.number(self.piece.start + self.piece.at[jump]) for jump in jumps]
+            found = [self.form.find(self, number, self.piece.instruction(number)[3]) for number in numbers]
+            self.addresses = sorted(one.address for one in found if one is not None)
+        after = bisect_right(self.addresses, table.address)
+        return (self.addresses[after] - table.address) // table.width if after < len(self.addresses) else MAX_ENTRIES
 
     def _labels(self, register: str, begins: Callable[[int], bool]) -> Sequence[int]:
         """Return the places of the function that are all that it ever puts into a register; none if it puts anything else there."""

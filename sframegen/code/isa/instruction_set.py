@@ -38,7 +38,10 @@ class Copying(NamedTuple):
 
 
 class JumpTable(NamedTuple):
-    """A jump table: entries of `width` bytes at `address`, each `base + (entry << shift)`."""
+    """A jump table: entries of `width` bytes at `address`, each `base + (entry << shift)`.
+
+    `certain`: the instructions of one path show the address, and nothing else writes its register there.
+    """
 
     address: int
     width: int
@@ -47,6 +50,7 @@ class JumpTable(NamedTuple):
     shift: int
     counter: str  #: the register that counts, as a text
     before: int  #: the place of the instruction that reads the table
+    certain: bool = False
 
 
 class CodeBefore(Protocol):

@@ -183,6 +183,7 @@ def _signed(number: int) -> int:
 
 TABLE = re.compile(r"qword ptr \[(\w+)\*8 \+ (0x[0-9a-f]+)\]$")
 ENTRY = re.compile(r"dword ptr \[(\w+) \+ (\w+)\*4\]$")
+NARROW = re.compile(r"word ptr \[(\w+) \+ (\w+)\*2 ([+-]) (0x[0-9a-f]+|\d+)\]$")
 UNSCALED = re.compile(r"dword ptr \[\w+ \+ \w+\]$")
 SUM = re.compile(r"\[(\w+) \+ (\w+)\]$")
 LEA = re.compile(r"\w+, \[rip(?: ([+-]) (0x[0-9a-f]+|\d+))?\]$")
@@ -201,7 +202,10 @@ def _whole(register: str) -> str:
 
 
 def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
-    """`jmp [table + index*8]`, or `movsxd r, [table + index*4]; add r, base; jmp r`, which may add the two in either order."""
+    """`jmp [table + index*8]`, or `movsxd r, [table + index*4]; add r, base; jmp r`, which may add the two in either order.
+
+    Assembly has `movzx r, [base + index*2 + n]; add r, base; jmp r`, too.
+    """
     if "[" in operands:
         return _in_memory(number, operands)
     sum_of: tuple[str, ...] = ()
@@ -225,9 +229,24 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
             if address is None or base is None:
                 return None
             return JumpTable(address, 4, True, base, 0, match[2], place)
+        elif mnemonic in ("movzx", "movsx") and _whole(parts[0]) == sum_of[0] and (match := NARROW.match(parts[1])):
+            return _narrow(code, place, sum_of[1], match, signed=mnemonic == "movsx")
         elif mnemonic == "mov" and _whole(parts[0]) == sum_of[0] and UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
             base = _loaded_address(code, added, sum_of[1])
             return JumpTable(base, 4, True, base, 0, "", place) if base is not None else None
+    return None
+
+
+def _narrow(code: CodeBefore, number: int, base: str, entry: re.Match[str], *, signed: bool) -> JumpTable | None:
+    """The table of 2-byte entries that an instruction reads, if the one before it that writes `base` puts an address there."""
+    if entry[1] != base:
+        return None
+    for _, instruction in code.before(number):
+        if _whole(instruction[3].partition(", ")[0]) == base:
+            address = label(instruction)
+            if address is None:
+                return None
+            return JumpTable(address + int(entry[3] + entry[4], 0), 2, signed, address, 0, entry[2], number, certain=True)
     return None
 
 

@@ -17,7 +17,7 @@
 typedef unsigned int sframe_table_u32;
 typedef unsigned long long sframe_table_u64;
 
-#define SFRAME_TABLE_MAGIC "SFtable2" /* the last character is the version */
+#define SFRAME_TABLE_MAGIC "SFtable3" /* the last character is the version */
 enum { SFRAME_TABLE_PAGE_BITS = 8, SFRAME_TABLE_ROW_RULE_SHIFT = 16, SFRAME_TABLE_RULE_ELEMENTS = 2, SFRAME_TABLE_SEARCH_STEPS = 9 };
 
 /* Places are in elements of 8 bytes, which the first byte after the header begins. */
@@ -36,7 +36,7 @@ struct sframe_table_header {
 	sframe_table_u64 crc;
 };
 
-/* cfa = register cfa_register + cfa_offset, or with CFA_DEREF the word at that address
+/* cfa = register cfa_register + cfa_offset, or with CFA_DEREF the word at that address, and without RA_REGISTER ra_register added to it
    ra  = cfa + ra_offset, or with RA_REGISTER register ra_register + ra_offset; with RA_DEREF the word at that address
    fp  = the register itself without FP; else as ra, with the flags of FP
    OUTERMOST: there is no caller. SIGNAL: the frame of a signal handler's caller, whose other registers the kernel has saved. */

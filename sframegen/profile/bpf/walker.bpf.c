@@ -326,8 +326,12 @@ GLOBAL int step(struct sample *sample)
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
-	if ((flags & SFRAME_TABLE_CFA_DEREF) && !word(cfa, &cfa))
-		return END_UNREADABLE;
+	if (flags & SFRAME_TABLE_CFA_DEREF) {
+		if (!word(cfa, &cfa))
+			return END_UNREADABLE;
+		if (!(flags & SFRAME_TABLE_RA_REGISTER))
+			cfa += rule.ra_register;
+	}
 	ra = cfa + rule.ra_offset;
 	if (flags & SFRAME_TABLE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;

@@ -25,6 +25,7 @@ from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.go_frames import go_code_of, with_go_functions
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
+from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
 from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.tables.thread_creators import creating_code_of, with_creators
@@ -229,7 +230,8 @@ def _from_cfi(elf: ElfFile, abi: Abi, keeper: _Keeper) -> tuple[DecodedTable | N
     name = keeper.name_of(Origin.CONVERTED, repr(about).encode(), *(section.data for section in sources.sections))
     table = keeper.load(name)
     if table is None:
-        table = keeper.finished(convert_sources(sources, elf.executable_ranges(), abi).table, abi)
+        converted = convert_sources(sources, elf.executable_ranges(), abi)
+        table = keeper.finished(with_saved_cfas(converted, sources, abi), abi)
         if table is None:
             return None, sources.warnings
         if not sources.warnings:

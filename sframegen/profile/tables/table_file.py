@@ -8,7 +8,7 @@ import zlib
 from cfi.errors import FormatError
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 
-MAGIC = b"SFtable2"  # the last byte is the version
+MAGIC = b"SFtable3"  # the last byte is the version
 # The magic number, e_machine, the table's numbers, bytes of its data, CRC-32 of all with 0 in its place.
 HEADER = struct.Struct("<8s11Q")
 

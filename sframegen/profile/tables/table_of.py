@@ -51,6 +51,9 @@ def table_of(functions: FunctionTable) -> DecodedTable:
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
     """A rule's 16 bytes; None where an offset or a register does not fit."""
     numbers = numbers_of(rule, LINK_REGISTER, signal=signal)
+    if rule.cfa is not None and rule.cfa.deref and rule.ra is not None and rule.ra.register is None:  # what is added: saved_cfas.py
+        offset = (numbers[0] + (1 << 31)) % (1 << 32) - (1 << 31)
+        numbers = (offset, *numbers[1:4], (numbers[0] - offset) >> 32, *numbers[5:])
     if any(offset not in OFFSETS for offset in numbers[:3]) or any(register not in REGISTER_NUMBERS for register in numbers[3:6]):
         return None
     return RULE_BYTES.pack(*numbers)

@@ -30,7 +30,7 @@ GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead t
 class RuleFlag(IntFlag):
     """(cfa, ra, fp): registers are DWARF numbers; without a *_REGISTER flag RA and FP are relative to the CFA."""
 
-    CFA_DEREF = 1  # cfa = *(register + offset)
+    CFA_DEREF = 1  # cfa = *(register + offset), and without RA_REGISTER the number in its place is added, which sections cannot say
     RA_REGISTER = 2  # ra = register + offset
     RA_DEREF = 4  # ra = *(...)
     FP = 8  # FP is recovered; without it it is unchanged
@@ -200,6 +200,8 @@ class StackCursor:
             if end >= 0:
                 return end
             cfa = self.word
+            if not flags & 2:  # RA_REGISTER
+                cfa = (cfa + rule.ra_register) & self.mask
         ra = (cfa + rule.ra_offset) & self.mask
         if flags & 2:  # RA_REGISTER
             if not self.is_known(rule.ra_register):

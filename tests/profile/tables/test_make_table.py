@@ -25,6 +25,7 @@ from sframegen.profile.tables import table_of
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, packed_rule
+from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Match | None])
     covered = 0
     for pc in pcs_of(elf):
         found, rule = look_up(pc), find_rule(made.table, pc)
+        if rule and rule.flags & RuleFlag.CFA_DEREF and rule.ra_register:  # no section says that: saved_cfas.py
+            assert found is None
+            continue
         expected = packed_rule(found.rule, signal=found.kind.signal) if found else NO_RULE
         assert (RULE_BYTES.pack(*rule) if rule else NO_RULE) == expected, hex(pc)
         covered += rule is not None

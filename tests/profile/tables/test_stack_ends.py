@@ -81,6 +81,14 @@ def test_a_coroutine_of_glibc_has_no_caller(compile_c: Compiler, instruction: st
 
 
 @x86_64
+def test_a_coroutine_of_a_libc_for_control_flow_enforcement(compile_c: Compiler) -> None:
+    source = COROUTINE.replace("PADDED", "nop").replace("begin: .cfi_startproc\\n", "begin: .cfi_startproc\\n endbr64\\n")
+    ends, at = opened(source, compile_c)
+    assert source.count("endbr64") == 1
+    assert [ends(at["begin"] + offset) for offset in (-1, 0, 4, 24)] == [True] * 4
+
+
+@x86_64
 @pytest.mark.parametrize(("was", "now"), [("xor %ebp, %ebp", "xor %ebx, %ebx"), ("hlt", "nop")])
 def test_code_that_differs_is_no_end(compile_c: Compiler, was: str, now: str) -> None:
     ends, at = opened(THREAD.replace(was, now), compile_c)

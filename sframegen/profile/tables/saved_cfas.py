@@ -1,0 +1,73 @@
+"""Rules where the stack has the caller's SP less some bytes, as OpenSSL's assembly keeps it on a realigned stack: *(rsp + 40) + 8.
+
+A section cannot say that. In the offset of such a CFA the bytes to add come above the 32 bits of the offset itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from cfi import reader
+from cfi.expression import evaluate
+from cfi.opcodes import RuleKind
+from cfi.rules import RegisterRule
+from cfi.section import FollowedRegisters
+from sframegen.conversion.translate import Translator
+from sframegen.format.layouts import V3
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.format.reasons import Reason
+from sframegen.format.words import RuleWords
+
+if TYPE_CHECKING:
+    from cfi.rules import CfiRule
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.sources import Sources
+    from sframegen.format.abi import Abi
+
+MORE = range(1, 1 << 8)
+OFFSETS = range(-(1 << 31), 1 << 31)
+ABOVE = 32  # bits
+UNSAID = list(Reason).index(Reason.CFA_EXPRESSION)
+
+
+def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
+    """Add functions for code whose CFA the conversion could not say."""
+    unsaid, pieces = converted.coverage.unsaid, converted.coverage.pieces
+    ranges = [(start, size) for start, size, why in zip(unsaid.start, unsaid.size, unsaid.reason, strict=True) if why == UNSAID]
+    if not ranges:
+        return converted.table
+    fdes = reader.read(sources.sections, FollowedRegisters(abi.fp, abi.sp))
+    words = Translator(RuleWords(abi, V3))
+    said = [_rule(rule, words, abi) for rule in fdes.rules]
+    out = converted.table.select(range(len(converted.table)))
+    out.kinds, out.rules = [*out.kinds, Kind()], list(out.rules)
+    numbers: dict[Rule, int] = {}
+    for start, size in ranges:
+        fde = pieces.fde[bisect_right(pieces.start, start) - 1]
+        begin = fdes.start[fde]
+        if fdes.cies[fdes.cie[fde]].signal:
+            continue
+        first, end = fdes.first_row[fde : fde + 2]
+        for row in range(first, end):
+            low = max(start, begin + fdes.row_start[row])
+            high = min(start + size, begin + (fdes.row_start[row + 1] if row + 1 < end else fdes.size[fde]))
+            rule = said[fdes.row_rule[row]]
+            if low < high and rule is not None:
+                number = numbers.setdefault(rule, len(out.rules) + len(numbers))
+                out.append(low, high - low, len(out.kinds) - 1, [(0, number)])
+    out.rules += numbers
+    return out
+
+
+def _rule(rule: CfiRule, words: Translator, abi: Abi) -> Rule | None:
+    """None if the CFA is not such a one, or the rest cannot be said either."""
+    if rule.cfa.kind is not RuleKind.VAL_EXPRESSION:
+        return None
+    term = evaluate(rule.cfa.expression, abi.byte_order, abi.ra)
+    if term is None or term.register not in abi.base_registers or term.offset not in OFFSETS or term.more not in MORE:
+        return None
+    found = words.translate(rule._replace(cfa=RegisterRule(RuleKind.REGISTER, abi.sp)))
+    if not isinstance(found, Rule) or found.cfa is None or found.ra is None or found.ra.register is not None:
+        return None
+    return found._replace(cfa=Where(term.register, term.offset + (term.more << ABOVE), deref=True))

@@ -1,0 +1,75 @@
+"""A realigned stack with the caller's SP in a word of it, as in OpenSSL's assembly: CFA = *(rsp + 40) + 8. No section says that."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import open_elf
+from sframegen.elf.symbols import functions_of
+from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.events.names import event_named
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.tables.make_table import make_table
+from sframegen.stack.walking.step import RuleFlag
+from tests.support.decoded_tables import find_rule
+from tests.support.kernel_events import needs_bpf
+from tests.support.processes.live import spinning
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+
+# DW_CFA_def_cfa_expression: breg7 40, deref, plus_uconst N
+SOURCE = r"""
+#include <unistd.h>
+volatile long after;
+__attribute__((noinline, noclone)) void spin(void) { if (write(1, "here\n", 5) != 5) _exit(9); for (;;) after++; }
+void realigned(void);
+__asm__(".text\n.globl realigned\n.type realigned, @function\nrealigned: .cfi_startproc\n"
+        " mov %rsp, %rax\n .cfi_def_cfa_register rax\n push %rbx\n .cfi_offset rbx, -16\n push %rbp\n .cfi_offset rbp, -24\n"
+        " sub $4096, %rsp\n and $-2048, %rsp\n mov %rax, 40(%rsp)\n .cfi_escape 0x0f, 5, 0x77, 40, 0x06, 0x23, MORE\n"
+        " xor %ebp, %ebp\n.globl inside\n.type inside, @function\ninside: call spin\n mov 40(%rsp), %rsi\n .cfi_def_cfa rsi, 8\n"
+        " mov -16(%rsi), %rbp\n .cfi_restore rbp\n mov -8(%rsi), %rbx\n .cfi_restore rbx\n lea (%rsi), %rsp\n"
+        " .cfi_def_cfa_register rsp\n ret\n.cfi_endproc\n.size realigned, .-realigned\n");
+__attribute__((noinline, noclone)) void middle(void) { realigned(); after++; }
+int main(void) { middle(); after++; }
+"""
+FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FORTIFY_SOURCE=0")
+
+
+@pytest.mark.parametrize(("more", "added"), [("8", 8), ("0x80, 0x02", None)])  # of one byte, in the rule; and 256
+def test_the_rule(more: str, added: int | None, compile_c: Compiler) -> None:
+    size = 5 + (added is None)
+    elf = open_elf(compile_c(SOURCE.replace("0x0f, 5", f"0x0f, {size}").replace("MORE", more), *FLAGS))
+    table, at = make_table(elf).table, {symbol.name: symbol.address for symbol in functions_of(elf)}
+    assert table is not None
+    rule = find_rule(table, at["inside"])
+    if added is None:
+        assert rule is None
+    else:
+        assert rule is not None
+        assert rule[:6] == (40, -8, -24, 7, added, 0)
+        assert rule.flags == RuleFlag.CFA_DEREF | RuleFlag.RA_DEREF | RuleFlag.FP | RuleFlag.FP_DEREF
+    before = find_rule(table, at["realigned"])
+    assert before is not None
+    assert before.cfa_register == 7
+
+
+@needs_bpf
+@pytest.mark.once
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
+    with spinning(compile_c(SOURCE.replace("MORE", "8"), *FLAGS)) as pid:
+        session, _ = open_session(ProfilePlan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
+        with session:
+            session.begin()
+            while session.samples < 60:
+                session.turn()
+            collected = session.finish()
+    found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in name_stacks(collected).stacks}
+    assert found == {("__libc_start_call_main", "main", "middle", "inside", "spin")}
