@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import time
+from array import array
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import finalize
@@ -19,10 +20,11 @@ from sframegen.stack.live.proc import proc_contents, status_fields_of
 
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
+AT_ONCE = 1 << 20  # bytes that are read of it
 MAX_NAME = 4096  # bytes
 BUCKET_BITS = 14  # each bucket has 16 KiB of code
 MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
-MAX_PLACES = 1 << 20  # in the buckets of all entries together: 200 MB of memory
+MAX_PLACES = 1 << 20  # in the buckets of all entries together
 STARTED_BEFORE = 2.0  # seconds that a file may seem older than its process: clocks are set
 ROOT = 0
 
@@ -68,29 +70,35 @@ class PerfMap:
         self._look()
         self._file: tuple[int, int] | None = None
         self._read = 0  # bytes of it
-        self._places = 0
-        self._buckets: dict[int, list[MapEntry]] = {}
+        self._entries = _Entries()
 
     def read(self) -> None:
         """Read entries that are new since the last read. A file that is not trusted gives no names."""
         self._look()
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
         try:
-            status, data = _read(process, self._read)
-            file = status.st_dev, status.st_ino
-            if file != self._file or status.st_size < self._read:
-                if self._read:
-                    status, data = _read(process, 0)
-                self._forget()
-                self._file = status.st_dev, status.st_ino
-            if process.trusts(status):
-                self._add(data)
-            else:
-                self._forget()
+            for _ in range(MAX_BYTES // AT_ONCE + 1):  # not for ever: somebody may put other files in its place
+                if not self._read_part(self._process):
+                    break
         except OSError:
             self._forget()
+
+    def _read_part(self, process: _Process) -> bool:
+        """Read some entries, and return True if there may be more. Raises OSError."""
+        status, data = _read(process, self._read)
+        file = status.st_dev, status.st_ino
+        if file != self._file or status.st_size < self._read:
+            if self._read:
+                status, data = _read(process, 0)
+            self._forget()
+            self._file = status.st_dev, status.st_ino
+        if not process.trusts(status):
+            self._forget()
+            return False
+        lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
+        self._read += len(lines)
+        return self._entries.add(lines) and len(data) == AT_ONCE and bool(lines)
 
     def _look(self) -> None:
         """Look at the process again, if it still runs: it may have another user or root directory."""
@@ -105,37 +113,62 @@ class PerfMap:
         """Read it for the last time, because its process has ended. Return True if it has entries."""
         self.read()
         self._process, self._ended = None, True
-        return bool(self._buckets)
+        return bool(self._entries)
 
     def find(self, address: int) -> MapEntry | None:
         """Return the entry at an address: the last one written, because memory is reused."""
-        for entry in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
-            if entry.start <= address < entry.start + entry.size:
-                return entry
-        return None
+        return self._entries.find(address)
 
     def _forget(self) -> None:
-        self._file, self._read, self._places, self._buckets = None, 0, 0, {}
+        self._file, self._read, self._entries = None, 0, _Entries()
 
-    def _add(self, data: bytes) -> None:
-        """Add whole lines; the last one may be incomplete."""
-        data = data[: data.rfind(b"\n") + 1]
-        self._read += len(data)
-        for match in ENTRY.finditer(data):
-            entry = MapEntry(int(match[1], 16), int(match[2], 16), match[3][:MAX_NAME])
-            first, last = entry.start >> BUCKET_BITS, entry.start + entry.size - 1 >> BUCKET_BITS
+
+class _Entries:
+    """In columns: an engine writes hundreds of thousands."""
+
+    def __init__(self) -> None:
+        self._starts, self._sizes, self._names_at = array("Q"), array("Q"), array("I")
+        self._names = bytearray()  # each ends with a newline
+        self._buckets: dict[int, array[int]] = {}  # numbers of entries
+        self._places = 0  # in all buckets
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def find(self, address: int) -> MapEntry | None:
+        for number in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
+            start, size = self._starts[number], self._sizes[number]
+            if start <= address < start + size:
+                at = self._names_at[number]
+                return MapEntry(start, size, bytes(self._names[at : self._names.index(b"\n", at)]))
+        return None
+
+    def add(self, lines: bytes) -> bool:
+        """Return False if there are too many."""
+        for match in ENTRY.finditer(lines):
+            start, size = int(match[1], 16), int(match[2], 16)
+            first, last = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
             if not 0 <= last - first < MAX_BUCKETS:
                 continue
             self._places += last - first + 1
             if self._places > MAX_PLACES:
-                break
-            for number in range(first, last + 1):
-                self._buckets.setdefault(number, []).append(entry)
+                return False
+            for bucket in range(first, last + 1):
+                self._buckets.setdefault(bucket, array("I")).append(len(self._starts))
+            self._starts.append(start)
+            self._sizes.append(size)
+            self._names_at.append(len(self._names))
+            self._names += match[3][:MAX_NAME] + b"\n"
+        return True
 
 
 def _read(process: _Process, at: int) -> tuple[os.stat_result, bytes]:
-    """Return the status of the map, and its bytes from there on. Raises OSError."""
-    status, data = helpers().call(process.risk, part_of_map, process.name, at, MAX_BYTES, descriptors=[process.folder]).value
+    """Return the status of the map, and some of its bytes from there on. Raises OSError."""
+    status, data = (
+        helpers()
+        .call(process.risk, part_of_map, process.name, at, min(at + AT_ONCE, MAX_BYTES), descriptors=[process.folder])
+        .value
+    )
     return status, data
 
 
@@ -149,7 +182,7 @@ def folder_of_maps(pid: int) -> Answer:
 
 
 def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
-    """In a helper: open the file in the mount and PID namespaces of the process, following no links, and read from there on."""
+    """In a helper: open the file in the mount and PID namespaces of the process, following no links, and read a part."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
     try:
         status = os.fstat(file)

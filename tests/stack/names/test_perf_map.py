@@ -170,6 +170,18 @@ def test_limits(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.names(0x1000, 0x4000, 1 << 15) == ["first", None, None]
 
 
+def test_a_long_file_is_read_in_parts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_map, "AT_ONCE", 40)
+    target.file.write_text("".join(f"{number}000 10 name{number}\n" for number in range(1, 10)))
+    assert target.names(0x1000, 0x5000, 0x9000) == ["name1", "name5", "name9"]
+
+
+def test_a_line_longer_than_a_part_ends_it(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_map, "AT_ONCE", 40)
+    target.file.write_text("1000 10 first\n2000 10 " + "x" * 100 + "\n3000 10 third\n")
+    assert target.names(0x1000, 0x3000) == ["first", None]
+
+
 def test_a_process_that_ended_after_it_was_seen(target: Target) -> None:
     """A profiler names its stacks when the command has ended."""
     seen = PerfMap(target.pid)
@@ -192,7 +204,7 @@ def test_a_process_that_is_gone() -> None:
 @given(st.binary(max_size=200) | st.from_regex(rb"([0-9a-f]{1,20} [0-9a-f]{1,20} .{0,9}\n){0,9}"))
 def test_whatever_is_in_the_file_it_is_an_answer(data: bytes) -> None:
     names = PerfMap(0)
-    names._add(data)
+    names._entries.add(data)
     names.find(0x1000)
 
 
