@@ -199,9 +199,7 @@ class StackCursor:
             end = self.read(cfa)
             if end >= 0:
                 return end
-            cfa = self.word
-            if not flags & 2:  # RA_REGISTER
-                cfa = (cfa + rule.ra_register) & self.mask
+            cfa = (self.word + (0 if flags & 2 else rule.ra_register)) & self.mask  # RA_REGISTER
         ra = (cfa + rule.ra_offset) & self.mask
         if flags & 2:  # RA_REGISTER
             if not self.is_known(rule.ra_register):
