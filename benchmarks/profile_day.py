@@ -2,8 +2,9 @@
 
     python -m benchmarks.profile_day --seconds 3600
 
-As root. Compilers run on all processors, so that processes come and go; --as-it-is starts none. A day is 1,440 copies of the
-recorded files, with other times in their names.
+As root. Compilers run on all processors, so that processes come and go; --as-it-is starts none. --steady starts a program for each
+processor that runs all the time, and samples only those: what a machine costs where nothing else begins. A day is 1,440 copies of
+the recorded files, with other times in their names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,7 @@ OLD = 100  # files of before that day, which --keep removes
 ENDINGS = (".html", ".pb.gz")
 ENDS = 3  # of intervals: at least one in each half, and the first
 QUIETLY = ("sh", "-c", 'exec "$@" 2>/dev/null', "sh")
+STEADY = "import json\nwhile True:\n    json.loads(json.dumps(sorted(map(str, range(1000)))))"
 LOOKS = 4  # at the memory, in each interval
 TICKS = os.sysconf("SC_CLK_TCK")
 UTIME, CSTIME = 11, 14  # in what follows the name in /proc/PID/stat: user and system time, own and that of children that have ended
@@ -53,10 +55,15 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=60, help="seconds of an interval (default %(default)s)")
     parser.add_argument("--frequency", type=int, default=99)
     parser.add_argument("--as-it-is", action="store_true", help="start no compilers")
+    parser.add_argument("--steady", action="store_true", help="sample only programs that run all the time")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name, nullcontext() if options.as_it_is else compiling(Path(name)):
+    with ExitStack() as running:
+        name = running.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp"))
         folder = Path(name, "profiles")
-        arguments = ["--system", "--every", options.every, "-F", options.frequency, "--duration", options.seconds, "-o", folder]
+        if not options.as_it_is and not options.steady:
+            running.enter_context(compiling(Path(name)))
+        sampled = running.enter_context(steady()) if options.steady else ["--system"]
+        arguments = [*sampled, "--every", options.every, "-F", options.frequency, "--duration", options.seconds, "-o", folder]
         command = [*PROFILE, *map(str, arguments)]
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors: {' '.join(command[3:-1])} DIR", flush=True)
         process = subprocess.Popen(command)
@@ -64,8 +71,23 @@ def main() -> int:
         if process.wait() or len(found) < ENDS:
             return 1
         show_run(found, folder)
+        if options.steady:
+            return 0
         show_day(folder, Path(name, "day"), options.every)
     return 0
+
+
+@contextmanager
+def steady() -> Iterator[list[int]]:
+    """Within the block, a program runs on each processor: the numbers of their processes."""
+    with ExitStack() as running:
+        pids = []
+        for _ in range(os.cpu_count() or 1):
+            process = subprocess.Popen([sys.executable, "-c", STEADY])
+            running.callback(process.wait)
+            running.callback(process.kill)
+            pids.append(process.pid)
+        yield pids
 
 
 def watched(process: subprocess.Popen[bytes], every: int) -> Iterator[Interval]:

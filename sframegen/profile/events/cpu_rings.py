@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_records import RecordKind
+from sframegen.profile.events.event_records import SAMPLE
 from sframegen.profile.events.ring import RingBuffer
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ class CpuRings:
         for _, ring in self.by_cpu.values():
             for raw in ring.records():
                 self._number += 1
-                at = TIME_IN_SAMPLE if raw.kind == RecordKind.SAMPLE else len(raw.body) - TIME_FROM_END
-                if not 0 <= at <= len(raw.body) - TIME.size:
-                    raise FormatError(f"{len(raw.body)} bytes are too few", f"record of kind {raw.kind}")
-                self._pending.append((TIME.unpack_from(raw.body, at)[0], self._number, raw))
+                kind, _, body = raw
+                at = TIME_IN_SAMPLE if kind == SAMPLE else len(body) - TIME_FROM_END
+                if not 0 <= at <= len(body) - TIME.size:
+                    raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
+                self._pending.append((TIME.unpack_from(body, at)[0], self._number, raw))
             self.lost += ring.lost
             ring.lost = 0
 

@@ -31,13 +31,17 @@ class RecordKind(IntEnum):
     LOST_SAMPLES = 13
 
 
+# Numbers, because thousands of records come in a second, and an enumeration takes as long as the rest of a comparison.
+LOST, FORK, SAMPLE, MMAP2 = map(int, (RecordKind.LOST, RecordKind.FORK, RecordKind.SAMPLE, RecordKind.MMAP2))
+
+
 class Misc(IntFlag):
     MMAP_DATA = 1 << 13
     COMM_EXEC = 1 << 13
     BUILD_ID = 1 << 14  # MMAP2
 
 
-MMAP_DATA, COMM_EXEC, BUILD_ID = map(int, (Misc.MMAP_DATA, Misc.COMM_EXEC, Misc.BUILD_ID))  # numbers: thousands come in a second
+MMAP_DATA, COMM_EXEC, BUILD_ID = map(int, (Misc.MMAP_DATA, Misc.COMM_EXEC, Misc.BUILD_ID))
 
 
 class ReadFormat(IntFlag):
@@ -135,8 +139,7 @@ MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 BUILD_ID_AT, MAX_BUILD_ID = MMAP_FIELDS.size, 20  # a byte of length, three of nothing, the bytes
 COMM_FIELDS = Struct("=II")
 TASK_FIELDS = Struct("=IIIIQ")  # the last is a time, which is that of the suffix
-LOST_COUNT = "QQ"  # id, count
-LOST_FIELDS = Struct(f"={LOST_COUNT}")
+LOST_FIELDS = Struct("=QQ")  # id, count
 LOST_SAMPLES_FIELDS = Struct("=Q")
 ADDRESSES = 1 << 64
 BRANCH_ENTRY = 24
@@ -221,7 +224,7 @@ class RecordReader:
         return CommRecord(pid, tid, self._text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
 
     def _task(self, kind: int, _: int, body: bytes) -> TaskRecord:
-        return TaskRecord(kind == RecordKind.FORK, *TASK_FIELDS.unpack_from(body)[:4])
+        return TaskRecord(kind == FORK, *TASK_FIELDS.unpack_from(body)[:4])
 
     def _lost(self, _kind: int, _misc: int, body: bytes) -> LostRecord:
         return LostRecord(LOST_FIELDS.unpack_from(body)[1])

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import mmap
 import threading
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_records import HEADER, LOST_COUNT, RecordKind
+from sframegen.profile.events.event_records import HEADER, LOST, LOST_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit words of the first page
-LOST = Struct(f"={LOST_COUNT}")
 
 
 class RawRecord(NamedTuple):
@@ -74,7 +72,7 @@ class RingBuffer:
             if size < smallest or at + size > end:
                 raise FormatError(f"a record of {size} bytes, {end - at} are left", "ring buffer", at)
             body = data[at + smallest : at + size]
-            if kind == RecordKind.LOST and len(body) >= LOST.size:
-                self.lost += LOST.unpack_from(body)[1]
+            if kind == LOST and len(body) >= LOST_FIELDS.size:
+                self.lost += LOST_FIELDS.unpack_from(body)[1]
             yield RawRecord(kind, misc, body)
             at += size

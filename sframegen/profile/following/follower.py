@@ -21,7 +21,7 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
-from sframegen.profile.events.event_records import MmapRecord, RecordKind, RecordReader
+from sframegen.profile.events.event_records import MMAP2, MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
@@ -147,7 +147,7 @@ class Follower:
             self._follow_cpus()
         self._rings.collect()
         for at, raw in self._rings.until(now):
-            if self._lazy and raw.kind == RecordKind.MMAP2:
+            if self._lazy and raw.kind == MMAP2:
                 self.processes.apply_later(PID.unpack_from(raw.body)[0], at, partial(self._reader.read, *raw))
             elif (record := self._reader.read(*raw)) is not None:
                 self.processes.apply(record, at)

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
@@ -142,19 +142,16 @@ class Processes:
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
-        match record:
-            case MmapRecord(pid=pid) | CommRecord(pid=pid) | TaskRecord(pid=pid) if pid in NO_PID:
-                pass
-            case MmapRecord():
-                self._mapped(record, time)
-            case CommRecord():
-                self._named(record, time)
-            case TaskRecord():
-                (self._begun if record.begins else self._ended)(record, time)
-            case LostRecord():
-                self.forget_mappings(time)
-            case _:
-                pass
+        if isinstance(record, LostRecord):
+            self.forget_mappings(time)
+        elif isinstance(record, SampleRecord) or record.pid in NO_PID:
+            pass
+        elif isinstance(record, TaskRecord):
+            (self._begun if record.begins else self._ended)(record, time)
+        elif isinstance(record, CommRecord):
+            self._named(record, time)
+        else:
+            self._mapped(record, time)
 
     def apply_later(self, pid: int, time: int, read: Callable[[], EventRecord | None]) -> None:
         """Apply the record of a mapping once the spans of its process are needed. `read` returns it then."""
