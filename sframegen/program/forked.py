@@ -29,6 +29,8 @@ MAX_MESSAGE = 1 << 16  # bytes; longer ones are sent as a file
 IN_A_FILE = b"\0"  # in place of such a message
 MAX_DESCRIPTORS = 2
 PR_SET_PDEATHSIG = 1
+TOO_LONG = (signal.SIGALRM, signal.SIGPROF)
+WAITED = 3  # times as long may a task take in all as on a CPU
 
 
 class Answer(NamedTuple):
@@ -50,7 +52,7 @@ class Forked:
     """A process forked from this one: it has what is imported or held here. Pipes to other such processes are closed there."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0) -> None:
-        """`prepare`: called first there, with the descriptor to keep. `seconds`: the most for one task. Raises OSError."""
+        """`prepare`: called first there, with the descriptor to keep. `seconds`: of a CPU, the most for a task. Raises OSError."""
         self._begin(lambda theirs: fork(theirs, work, prepare, seconds), seconds)
 
     def _begin(self, begin: Callable[[socket.socket], int], seconds: float) -> None:
@@ -79,7 +81,7 @@ class Forked:
             return receive(self.pipe)
         self.wait()
         code = self.code or 0
-        raise ChildProcessError(f"it took longer than {self.seconds:g} seconds") if code == -signal.SIGALRM else death(code)
+        raise ChildProcessError(f"it took longer than {self.seconds:g} seconds") if -code in TOO_LONG else death(code)
 
     def kill(self, number: int) -> None:
         if self.code is None:
@@ -145,12 +147,10 @@ def serve(pipe: socket.socket, work: Work, seconds: float = 0) -> None:
     with suppress(EOFError, ConnectionError):
         while True:
             question, given = receive(pipe)
-            if seconds:
-                signal.setitimer(signal.ITIMER_REAL, seconds)  # which ends this process
+            _end_after(seconds)
             found = work(*question, *given)
             value, descriptors = found if isinstance(found, Answer) else Answer(found)
-            if seconds:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            _end_after(0)
             try:
                 send(pipe, value, descriptors)
             except MemoryError as error:  # for the answer's bytes
@@ -199,18 +199,24 @@ def fork(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seco
     return pid
 
 
+def _end_after(seconds: float) -> None:
+    """End this process after that much time on a CPU, or on a machine where it gets too little of one; 0: do not."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * WAITED)
+
+
 def _be(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seconds: float) -> NoReturn:
     status = 1
     try:
         gc.freeze()  # a collection would copy all memory that is shared with that process
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that forked this one
-        for number in (signal.SIGBUS, *((signal.SIGALRM,) if seconds else ())):  # that process says so
+        for number in (signal.SIGBUS, *(TOO_LONG if seconds else ())):  # that process says so
             signal.signal(number, signal.SIG_DFL)
         for other in _ALL:
             other.pipe.close()
         nowhere(0)
         prepare(pipe.fileno())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGALRM))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, *TOO_LONG))
         serve(pipe, work, seconds)
         status = 0
     except SystemExit as end:

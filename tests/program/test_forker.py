@@ -7,13 +7,19 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.program.forked import end_with_parent
+from sframegen.program import forked
+from sframegen.program.forked import Forked, end_with_parent
 from sframegen.program.forker import Forker, OfForker, SentPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WAIT = 60_000  # milliseconds, against an endless test
 
@@ -139,7 +145,8 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
 def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     code = """
 import os, signal
-from sframegen.program.forked import end_with_parent
+from sframegen.program import forked
+from sframegen.program.forked import Forked, end_with_parent
 from sframegen.program.forker import Forker, OfForker
 def work():
     os.write(1, b"at work")
@@ -157,3 +164,21 @@ signal.pause()
         process.kill()
         assert end.poll(WAIT), "something still has the pipe"
         assert os.read(process.stdout.fileno(), 100) == b""
+
+
+def busy(_: int) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(("work", "outcome"), [(lambda _: time.sleep(0.3), "None"), (busy, "it took longer than 0.2 seconds")])
+def test_the_most_for_a_task_is_time_on_a_cpu(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None], outcome: str) -> None:
+    monkeypatch.setattr(forked, "WAITED", 1000)
+    process = Forked(work, seconds=0.2)
+    process.ask((1,))
+    try:
+        found: object = process.answer().value
+    except ChildProcessError as error:
+        found = error
+    assert str(found) == outcome
+    process.end()
