@@ -53,6 +53,8 @@ def faults_of(results: Results) -> list[str]:
     for name in ("killed", "interrupted", "twice"):
         killed: Killed | None = getattr(results, name)
         faults += [f"{name}: {fault}" for fault in (killed.faults if killed else ())]
+        if killed and not killed.seen and name != "twice":  # a report may end before the second signal
+            faults.append(f"{name}: none of {killed.times} while it sampled")
     if results.long and (results.long.status or not results.long.uses):
         faults.append(f"long run: status {results.long.status}: {results.long.printed[-300:]}")
     return faults
@@ -76,9 +78,7 @@ def _restless(results: Results) -> Iterator[str]:
     head = ("processes", "samples", "complete", "incomplete", "lost", "wrong", "wrong, with a marked guess")
     yield from _table(head, ([row.name, *_numbers(row.verdict)] for row in rows))
     yield ""
-    for row in rows:
-        reasons = {**row.verdict.incomplete, **row.verdict.lost}
-        yield f"- {row.name}: {_counts(reasons) or 'all complete'}"
+    yield from (_reasons(row.name, row.verdict) for row in rows)
     yield ""
 
 
@@ -119,6 +119,8 @@ def _two(results: Results) -> Iterator[str]:
     head = ("profilers", "samples", "complete", "incomplete", "lost", "wrong", "wrong, with a marked guess")
     yield from _table(head, ([row.name, *_numbers(verdict)] for row in results.two for verdict in row.verdicts))
     yield ""
+    yield from (_reasons(row.name, verdict) for row in results.two for verdict in row.verdicts)
+    yield ""
 
 
 def _hostile(results: Results) -> Iterator[str]:
@@ -149,6 +151,10 @@ def _long(results: Results) -> Iterator[str]:
     yield from ("", f"Growth from a quarter of the time to the end, as a factor: {factors}.", "")
     yield from ("    " + line for line in results.long.printed.splitlines()[-SHOWN:])
     yield ""
+
+
+def _reasons(name: str, verdict: Verdict) -> str:
+    return f"- {name}: {_counts({**verdict.incomplete, **verdict.lost}) or 'all complete'}"
 
 
 def _numbers(verdict: Verdict) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from corpus.churn.profiled import PROFILE
-from corpus.churn.remains import held_by, remaining, temporary_files
+from corpus.churn.remains import POLL, has_events, held_by, remaining, temporary_files
 
 MOST = 2.5  # seconds until the signal
 AT_MOST = 60.0  # seconds that an end may take
@@ -26,15 +26,28 @@ class Killed(NamedTuple):
     slowest: float = 0.0  # seconds from the signal to the end
 
 
+def _wait(process: subprocess.Popen[Any], moment: float, *, sampling: bool) -> None:
+    """Wait until a moment after the start, or after sampling began, which on a busy machine is later than any of the moments."""
+    deadline = time.monotonic() + AT_MOST
+    while sampling and process.poll() is None and not has_events(process.pid) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    time.sleep(moment)
+
+
+def _is_later(turn: int) -> bool:
+    """Return whether the moment of this turn is counted from when it samples: for half of them."""
+    return turn % 4 < 2
+
+
 def kill(times: int, seed: int = 1) -> Killed:
     """SIGKILL, at random moments of profiles of the whole machine."""
     moments = random.Random(seed)  # noqa: S311 - the same ones each time
     files = temporary_files()
     seen, faults, slowest = 0, [], 0.0
-    for _ in range(times):
+    for turn in range(times):
         moment = moments.uniform(0.1, MOST)
         with subprocess.Popen([*PROFILE, "--system"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            time.sleep(moment)
+            _wait(process, moment, sampling=_is_later(turn))
             process.send_signal(signal.SIGSTOP)  # so that what it holds is known at the moment of its end
             held = held_by(process.pid)
             process.kill()
@@ -63,7 +76,7 @@ def interrupt(times: int, seed: int = 1) -> Killed:
     for turn in range(times):
         moment, number = moments.uniform(0.1, MOST), (signal.SIGINT, signal.SIGTERM)[turn % 2]
         with subprocess.Popen([*PROFILE, "--system"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            time.sleep(moment)
+            _wait(process, moment, sampling=_is_later(turn))
             held = held_by(process.pid)
             process.send_signal(number)
             began = time.monotonic()
@@ -90,7 +103,7 @@ def interrupt_twice(times: int, seed: int = 1) -> Killed:
     for _ in range(times):
         moment = moments.uniform(0.0, 1.0)
         with subprocess.Popen([*PROFILE, "--system"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            time.sleep(MOST)
+            _wait(process, MOST, sampling=True)
             held = held_by(process.pid)
             process.send_signal(signal.SIGINT)
             time.sleep(moment)

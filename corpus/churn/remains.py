@@ -65,6 +65,15 @@ def programs_of(pid: int) -> list[int]:
     return found
 
 
+def has_events(pid: int) -> bool:
+    """Return whether a process samples: False, too, if it has ended."""
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):  # it was closed
+            if "perf_event" in str(descriptor.readlink()):
+                return True
+    return False
+
+
 def remaining(held: Held, *, patience: float = PATIENCE) -> list[str]:
     """Wait for all of it to go; return what does not."""
     deadline = time.monotonic() + patience

@@ -11,7 +11,7 @@ from corpus.churn.churn_report import Results, faults_of, markdown
 from corpus.churn.corrupt import KINDS as CORRUPT
 from corpus.churn.corrupt import corrupt
 from corpus.churn.hostile_user import hostile
-from corpus.churn.killing import interrupt, interrupt_twice, kill
+from corpus.churn.killing import Killed, interrupt, interrupt_twice, kill
 from corpus.churn.long_run import growth, long_run
 from corpus.churn.restless import compile_all, restless, short_lived
 from corpus.churn.truth import is_possible, judge
@@ -91,11 +91,19 @@ def test_processes_that_damage_what_is_read(folder: Path) -> None:
     assert not [fault for row in rows for fault in row.faults]
 
 
+def test_signals_that_all_came_before_sampling_are_a_fault() -> None:
+    assert faults_of(Results(killed=Killed(3, 0, []), interrupted=Killed(3, 1, []), twice=Killed(3, 0, []))) == [
+        "killed: none of 3 while it sampled"
+    ]
+
+
 @needs_bpf
 @needs_bpftool
 @pytest.mark.full
 def test_signals_at_random_moments() -> None:
-    assert not [fault for run in (kill, interrupt, interrupt_twice) for fault in run(2).faults]
+    runs = [run(2) for run in (kill, interrupt, interrupt_twice)]
+    assert not [fault for run in runs for fault in run.faults]
+    assert [run.seen for run in runs[:2]] == [2, 2]
 
 
 @needs_bpf
