@@ -168,7 +168,6 @@ class KernelSession:
         self._counted.end()
         for _ in range(2):  # each of both maps of counts
             self._walker.turn()
-            self._read_records()
             while self._walker.lacks_records:
                 self._read_records()
         self._counted.count(self._walker.take_counts())
@@ -448,5 +447,4 @@ class KernelSession:
         collected.lost += Counter()  # without zeros
         for number in self._walker.dropped:
             self._files.by_number[number].why = DROPPED
-        collected.notes += notes_on_files(collected)
-        collected.notes += [self._cache.note] * bool(self._cache.note)
+        collected.notes += [*notes_on_files(collected), *filter(None, [self._cache.note])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.columns import zeros
 
 try:
     import cython
@@ -15,6 +17,14 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.numbered import Numbered
 
 COMPILED: bool = cython.compiled
+
+
+class Locations(NamedTuple):
+    """As for `add_path`."""
+
+    known: Numbered
+    begin: Column
+    places: Column
 
 
 @cython.locals(data="const unsigned char[::1]", into="unsigned long long[::1]")
@@ -172,23 +182,17 @@ def add_path(
     values="unsigned long long[::1]",
 )
 def add_samples(
-    tree: CallTree,
-    data: Bytes,
-    rows: Column,
-    column: cython.Py_ssize_t,
-    known: Numbered,
-    begin: Column,
-    places: Column,
-    most: cython.Py_ssize_t,
-    ids: Column,
-    nodes: Column,
-    values: Column,
-) -> None:
-    """Fill `nodes` and `values` of samples; of those that are not as usual, or wrong, the node is 2**32 - 1.
+    tree: CallTree, data: Bytes, rows: Column, column: cython.Py_ssize_t, locations: Locations, most: cython.Py_ssize_t, ids: Column
+) -> tuple[Column, Column]:
+    """Return nodes and values of samples; of those that are not as usual, or wrong, the node is 2**32 - 1.
 
-    `rows`: the fields 1 to 3 of each, as `read_messages` has them; usual are packed locations and values. `known`, `begin` and
-    `places`: as for `add_path`. `most`: nodes of the tree. `ids`: for the numbers of one sample.
+    `rows`: the fields 1 to 3 of each, as `read_messages` has them; usual are packed locations and values. `most`: nodes of the
+    tree. `ids`: for the numbers of one sample.
     """
+    begin = locations.begin
+    places = locations.places
+    found = zeros("I", len(rows) // 12), zeros("Q", len(rows) // 12)
+    nodes, values = found
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     count: cython.Py_ssize_t
@@ -208,11 +212,12 @@ def add_samples(
         count = read_packed(data, rows[at], rows[at] + rows[at + 1] - 1, ids)
         if value >> 63 or count < 0 or count > len(ids):
             continue
-        node = add_path(tree, ids, count, known, begin, places, 0)
+        node = add_path(tree, ids, count, locations.known, begin, places, 0)
         if node < 0 or tree.nodes.count > most:
             continue
         nodes[row] = node
         values[row] = value
+    return found
 
 
 @cython.locals(

@@ -14,7 +14,15 @@ from sframegen.profile.packed_frames import OffCpu, off_cpu_label
 from sframegen.profile.report.named import CALLERS_UNKNOWN, GUESSED, FrameKind, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import MADE
 from sframegen.profile.stacks.numbered import Numbered
-from sframegen.profile.stored.pprof_fields import add_locations, add_path, add_samples, read_fields, read_messages, read_packed
+from sframegen.profile.stored.pprof_fields import (
+    Locations,
+    add_locations,
+    add_path,
+    add_samples,
+    read_fields,
+    read_messages,
+    read_packed,
+)
 from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
 
@@ -302,9 +310,8 @@ class _File:
         """Yield all of them; those whose numbers are packed without reading each label again."""
         fields = self._of(2)
         rows = self._columns(fields, 3, "sample")
-        nodes, values = zeros("I", len(fields)), zeros("Q", len(fields))
-        known = self._known, self._begin, self._places
-        add_samples(self._named.tree, self._data, rows, column, *known, MAX_NODES, self._ids, nodes, values)
+        known = Locations(self._known, self._begin, self._places)
+        nodes, values = add_samples(self._named.tree, self._data, rows, column, known, MAX_NODES, self._ids)
         for row, field in enumerate(fields):
             if nodes[row] == UNUSUAL:
                 yield self._sample(self._message(field, "sample"), column)

@@ -191,7 +191,7 @@ class GoTable:
         return self._entries[0], self._entries[-1] - self._entries[0]
 
     def digest(self) -> bytes:
-        """Of all that the table says."""
+        """Return a digest of the whole table, with its place."""
         return hashlib.sha256(self._data).digest() + self._base.to_bytes(WORD, "little")
 
     # -- reading
