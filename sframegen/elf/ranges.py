@@ -41,6 +41,11 @@ def size_of(ranges: Iterable[Range]) -> int:
     return sum(end - start for start, end in ranges)
 
 
+def is_within(one: Range, ranges: Iterable[Range]) -> bool:
+    """True if one of the ranges has all of it."""
+    return any(start <= one[0] and one[1] <= end for start, end in ranges)
+
+
 def disjoint(ranges: Iterable[Range]) -> list[Range]:
     """The same places in ascending ranges; those that overlap or touch become one."""
     found: list[Range] = []

@@ -268,12 +268,13 @@ class KernelSession:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request_tables(self) -> None:
-        private = self.collected.stacks.frames.private
-        for file in self._files.take_new():
+        private, new = self.collected.stacks.frames.private, self._files.take_new()
+        wanted = self._waiting.wanted() if new else Counter()  # a file may be new because a stack that was walked was in it
+        for file in new:
             private[file.number] = file.made
             if file.elf is not None:
                 self._without_request[file.number] = file
-                if not self.plan.pace.lazy:
+                if file.number in wanted or not self.plan.pace.lazy:
                     self._request_table(file.number)
         self._add_tables(dict.fromkeys(self._files.take_without_table()))
 

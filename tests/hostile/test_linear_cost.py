@@ -20,6 +20,7 @@ import cfi as cfi_package
 import linker
 import sframegen
 from linker.inject import undo_record
+from sframegen.elf.file import ElfFile
 from sframegen.elf.records import (
     ET_DYN,
     ET_REL,
@@ -47,6 +48,7 @@ from sframegen.elf.records import (
 )
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import HEADER_CODE, MAGIC
+from sframegen.profile.tables.make_table import make_table
 from tests.fuzz.seeds import archive
 from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 from tests.support.inputs.cfi_writer import Frames, sleb, uleb
@@ -202,14 +204,20 @@ def calls_that_do_not_return(count: int) -> bytes:
     return code_file(b"\x50\x0f\x0b".ljust(16, b"\xcc") + b"".join(call.ljust(16, b"\xcc") for call in calls))
 
 
-def described_code(code: bytes) -> bytes:
+def described_code(code: bytes, rows: bytes = b"") -> bytes:
     """One function by its call frame information."""
     at = (BODY + len(code) + 7) // 8 * 8
     frames = Frames(address=at)
-    frames.plain_fde(frames.cie(), BODY, len(code))
+    frames.plain_fde(frames.cie(), BODY, len(code), rows)
     size = len(frames.data)
     cfi = section(SHT_PROGBITS, at, size, SHF_ALLOC, sh_name=EH_FRAME)
     return code_file(code, cfi, data=bytes(at - BODY - len(code)) + frames.data, segments=[load(at, size)])
+
+
+def rows_that_no_section_has(count: int) -> bytes:
+    """Each second one: CFA = *(rsp + 40) + 8."""
+    row = bytes([0x41, 0x0F, 5, 0x77, 40, 0x06, 0x23, 8, 0x41, 0x0C, 7, 8])
+    return described_code(b"\x90" * (2 * count + 1), row * count)
 
 
 def pushes(count: int) -> bytes:
@@ -375,6 +383,18 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "pushes": (instructions, pushes, 2000),
     "shared relocations": (synthesize, shared_relocations, 64),
 }
+
+
+def decoded_table(data: bytes) -> None:
+    made = make_table(ElfFile(memoryview(data)))
+    assert made.table is not None, made.why
+
+
+def test_a_decoded_table_costs_what_its_size_allows() -> None:
+    small, large = rows_that_no_section_has(100), rows_that_no_section_has(100 * GROWTH)
+    decoded_table(small)
+    (before, _), (after, _) = work(decoded_table, small), work(decoded_table, large)
+    assert after < SLACK * GROWTH * before
 
 
 def within(costs: Sequence[float], limits: Sequence[float]) -> bool:

@@ -19,9 +19,11 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
 from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
 from sframegen.profile.limits import MAX_COPY
+from sframegen.profile.pace import sparing
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD
 
@@ -130,6 +132,28 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
             os.killpg(process.pid, signal.SIGKILL)
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NOT_FOLLOWED] == 0
+
+
+def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compiler) -> None:
+    """All of them wait for its table, which somebody has to ask for."""
+    child = compile_c(HOLD + ENDS.replace("count > 1", "1"), "-O1")
+    parent = compile_c(HOLD + ENDS.replace("count > 1", "0").replace("words[0], words[0]", "words[1], words[1]"), "-O1")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([parent, child], stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"here\n"
+            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999, pace=sparing(60))
+            with KernelSession(plan) as session:
+                session.begin()
+                os.write(process.stdin.fileno(), b".")
+                assert process.stdout.readline() == b"here\n"
+                collected = session.finish()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert collected.stacks.samples > SAMPLES // 4
+    assert collected.lost[NO_TABLE_IN_TIME] == 0
 
 
 def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_buffer_has_room(

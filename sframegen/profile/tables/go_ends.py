@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.elf.ranges import is_within
 from sframegen.profile.tables.readable_code import readable_code
 from sframegen.stack.names.gopclntab import go_table
 
@@ -68,8 +69,9 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
             done = _other_stack_until(code, at, abi)
             yield at, done
     yield from _first_code(elf, abi, form)
-    table = go_table(elf)
-    yield from islice(table.outermost(), MAX_OUTERMOST) if table else ()
+    table, ranges = go_table(elf), elf.executable_ranges()
+    first = table.outermost() if table else iter(())
+    yield from islice((one for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 
 
 def _other_stack_until(code: bytes, start: int, abi: Abi) -> int:

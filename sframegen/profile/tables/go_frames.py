@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.elf.ranges import is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.go_ends import form_of
 from sframegen.profile.tables.proven_code import with_others
@@ -39,7 +40,7 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
     rules: dict[Rule, int] = {}
     for frame in table.frames():
-        if frame.start in unruled or not any(low <= frame.start and frame.end <= high for low, high in ranges):
+        if frame.start in unruled or not is_within((frame.start, frame.end), ranges):
             continue
         if frame.name == PUT:
             unruled.add(frame.start)

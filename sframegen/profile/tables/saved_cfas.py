@@ -48,14 +48,16 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
         begin = fdes.start[fde]
         if fdes.cies[fdes.cie[fde]].signal:
             continue
-        first, end = fdes.first_row[fde : fde + 2]
-        for row in range(first, end):
+        end = fdes.first_row[fde + 1]
+        row = bisect_right(fdes.row_start, start - begin, fdes.first_row[fde], end) - 1
+        while row < end and begin + fdes.row_start[row] < start + size:
             low = max(start, begin + fdes.row_start[row])
             high = min(start + size, begin + (fdes.row_start[row + 1] if row + 1 < end else fdes.size[fde]))
             rule = said[fdes.row_rule[row]]
             if low < high and rule is not None:
                 number = numbers.setdefault(rule, len(out.rules) + len(numbers))
                 out.append(low, high - low, len(out.kinds) - 1, [(0, number)])
+            row += 1
     out.rules += numbers
     return out
 

@@ -168,20 +168,18 @@ class GoTable:
     def frames(self) -> Iterator[GoFrame]:
         """Yield those of all functions whose table of SP can be read, ascending."""
         left = MAX_ALL_STEPS
-        for number in range(self.count):
-            found = self._at(number)
+        for found in self._with_code():
             steps, end = self._steps(found, min(left, MAX_STEPS))
-            left -= len(steps)
+            left -= len(steps)  # also of those that have no sense in the end
             if left <= 0:
                 return
-            if steps:
+            if end > found.start:
                 name = self._text(self._names, self._field(found, 1))
                 yield GoFrame(name, found.start, end, steps, self._flags(found) & IS_FIRST != 0)
 
     def outermost(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of functions that are the first of a stack, and lose what may have called them: they write SP."""
-        for number in range(self.count):
-            found = self._at(number)
+        for found in self._with_code():
             if self._flags(found) & (IS_FIRST | WRITES_SP) == IS_FIRST | WRITES_SP:
                 yield found.start, found.end
 
@@ -192,7 +190,7 @@ class GoTable:
 
     def digest(self) -> bytes:
         """Return a digest of the whole table, with its place."""
-        return hashlib.sha256(self._data).digest() + self._base.to_bytes(WORD, "little")
+        return hashlib.sha256(self._data).digest() + str(self._base).encode()
 
     # -- reading
 
@@ -211,6 +209,10 @@ class GoTable:
     def _find(self, address: int) -> _Found | None:
         after = bisect_right(range(self.count), address, key=self._start)
         return self._at(after - 1) if after and address < self._start(after) else None
+
+    def _with_code(self) -> Iterator[_Found]:
+        """Yield all functions; not those that end before they begin."""
+        return (found for found in map(self._at, range(self.count)) if found.start < found.end)
 
     def _at(self, number: int) -> _Found:
         base = 0 if self.layout.words is None else self._functions
@@ -265,7 +267,7 @@ class GoTable:
         return None
 
     def _steps(self, found: _Found, limit: int) -> tuple[list[tuple[int, int]], int]:
-        """Return the steps of SP, none if they cannot be read or have no sense, and where the last one ends."""
+        """Return the steps of SP, and where the last one ends: where the function begins if they have no sense."""
         steps: list[tuple[int, int]] = []
         offset = self._field(found, SP_FIELD)
         at, value, pc = self._values + (offset or 0), -1, found.start
@@ -276,7 +278,7 @@ class GoTable:
             length, at = self._varint(at)
             value += -(change + 1 >> 1) if change & 1 else change >> 1
             if not length or not 0 <= value < MAX_FRAME or pc + length * self._quantum > found.end:
-                return [], found.start
+                return steps, found.start
             steps.append((pc - found.start, value))
             pc += length * self._quantum
         return steps, pc

@@ -97,8 +97,9 @@ class PerfMap:
             self._forget()
             return False
         lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
-        self._read += len(lines)
-        return self._entries.add(lines) and len(data) == AT_ONCE and bool(lines)
+        may_go_on = len(data) == AT_ONCE
+        self._read += len(lines) or len(data) * may_go_on  # nothing of a line that long is used
+        return self._entries.add(lines) and may_go_on
 
     def _look(self) -> None:
         """Look at the process again, if it still runs: it may have another user or root directory."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM_X86_64
 from sframegen.elf.symbols import functions_of
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table
@@ -87,3 +88,21 @@ def test_nothing_is_left_to_prove(programs: Programs) -> None:
     made = make_proven_table(programs.stripped)
     assert made.origin is not Origin.PROVEN
     assert made.table is None
+
+
+@pytest.mark.parametrize("damage", ["descending", "elsewhere"])
+def test_functions_that_cannot_be(programs: Programs, damage: str) -> None:
+    """One that ends before it begins, and text that would be at the end of all addresses: without rules, and no error."""
+    section = programs.stripped.section(".gopclntab")
+    assert section is not None
+    table, data = section.header.sh_offset, bytearray(programs.stripped.data)
+    if damage == "elsewhere":
+        struct.pack_into("<Q", data, table + 24, (1 << 64) - 1)
+    else:
+        (functions,) = struct.unpack_from("<Q", data, table + 64)
+        count = struct.unpack_from("<Q", data, table + 8)[0]
+        for number in range(0, count, 2):
+            struct.pack_into("<I", data, table + functions + 8 * number, 0x7FFFFFFF)
+    made = make_table(ElfFile(memoryview(data)))
+    assert made.table is not None
+    assert find_rule(made.table, programs.at["main.main"]) is None

@@ -13,6 +13,7 @@ import pytest
 
 from cfi.errors import FormatError
 from sframegen.elf.file import open_elf
+from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, go_table
 
@@ -184,7 +185,7 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
             table.function_at(address)
             table.line_at(address)
         assert all(frame.start < frame.end for frame in table.frames())
-        assert len([*table.outermost()]) <= table.count
+        assert all(start < end for start, end in table.outermost())
 
 
 @pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
@@ -208,6 +209,35 @@ def test_functions_that_begin_a_stack() -> None:
     for flags, expected in ((0, []), (1, []), (2, []), (7, [(TEXT, TEXT + 0x40)])):
         data[record + 4 + 37] = flags
         assert [*GoTable(memoryview(bytes(data) + bytes(64)), "little").outermost()] == expected
+
+
+def test_a_function_that_ends_before_it_begins() -> None:
+    data = bytearray(written(GO_LAYOUTS[3]))
+    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
+    data[functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 4 + 37] = 3
+    struct.pack_into("<I", data, functions_part, 0x1000)
+    table = GoTable(memoryview(bytes(data)), "little")
+    assert not [*table.outermost()]
+    assert not [*table.frames()]
+
+
+def test_a_text_that_begins_below_zero() -> None:
+    """A relocation may say so."""
+    digests = {GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", start).digest() for start in (-1, 1)}
+    assert len(digests) == 2
+
+
+def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of millions of functions could have a million of them."""
+    good, bad = (values([(4, 0), (size, 24)])[:-1] for size in (0x2B, 0x41))
+    data = bytearray(written(GO_LAYOUTS[3]).replace(good, bad))
+    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
+    second = functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 36
+    data[second + 16 : second + 20] = data[second + 24 : second + 28]  # the table of lines as that of SP: one step
+    table = GoTable(memoryview(bytes(data)), "little")
+    assert [frame.name for frame in table.frames()] == [FUNCTIONS[1].name]
+    monkeypatch.setattr(gopclntab, "MAX_ALL_STEPS", 2)
+    assert not [*table.frames()]
 
 
 def test_a_line_table_without_an_end() -> None:

@@ -176,10 +176,12 @@ def test_a_long_file_is_read_in_parts(target: Target, monkeypatch: pytest.Monkey
     assert target.names(0x1000, 0x5000, 0x9000) == ["name1", "name5", "name9"]
 
 
-def test_a_line_longer_than_a_part_ends_it(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("long", ["2000 10 " + "x" * 200, "\0" * 200 + "\n"])
+def test_nothing_of_a_line_longer_than_a_part_is_used(target: Target, monkeypatch: pytest.MonkeyPatch, long: str) -> None:
+    """Zeros are where somebody has cut a file off that a process writes on."""
     monkeypatch.setattr(perf_map, "AT_ONCE", 40)
-    target.file.write_text("1000 10 first\n2000 10 " + "x" * 100 + "\n3000 10 third\n")
-    assert target.names(0x1000, 0x3000) == ["first", None]
+    target.file.write_text("1000 10 first\n" + long + "\n3000 10 third\n")
+    assert target.names(0x1000, 0x2000, 0x3000) == ["first", None, "third"]
 
 
 def test_a_process_that_ended_after_it_was_seen(target: Target) -> None:
