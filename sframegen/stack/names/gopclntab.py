@@ -189,7 +189,7 @@ class GoTable:
         return self._entries[0], self._entries[-1] - self._entries[0]
 
     def digest(self) -> bytes:
-        """Of all that the table says."""
+        """Return a hash of all that is in the table."""
         return hashlib.sha256(self._data).digest() + str(self._base).encode()
 
     # -- reading
