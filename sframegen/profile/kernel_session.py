@@ -121,9 +121,7 @@ class KernelSession:
             self._publications.due |= self._sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
-                for pid in all_pids():
-                    if pid not in self._sampled and self.follower.scan(pid):
-                        self._sampled.add(pid)
+                self._sampled.update(pid for pid in all_pids() if pid not in self._sampled and self.follower.scan(pid))
         self._request_tables()
         deadline = time.monotonic() + TABLES_AT_THE_BEGIN
         while self._builder.pending and time.monotonic() < deadline:  # until then deep stacks are cut off
@@ -245,8 +243,7 @@ class KernelSession:
 
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
-        used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building
-        used |= self._waiting.files()
+        used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building | self._waiting.files()
         for number in self._files.release(used, self._without_request):
             self._without_request.pop(number, None)
             self._copies.forget(number)
