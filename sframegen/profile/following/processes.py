@@ -58,7 +58,7 @@ class Version(NamedTuple):
 class ProcessState:
     """A process. The tuples of spans are shared with its children."""
 
-    __slots__ = ("changed_at", "ended_at", "kept", "later", "name", "program", "scanned_at", "threads", "versions")
+    __slots__ = ("changed_at", "ended_at", "kept", "later", "name", "program", "scanned", "scanned_at", "threads", "versions")
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
@@ -68,6 +68,7 @@ class ProcessState:
         self.kept = _cost(version)
         self.changed_at = version.since  # of the last record that changed mappings, known or not
         self.scanned_at = 0  # records up to then say nothing of what has been since
+        self.scanned = (version, version.since)  # the last version at the last scan; from then on it is what /proc said
         self.ended_at = 0
         self.later: list[Later] = []  # changes of mappings that nobody has needed
 
@@ -83,11 +84,20 @@ class ProcessState:
             self.kept -= _cost(self.versions.popleft())
 
     def insert(self, time: int, spans: ProcessSpans) -> None:
-        """Add a version that holds until the next one, if there is one."""
-        place = next((number for number, version in enumerate(self.versions) if version.since > time), None)
-        if place is not None:
-            self.versions.insert(place, Version(time, spans))
-            self.kept += _cost(self.versions[place])
+        """Add a version that holds until the last scan, also if that has found what was known before this version."""
+        last, since = self.scanned
+        place = next((number for number, version in enumerate(self.versions) if version is last), None)
+        if place is None:
+            return
+        added = [Version(time, spans)]
+        if last.since < since:
+            place += 1
+            found = tuple(map(CodeSpan._make, last.spans or ()))  # others: `unmapped` must not end them with those from before
+            added.append(Version(since, found))
+            self.scanned = added[-1], since
+        for version in reversed(added):
+            self.versions.insert(place, version)
+            self.kept += _cost(version)
 
     def at(self, time: int) -> ProcessSpans | None:
         for version in reversed(self.versions):
@@ -203,6 +213,7 @@ class Processes:
             self._set_spans(state, state.changed_at, found)
         elif state.spans != found:
             self._set_spans(state, max(time, read), found)  # records have what was before
+        state.scanned = state.versions[-1], max(time, read)
         state.name, state.scanned_at, state.ended_at = name, time, 0
         self.changed.add(pid)
 

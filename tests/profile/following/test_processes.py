@@ -382,6 +382,36 @@ def test_a_record_that_comes_after_a_scan_holds_up_to_it() -> None:
     assert processes.spans(PARENT) == (CodeSpan(0x1000, 0x2000, 0x1000, 5),)
 
 
+def test_a_late_record_counts_where_the_scan_has_found_nothing_new() -> None:
+    """Library 2 took the place of library 1, and gave it back before /proc was read; all records but the late one are later."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 1)], "p", 10, 20)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
+    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 20)] == [1, 2, 2, 1]
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 15)
+    processes.unmapped(PARENT, 0, 0x4000, 8)
+    processes.unmapped(PARENT, 0, 0x4000, 14)
+    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 15, 20)] == [1, 2, 2, 1, 1]
+
+
+def test_new_memory_before_a_late_record_does_not_end_what_the_scan_has_found() -> None:
+    """The library was loaded again: its report and its record come after the scan that has read it."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 1)], "p", 10, 20)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 9)
+    processes.unmapped(PARENT, 0, 0x4000, 8)
+    assert processes.spans(PARENT, 30) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
+
+
+def test_a_late_record_counts_after_an_earlier_scan_too() -> None:
+    """That scan had ended after the record's time, but read what was mapped before it."""
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
+    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 4)], "p", 25, 40)
+    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 15)
+    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (14, 15, 30, 40)] == [1, 2, 2, 4]
+
+
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 1), mapped(PARENT, 1, 2, 2), fork(PARENT, CHILD)])
     assert processes.files_in_use() == {1, 2}
