@@ -273,7 +273,9 @@ class KernelSession:
                 self._without_request[file.number] = file
                 if file.number in wanted or not self.plan.pace.lazy:
                     self._request_table(file.number)
-        self._add_tables(dict.fromkeys(self._files.take_without_table()))
+        without = self._files.take_without_table()
+        self._add_tables(dict.fromkeys(without))
+        self._waiting.make_due({*without})
 
     def _request_table(self, number: int) -> None:
         """Have the table of a file made, if nobody has asked for it."""

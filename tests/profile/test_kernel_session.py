@@ -24,10 +24,13 @@ from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
+from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.once]
@@ -132,6 +135,21 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
             os.killpg(process.pid, signal.SIGKILL)
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NOT_FOLLOWED] == 0
+
+
+@pytest.fixture
+def no_file_is_the_mapped_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each seems to have been replaced since a process mapped it."""
+    monkeypatch.setattr("fcntl.ioctl", lambda *_: (3).to_bytes(8, "little"))  # the generation of its inode
+    helpers().close()  # the next one has this ioctl
+    yield
+    helpers().close()
+
+
+@pytest.mark.usefixtures("no_file_is_the_mapped_one")
+def test_a_file_that_is_only_known_once_its_samples_are_walked_and_cannot_be_opened(compile_c: Compiler) -> None:
+    """All of them wait for its table, which nobody will make."""
+    test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c)
 
 
 def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compiler) -> None:

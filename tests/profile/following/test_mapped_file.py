@@ -123,6 +123,7 @@ def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.M
     assert files.take_new() == []
     assert files.by_number == {1: first}
     files.close()
+    helpers().close()  # and the next one has not
 
 
 def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
