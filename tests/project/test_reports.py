@@ -79,6 +79,7 @@ PROFILERS = {
     "perf, frame pointers": "perf fp",
     "perf, DWARF, 64 KB": "perf dwarf, 64 KB",
     "samply": "samply",
+    "bpftrace, DWARF": "bpftrace dw_ustack",
 }
 
 
@@ -109,7 +110,7 @@ def test_readme_compares_traces_with_figures_of_the_report() -> None:
     nanoseconds = (REPORTS / "own-stack.md").read_text().partition("\n## Nanoseconds for each frame\n")[2].partition("\n## ")[0]
     [report] = tables_of(nanoseconds).values()
     frames, ours, theirs = re.findall(
-        r"a trace of (\d+) frames takes ([\d.]+) ns for each frame, and ([\d.]+) ns with\s+glibc's `backtrace\(\)`", WHY
+        r"a trace of (\d+) frames\s+takes ([\d.]+) ns for each frame, and ([\d.]+) ns with\s+glibc's `backtrace\(\)`", WHY
     )[0]
     assert (ours, theirs) == tuple(report[name, f"{frames} frames"] for name in ("sframe_backtrace", "backtrace"))
 
