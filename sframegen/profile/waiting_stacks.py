@@ -90,7 +90,7 @@ class WaitingStacks:
 
     def make_due(self, numbers: set[int]) -> None:
         """The tables of these files are there."""
-        if any(kept.number in numbers for kept in self._stacks):
+        if numbers and any(kept.number in numbers for kept in self._stacks):
             self._due += (kept for kept in self._stacks if kept.number in numbers)
             self._stacks = deque(kept for kept in self._stacks if kept.number not in numbers)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import is_within
-from sframegen.profile.tables.readable_code import readable_code
+from sframegen.profile.tables.readable_code import once_per_file, readable_code
 from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
+    from sframegen.stack.names.gopclntab import GoTable
 
 SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
 MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
@@ -45,6 +46,12 @@ def form_of(elf: ElfFile, abi: Abi) -> GoCode | None:
     """What Go's runtime looks like on this machine; None of files that are not Go's."""
     is_go = abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS)
     return MACHINES[abi.machine].go if is_go else None
+
+
+@once_per_file
+def go_table_in(elf: ElfFile, abi: Abi) -> GoTable | None:
+    """The linker's table of functions; None of files that are not Go's, and of damaged ones."""
+    return go_table(elf) if form_of(elf, abi) else None
 
 
 def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
@@ -69,7 +76,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
             done = _other_stack_until(code, at, abi)
             yield at, done
     yield from _first_code(elf, abi, form)
-    table, ranges = go_table(elf), elf.executable_ranges()
+    table, ranges = go_table_in(elf, abi), elf.executable_ranges()
     first = table.outermost() if table else iter(())
     yield from islice((one for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.go_ends import form_of
+from sframegen.profile.tables.go_ends import go_table_in
 from sframegen.profile.tables.proven_code import with_others
-from sframegen.profile.tables.readable_code import found_in_code
+from sframegen.profile.tables.readable_code import found_in_code, once_per_file
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -33,10 +32,10 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
 
     Also return the ranges of all that the table has; of files that are not Go's the functions are returned as they are.
     """
-    table = go_table(elf) if form_of(elf, abi) else None
+    table = go_table_in(elf, abi)
     if table is None:
         return functions, []
-    unruled = _restorers(elf, abi)
+    unruled = set(_restorers(elf, abi))
     found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
     rules: dict[Rule, int] = {}
     for frame in table.frames():
@@ -56,16 +55,17 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
 
 def go_code_of(elf: ElfFile, abi: Abi) -> bytes:
     """Return all that decides what is added and corrected, except the functions."""
-    table = go_table(elf) if form_of(elf, abi) else None
+    table = go_table_in(elf, abi)
     return repr((table.digest(), sorted(_restorers(elf, abi)))).encode() if table else b""
 
 
-def _restorers(elf: ElfFile, abi: Abi) -> set[int]:
+@once_per_file
+def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
     """Return where functions begin to which handlers of signals return: walks know them by their bytes where no rule holds."""
     form = MACHINES[abi.machine].go
     code = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
     places = [start + match.start() for start, match in found_in_code(code, elf)]
-    return {place for place in places if form and place % form.alignment == 0}
+    return frozenset(place for place in places if form and place % form.alignment == 0)
 
 
 def _rules(frame: GoFrame, abi: Abi) -> list[tuple[int, Rule]]:

@@ -63,7 +63,7 @@ def test_functions_of_files(compile_c: Compiler) -> None:
 
 
 def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is not in the stacks of an interval is not read again for the next one, as long as it is mapped."""
+    """The names of a mapped file stay known, also after an interval without samples in it."""
     elf = open_elf(compile_c(SOURCE, "-O0"))
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
     file = TracedFile(1, "/prog", elf)
