@@ -47,6 +47,6 @@ def _row(kind: str, folder: Path, seconds: float) -> CorruptRow:
     if not run.profile:
         return CorruptRow(kind, run, 0, Verdict(0, 0, {}, {}, {}, 0), faults)
     others = judge(only_of(run.profile, OURS))
-    faults += [f"wrong: {stack}" for stack in others.wrong]
+    faults += others.faults
     samples = sum(stack["samples"] for stack in only_of(run.profile, ["corrupting"])["stacks"])
     return CorruptRow(kind, run, samples, others, faults)

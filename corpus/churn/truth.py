@@ -74,6 +74,12 @@ class Verdict(NamedTuple):
     lost: dict[str, int]
     wrong: dict[str, int]
     guessed_wrong: int
+    notes: list[str] = []  # noqa: RUF012 - of the profile; nobody changes it
+
+    @property
+    def faults(self) -> list[str]:
+        """Each wrong stack, with what the profile says of itself."""
+        return [f"wrong: {stack} ({count}; lost: {self.lost}; {self.notes})" for stack, count in self.wrong.items()]
 
     @property
     def share_lost(self) -> float:
@@ -103,7 +109,7 @@ def judge(profile: dict[str, Any], *, ours: bool = True) -> Verdict:
             else:
                 text = ";".join(frame["function"] for frame in named)
                 wrong[text] = wrong.get(text, 0) + count
-    return Verdict(samples, complete, incomplete, profile["lost"], wrong, guessed_wrong)
+    return Verdict(samples, complete, incomplete, profile["lost"], wrong, guessed_wrong, profile.get("notes", []))
 
 
 def is_possible(frames: list[dict[str, Any]], *, complete: bool) -> bool:

@@ -53,6 +53,6 @@ def _both(restless: list[object], seconds: float) -> TwoRow:
 def _row(name: str, runs: list[Profiled], faults: list[str]) -> TwoRow:
     faults += [run.fault for run in runs if run.fault]
     verdicts = [judge(only_of(run.profile, OURS)) for run in runs if run.profile]
-    faults += [f"wrong: {stack}" for verdict in verdicts for stack in verdict.wrong]
+    faults += [fault for verdict in verdicts for fault in verdict.faults]
     faults += [NO_SAMPLES for verdict in verdicts if not verdict.samples]
     return TwoRow(name, verdicts, faults)

@@ -28,7 +28,7 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
-from sframegen.profile.events.event_records import RecordReader, SampleRecord
+from sframegen.profile.events.event_records import Gap, RecordReader, SampleRecord
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
@@ -132,7 +132,7 @@ class CopiedSession:
         now = time.monotonic_ns()
         self._rings.collect()
         for at, raw in self._rings.until(now):
-            record = self._reader.read(raw.kind, raw.misc, raw.body)
+            record = raw if isinstance(raw, Gap) else self._reader.read(*raw)
             if isinstance(record, SampleRecord):
                 self.samples += 1
                 self._sample(record)

@@ -54,8 +54,6 @@ WALKING = 0.05  # seconds of one turn in which stacks that have waited are walke
 RELEASE_INTERVAL = 10.0  # seconds
 SCANS = 2
 FILE_OF = attrgetter("file")
-NOT_FOLLOWED = "the process ended before its mappings were known"
-NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 
 
@@ -111,7 +109,7 @@ class KernelSession:
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
         self._walker.follow()
-        self._walker.ring.start(self.plan.pace.wait / 2)
+        self._walker.ring.start(self.plan.pace.wait / 2, self.follower.collect)
         if self.plan.targets is not None:
             for pid in self.plan.targets:
                 if not self.follower.scan(pid) and not is_process(pid):
@@ -391,8 +389,7 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                unknown_to_its_end = self.follower.processes.has_ended(record.pid) and not self.follower.spans(record.pid)
-                self.collected.lost[NOT_FOLLOWED if unknown_to_its_end else NOT_KEPT] += 1
+                self.collected.lost[self.follower.processes.why_unknown(record.pid, record.nanoseconds)] += 1
             else:
                 self._keep_names(record.pid, spans)
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)

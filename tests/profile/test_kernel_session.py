@@ -17,7 +17,8 @@ from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
-from sframegen.profile.kernel_session import NOT_FOLLOWED, KernelSession
+from sframegen.profile.following.processes import NOT_FOLLOWED
+from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.pace import sparing
 from sframegen.profile.packed_frames import unpacked_frame

@@ -14,6 +14,8 @@ from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sframegen.profile.bpf.libbpf import RecordRing
 
 AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
@@ -59,9 +61,9 @@ class RingReader:
         """True if `records` need not wait."""
         return bool(self._batches)
 
-    def start(self, interval: float) -> None:
-        """Look once in that many seconds."""
-        self._thread = threading.Thread(target=self._run, args=(interval,), daemon=True)
+    def start(self, interval: float, collect: Callable[[], None]) -> None:
+        """Look once in that many seconds, and let `collect` empty other buffers."""
+        self._thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,9 +106,10 @@ class RingReader:
             self._batches.popleft().read()
         self._ring.close()
 
-    def _run(self, interval: float) -> None:
+    def _run(self, interval: float, collect: Callable[[], None]) -> None:
         while not self._stopping.wait(interval):
             self.look()
+            collect()
 
     def _keep(self, batch: _Batch) -> None:
         if self._bytes + batch.size > self._in_memory:

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from bisect import bisect_right
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_records import SAMPLE
+from sframegen.profile.events.event_records import HEADER, SAMPLE, Gap
 from sframegen.profile.events.ring import RingBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.profile.events.ring import RawRecord
 
 ONLINE = Path("/sys/devices/system/cpu/online")
 TIME = Struct("=Q")
 TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
+MAX_PENDING = 1 << 20  # records
 
 
 class CpuRings:
     """For each CPU the descriptor of an event, which is closed here, and its buffer.
 
-    Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC.
+    Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC. Several threads may use it.
     """
 
     def __init__(self) -> None:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}
         self.lost = 0  # records that the kernel could not write
-        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
+        self._pending: list[tuple[int, int, RawRecord | Gap]] = []  # time, number: those of equal times keep their order
         self._number = 0
+        self._lock = threading.RLock()
 
     @property
     def filenos(self) -> list[int]:
@@ -41,42 +45,59 @@ class CpuRings:
 
     def add(self, cpu: int, descriptor: int, pages: int) -> None:
         """Closes the descriptor if the memory is not allowed. Raises EventError."""
-        try:
-            self.by_cpu[cpu] = descriptor, RingBuffer(descriptor, pages)
-        except EventError:
-            os.close(descriptor)
-            raise
+        with self._lock:
+            try:
+                self.by_cpu[cpu] = descriptor, RingBuffer(descriptor, pages)
+            except EventError:
+                os.close(descriptor)
+                raise
 
     def collect(self) -> None:
-        """Move all records out of the buffers. Raises FormatError if one has no time."""
-        for _, ring in self.by_cpu.values():
-            for raw in ring.records():
-                self._number += 1
-                kind, _, body = raw
-                at = TIME_IN_SAMPLE if kind == SAMPLE else len(body) - TIME_FROM_END
-                if not 0 <= at <= len(body) - TIME.size:
-                    raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
-                self._pending.append((TIME.unpack_from(body, at)[0], self._number, raw))
-            self.lost += ring.lost
-            ring.lost = 0
+        """Move all records out of the buffers. Raises FormatError if one has no time.
 
-    def until(self, now: int) -> Iterator[tuple[int, RawRecord]]:
+        The kernel tells of lost ones with the next record that has room, which may be much later: a full buffer shows at once.
+        """
+        with self._lock:
+            for _, ring in self.by_cpu.values():
+                self._collect(ring)
+
+    def collect_some(self) -> None:
+        """Do so unless very many wait to be taken out: then the buffers may fill."""
+        if len(self._pending) < MAX_PENDING:
+            self.collect()
+
+    def _collect(self, ring: RingBuffer) -> None:
+        left, gap_begins = ring.surely_whole, None
+        for raw in ring.records():
+            self._number += 1
+            kind, _, body = raw
+            at = TIME_IN_SAMPLE if kind == SAMPLE else len(body) - TIME_FROM_END
+            if not 0 <= at <= len(body) - TIME.size:
+                raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
+            when = TIME.unpack_from(body, at)[0]
+            self._pending.append((when, self._number, raw))
+            left -= HEADER.size + len(body)
+            if left < 0 and gap_begins is None:
+                gap_begins = when
+        if gap_begins is not None:
+            self._number += 1
+            self._pending.append((gap_begins, self._number, Gap(time.monotonic_ns())))
+        self.lost += ring.lost
+        ring.lost = 0
+
+    def until(self, now: int) -> list[tuple[int, RawRecord | Gap]]:
         """Take out what came up to that time, after `collect`: of later ones, another CPU may have an earlier one unseen."""
-        self._pending.sort()
-        count = 0
-        try:
-            for at, _, raw in self._pending:
-                if at > now:
-                    break
-                count += 1
-                yield at, raw
-        finally:
-            del self._pending[:count]
+        with self._lock:
+            self._pending.sort()
+            count = bisect_right(self._pending, now, key=itemgetter(0))
+            taken, self._pending = self._pending[:count], self._pending[count:]
+        return [(at, raw) for at, _, raw in taken]
 
     def close(self, cpu: int) -> None:
-        descriptor, ring = self.by_cpu.pop(cpu)
-        ring.close()
-        os.close(descriptor)
+        with self._lock:
+            descriptor, ring = self.by_cpu.pop(cpu)
+            ring.close()
+            os.close(descriptor)
 
     def close_all(self) -> None:
         for cpu in list(self.by_cpu):

@@ -13,6 +13,7 @@ from sframegen.profile.events.event_records import HEADER, LOST, LOST_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LARGEST = 4096 + 256  # bytes of a record that is no sample: a path and its numbers
 DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit words of the first page
 
 
@@ -39,6 +40,7 @@ class RingBuffer:
         start, size = self._words[DATA_OFFSET], self._words[DATA_SIZE]
         self._data = memoryview(self._map)[start : start + size]
         self._size = size
+        self.surely_whole = size - LARGEST  # bytes: of what is taken at once, nothing is missing before there are more of them
         self._fence = threading.Lock()  # taking it is a barrier of the processor
         self.lost = 0  # records that the kernel could not write
 

@@ -21,7 +21,7 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
-from sframegen.profile.events.event_records import MMAP2, MmapRecord, RecordReader
+from sframegen.profile.events.event_records import MMAP2, Gap, MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
@@ -137,6 +137,10 @@ class Follower:
         """Return how many records the kernel could not write: mappings were read again from /proc."""
         return self._rings.lost
 
+    def collect(self) -> None:
+        """Take records out of the buffers, for the next `drain`. Another thread may call it."""
+        self._rings.collect_some()
+
     def drain(self) -> int:
         """Apply what has happened up to now, on all CPUs, in the order of time. Return that time: later samples have to wait.
 
@@ -147,7 +151,9 @@ class Follower:
             self._follow_cpus()
         self._rings.collect()
         for at, raw in self._rings.until(now):
-            if self._lazy and raw.kind == MMAP2:
+            if isinstance(raw, Gap):
+                self.processes.apply(raw, at)
+            elif self._lazy and raw.kind == MMAP2:
                 self.processes.apply_later(PID.unpack_from(raw.body)[0], at, partial(self._reader.read, *raw))
             elif (record := self._reader.read(*raw)) is not None:
                 self.processes.apply(record, at)
@@ -163,7 +169,13 @@ class Follower:
 
         `drained`: what `drain` has returned, if it was called just before.
         """
-        return scan(pid, self.processes, self._resolver, drained or self.drain())
+        was_known = self.processes.spans(pid) is not None
+        if not scan(pid, self.processes, self._resolver, drained or self.drain()):
+            return False
+        if not was_known:
+            self.drain()
+            self.processes.confirm_scan(pid)
+        return True
 
     def thread_name(self, pid: int, tid: int) -> str:
         """Return the name of a thread; that of the process if it is unknown."""
@@ -190,7 +202,7 @@ class Follower:
 
     def _follow_cpus(self) -> None:
         """Open events on CPUs that are new, and close those of CPUs that are gone."""
-        self._cpus_at = time.monotonic_ns()
+        before, self._cpus_at = self._cpus_at, time.monotonic_ns()
         cpus = online_cpus()
         if cpus == self._cpus:
             return
@@ -207,7 +219,7 @@ class Follower:
                 raise
             self._rings.add(cpu, descriptor, RING_PAGES)
             if was_running:  # what was done there until now was not recorded
-                self.processes.forget_mappings(time.monotonic_ns())
+                self.processes.forget_mappings(before, time.monotonic_ns())
         self._cpus = cpus
 
 

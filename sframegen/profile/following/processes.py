@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, Gap, LostRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_LATER = 1 << 8  # changes of one process
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
+
+# Why the mappings of a time are not known.
+NOT_FOLLOWED = "the process ended before its mappings were known"
+NOT_WRITTEN = "records of mappings were lost"
+NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 
 ProcessSpans = tuple[CodeSpan, ...]
 PROGRAMS = count(1)
@@ -112,6 +117,7 @@ class Processes:
     def __init__(self, resolver: Resolver, targets: Iterable[int] | None = None) -> None:
         self.changed: set[int] = set()  # the caller takes out what it has used
         self.ended: set[int] = set()  # the same
+        self.whole_since = 0  # nanoseconds: no record of what happened after that is missing
         self._resolver = resolver
         self._all = targets is None
         self._states: dict[int, ProcessState] = {pid: ProcessState("", Version(0, None)) for pid in targets or ()}
@@ -135,6 +141,12 @@ class Processes:
         state = self._states.get(pid)
         return state is None or state.ended_at > 0
 
+    def why_unknown(self, pid: int, time: int) -> str:
+        """Return why `spans` returned None for that time."""
+        if time <= self.whole_since:
+            return NOT_WRITTEN
+        return NOT_FOLLOWED if self.has_ended(pid) and not self.spans(pid) else NOT_KEPT
+
     def program(self, pid: int) -> int:
         """Return a number that no other process has, nor another program in this process; 0 if it is unknown."""
         state = self._states.get(pid)
@@ -152,9 +164,9 @@ class Processes:
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
-        if isinstance(record, LostRecord):
-            self.forget_mappings(time)
-        elif isinstance(record, SampleRecord) or record.pid in NO_PID:
+        if isinstance(record, Gap):
+            self.forget_mappings(time, record.end)
+        elif isinstance(record, SampleRecord | LostRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
             (self._begun if record.begins else self._ended)(record, time)
@@ -209,20 +221,29 @@ class Processes:
         found = tuple(spans[:MAX_SPANS])
         if state is None:
             state = self._states[pid] = ProcessState(name, Version(0, found))
-        elif state.spans is None:  # so it was since the last change
-            self._set_spans(state, state.changed_at, found)
         elif state.spans != found:
             self._set_spans(state, max(time, read), found)  # records have what was before
         state.scanned = state.versions[-1], max(time, read)
         state.name, state.scanned_at, state.ended_at = name, time, 0
         self.changed.add(pid)
 
-    def forget_mappings(self, time: int) -> None:
-        """Records were lost: no mappings are known from that time on."""
+    def confirm_scan(self, pid: int) -> None:
+        """Later records than the last scan were applied: if none is of the process, what was found was so since the one before."""
+        state = self._settled(pid)
+        if state is None or state.scanned[0] is not state.versions[-1]:
+            return
+        found, read = state.scanned
+        since = max(state.changed_at, self.whole_since)
+        if since <= state.scanned_at and state.at(since) is None:
+            state.versions[-1] = found._replace(since=since)
+            state.scanned = state.versions[-1], read
+
+    def forget_mappings(self, time: int, end: int) -> None:
+        """Records may be missing between these times: no mappings are known from the first on, until a scan after the second."""
         self._settle_all()
+        self.whole_since = max(self.whole_since, end)
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
-            state.changed_at = time
             state.program = next(PROGRAMS)  # an exec may be among what was lost
             self.changed.add(pid)
             if not Path(f"/proc/{pid}").exists():  # its end may be among what was lost
@@ -323,7 +344,8 @@ class Processes:
                 return
             state = self._states[record.pid] = ProcessState("", Version(time, None))
         if record.by_exec and time <= state.scanned_at:
-            state.insert(time, ())
+            if time > self.whole_since:
+                state.insert(time, ())
         elif record.by_exec:
             state.threads, state.program = {}, next(PROGRAMS)
             state.ended_at = 0
@@ -339,7 +361,7 @@ class Processes:
 
     def _executed(self, state: ProcessState, time: int) -> None:
         state.changed_at = time
-        self._set_spans(state, time, ())
+        self._set_spans(state, time, () if time > self.whole_since else None)
 
     def _begun(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)

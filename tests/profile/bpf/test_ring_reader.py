@@ -110,7 +110,7 @@ def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyP
 def test_it_looks_while_nobody_asks() -> None:
     ring = Ring()
     with closing(reader_of(ring)) as reader:
-        reader.start(0.001)
+        reader.start(0.001, lambda: None)
         assert ring.seen.wait(WAIT)
         reader.stop()
         assert reader.records(0)[0] == record(0)

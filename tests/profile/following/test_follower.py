@@ -297,7 +297,7 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
 
 
 def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "RING_PAGES", 1)
+    monkeypatch.setattr(follower, "RING_PAGES", 8)
     cpus = os.sched_getaffinity(0)
     with all_followed() as following:
         os.sched_setaffinity(0, {min(cpus)})  # its ring is full then, and is written to again

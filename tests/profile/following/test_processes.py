@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, Gap, MmapRecord, TaskRecord
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, inserted
@@ -234,6 +234,7 @@ def test_what_is_not_known_is_not_invented() -> None:
     assert processes.spans(CHILD) is None
     found = [CodeSpan(1, 2, 0, 1)]
     processes.set_scanned(PARENT, found, "p", 5)
+    processes.confirm_scan(PARENT)
     assert processes.spans(PARENT, 1) == tuple(found)  # so it was since its last change,
     assert processes.spans(PARENT, 0) is None  # not before
     processes.apply(mapped(PARENT, 1, 2, 7), 4)  # a record that came late: the scan was after it
@@ -242,21 +243,47 @@ def test_what_is_not_known_is_not_invented() -> None:
     assert files_at(processes.spans(PARENT)) == {1: (7, 1)}
 
 
-def test_lost_records_make_all_mappings_unknown() -> None:
+def test_mappings_are_unknown_where_records_may_be_missing() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
     processes.changed.clear()
-    processes.apply(LostRecord(3), 10)
+    processes.apply(Gap(20), 10)
     assert processes.spans(PARENT) is None
     assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
     assert processes.changed == {PARENT}
-    processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 12)
-    assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
-    assert processes.spans(PARENT, 11) == (CodeSpan(1, 3, 0, 1),)
+    processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 30, 32)
+    assert [processes.spans(PARENT, time) for time in (9, 15, 31)] == [(CodeSpan(1, 2, 1, 1),), None, None]
+    assert processes.spans(PARENT, 32) == (CodeSpan(1, 3, 0, 1),)
+
+
+@pytest.mark.parametrize(("later", "known_from"), [([], 20), ([(31, 5, 6)], 31), ([(33, 5, 6)], 32)])
+def test_a_scan_holds_since_the_last_record_if_none_came_meanwhile(later: list[tuple[int, int, int]], known_from: int) -> None:
+    """Another mapping may have been in the place of what was found, until the record that came meanwhile."""
+    processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
+    processes.apply(Gap(20), 10)
+    processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 30, 32)
+    for time, start, end in later:
+        processes.apply(mapped(PARENT, start, end), time)
+    processes.confirm_scan(PARENT)
+    assert processes.spans(PARENT, known_from - 1) is None
+    assert processes.spans(PARENT, known_from) is not None
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_what_is_executed_where_records_may_be_missing_is_unknown(lazy: bool) -> None:
+    """Another CPU's record of that comes with those of before the gap's end; some of what was mapped then may be missing."""
+    processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
+    processes.apply(Gap(20), 10)
+    if lazy:
+        processes.apply_later(PARENT, 11, lambda: mapped(PARENT, 7, 8))
+    processes.apply(CommRecord(PARENT, PARENT, "new", by_exec=True), 15)
+    assert processes.spans(PARENT) is None
+    processes.apply(CommRecord(PARENT, PARENT, "newer", by_exec=True), 21)
+    assert processes.spans(PARENT) == ()
 
 
 def test_a_process_with_lost_records_has_not_ended() -> None:
     own = os.getpid()  # one that runs: whether it does is looked up
-    processes = followed([mapped(own, 1, 2), LostRecord(1)])
+    processes = followed([mapped(own, 1, 2), Gap(12)])
     assert processes.spans(own) is None
     assert not processes.has_ended(own)
     assert processes.has_ended(own + 1)
@@ -265,7 +292,7 @@ def test_a_process_with_lost_records_has_not_ended() -> None:
 
 
 def test_a_process_whose_end_was_lost_is_dropped() -> None:
-    processes = followed([run(PARENT), LostRecord(1)])
+    processes = followed([run(PARENT), Gap(12)])
     processes.sweep(2 * HISTORY)
     assert PARENT not in processes
     assert processes.ended == {PARENT}
