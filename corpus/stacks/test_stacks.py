@@ -108,6 +108,6 @@ def test_stops(mode: str, folder: Path) -> None:
             assert row.stops == row.threads == STOPS
             assert row.equal + row.reasons.total() == STOPS
             assert row.frames > 2 * STOPS
-            assert "frame pointer" not in row.how
+            assert row.reasons or "frame pointer" not in row.how  # SFrame cannot say libc's longjmp, where it may be stopped
             rows.append(row)
     assert f"{2 * STOPS} stops, {2 * STOPS} stacks, " in markdown(rows, "made up", [])
