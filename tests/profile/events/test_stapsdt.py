@@ -103,6 +103,6 @@ def test_a_probe_without_its_texts_is_damaged(compile_c: Compiler) -> None:
 
 def test_a_very_long_text_of_arguments_costs_no_time() -> None:
     probe = UserProbe("provider", "name", 0, 0, "8@%rdi " + "[" * 400_000)  # minutes, if all of it were divided
-    began = time.monotonic()
+    began = time.process_time()
     assert arguments_of(probe)[0] == Argument(8, False, "%rdi")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
