@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walking.ends import End
 
 NOT_RECEIVED = "the stack was not received"
+RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"
 KEPT_ROWS = 4  # times that the maps of counts were read
 
@@ -34,6 +35,7 @@ class CountedStacks:
         self._plan, self._follower = plan, follower
         self._blocked = Blocked()
         self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
+        self._unread: set[CountKey] = set()  # of stacks that could not be read
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
@@ -78,6 +80,11 @@ class CountedStacks:
         if moments is not None:
             moments.add(record.nanoseconds, record.cpu, row)
 
+    def add_unread(self, record: Unfinished) -> None:
+        """The time of that thread will be counted without a stack."""
+        tid = record.tid if self._plan.tells_threads else 0
+        self._unread.update((number, record.pid, tid) for number in (record.hash, record.waiting_hash))
+
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
         if self._cgroups and record.pid not in self.collected.cgroups:
@@ -112,7 +119,7 @@ class CountedStacks:
                 before = self._early.get(key, NOTHING)
                 self._early[key] = Counted(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
-                self.collected.lost[NOT_RECEIVED] += counted.samples
+                self.collected.lost[RAN_AGAIN if key in self._unread else NOT_RECEIVED] += counted.samples
             else:
                 self._count(row, counted)
         if counts:

@@ -256,6 +256,8 @@ class KernelSession:
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
+        else:
+            self._counted.add_unread(record)
 
     # -- tables
 

@@ -8,15 +8,17 @@ from typing import cast
 import pytest
 
 from sframegen.profile.bpf.counters import Counted
-from sframegen.profile.bpf.kernel_records import NewStack
+from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
 from sframegen.profile.collected import Collected
-from sframegen.profile.counted_stacks import NOT_RECEIVED, CountedStacks
+from sframegen.profile.counted_stacks import NOT_RECEIVED, RAN_AGAIN, CountedStacks
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import Follower, MappingResolver
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.pace import SPARING, sparing
+from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
 
 
@@ -47,6 +49,18 @@ def test_stacks_since_the_end_of_an_interval_belong_to_the_next_one() -> None:
     found = [[(one.frames, one.samples) for one in collected.stacks] for collected in (first, second, third)]
     assert found == [[((1,), 3)], [((2,), 4), ((1,), 5)], []]
     assert third.lost == {NOT_RECEIVED: 6}
+
+
+def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
+    """It waited when sampling began, and its stack was to be read from here."""
+    collected = Collected("cpu-clock", "bpf", 99)
+    plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
+    counted = CountedStacks(plan, cast("Follower", NoRecords()), collected)
+    where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
+    record = Unfinished(1, 0, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, 0, hash=5, asleep=True)
+    counted.add_unread(record)
+    counted.count({(5, 7, 0): Counted(1, 1000), (record.waiting_hash, 7, 0): Counted(1, 10), (6, 7, 0): Counted(1, 1)}, last=True)
+    assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
 
 
 @pytest.mark.parametrize(("interval", "gather"), [(1.0, 0.1), (60.0, 1.0)])
