@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import time
+from contextlib import ExitStack
+from ctypes import addressof, c_char
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -128,21 +131,22 @@ class Opener:
         raise error
 
     def _through_mapping(self, key: FileKey, place: MappedPlace) -> int:
-        """Open what is mapped at these addresses now."""
-        link = f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}"
-        unopened, status = _identified(link)
+        """Open what is mapped at these addresses now: the process may map one file after the other there."""
+        unopened, status = _identified(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
         try:
-            if status.st_ino != key.inode:
-                self._check_row(key, place)
-                _, again = _identified(link, keep=False)
-                if (again.st_dev, again.st_ino) != (status.st_dev, status.st_ino):
-                    raise FormatError(CHANGED)
-            elif not self._is_device(key, status):
-                self._check_row(key, place)
-                self._devices.setdefault(key[:2], set()).add(status.st_dev)
-            return _readable(unopened, key)[0]
+            descriptor, _ = _readable(unopened, key)
         finally:
             os.close(unopened)
+        if status.st_ino == key.inode and self._is_device(key, status):
+            return descriptor
+        with ExitStack() as refused:
+            refused.callback(os.close, descriptor)
+            if key_of_mapping(descriptor)[:3] != key[:3]:
+                raise FormatError(CHANGED)
+            refused.pop_all()
+        if status.st_ino == key.inode:
+            self._devices.setdefault(key[:2], set()).add(status.st_dev)
+        return descriptor
 
     def _by_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
         """Open a path if it names that inode, and nothing has changed it since it was mapped."""
@@ -163,12 +167,6 @@ class Opener:
         device = status.st_dev
         return (os.major(device), os.minor(device)) == key[:2] or device in self._devices.get(key[:2], ())
 
-    def _check_row(self, key: FileKey, place: MappedPlace) -> None:
-        """Where stat has other numbers than mappings: the process must have that file mapped there now, as mappings have it."""
-        row = parse_mappings(Path(f"/proc/{place.pid}/maps").read_bytes()).find(place.start)
-        if row is None or key_of_row(row.device, row.inode)[:3] != key[:3] or row.path != place.path:
-            raise FormatError(CHANGED)
-
 
 def key_of_row(device: str, inode: int) -> FileKey:
     """Return the key of a file in /proc/PID/maps. `device`: two hexadecimal numbers."""
@@ -176,13 +174,23 @@ def key_of_row(device: str, inode: int) -> FileKey:
     return FileKey(int(major, 16), int(minor, 16), inode)
 
 
-def _identified(path: str, *, keep: bool = True) -> tuple[int, os.stat_result]:
+def key_of_mapping(descriptor: int) -> FileKey:
+    """Return what the kernel calls a file if it is mapped, which stat may number otherwise. Raises FormatError."""
+    try:
+        with mmap.mmap(descriptor, 1, access=mmap.ACCESS_COPY) as mapped:
+            row = parse_mappings(Path("/proc/self/maps").read_bytes()).find(addressof(c_char.from_buffer(mapped)))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"it cannot be mapped: {error}") from None
+    assert row is not None
+    return key_of_row(row.device, row.inode)
+
+
+def _identified(path: str) -> tuple[int, os.stat_result]:
     """Return a descriptor that names a file without opening it, and its status. Raises FormatError if it is not regular."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     status = os.fstat(descriptor)
-    if not keep or not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
         raise FormatError("not a regular file")
     return descriptor, status
 

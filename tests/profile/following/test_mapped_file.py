@@ -110,6 +110,21 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
         Opener().open(key, moved)
 
 
+def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may map one plugin after the other at the same addresses, many times a second."""
+    key, where = own_row()
+    where = where._replace(time=time.monotonic_ns())
+    opened = os.open
+
+    def there(path: str, flags: int) -> int:
+        return opened(library if "/map_files/" in path else path, flags)
+
+    monkeypatch.setattr("os.open", there)
+    descriptor = Opener().open(key, where)
+    assert os.fstat(descriptor).st_ino == key.inode
+    os.close(descriptor)
+
+
 def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, when = TracedFiles(), later(library)
     first = files.traced(key_of(library), place(library, when))
