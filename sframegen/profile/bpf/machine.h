@@ -95,13 +95,13 @@ INLINE int is_indirect_call(u8 opcode, u8 modrm, u8 sib, u32 size)
 	return length == size;
 }
 
-/* May a call end at this address? A no-op stands there, too: runtimes push addresses after one. */
+/* May a call end at this address? -1 if the code is not in memory. A no-op stands there, too: runtimes push addresses after one. */
 INLINE int ends_call(u64 pc)
 {
 	u8 code[8];
 
 	if (read_user(code, sizeof(code), (void *)(pc - 8)))
-		return 0;
+		return -1;
 	if (code[3] == 0xe8 || code[7] == 0x90)
 		return 1;
 	return is_indirect_call(code[6], code[7], 0, 2) || is_indirect_call(code[5], code[6], code[7], 3) ||
@@ -164,7 +164,7 @@ INLINE int ends_call(u64 pc)
 	u32 word;
 
 	if (read_user(&word, sizeof(word), (void *)(pc - 4)))
-		return 0;
+		return -1;
 	return word >> 26 == 0x25 || (word & 0xfefff000) == 0xd63f0000 || word == 0xd503201f || word == 0xaa0003e0;
 }
 

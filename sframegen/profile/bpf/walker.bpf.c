@@ -287,7 +287,7 @@ GLOBAL int step(struct sample *sample)
 	if (!sample->exact && span->file != NO_FILE) {
 		if (found == FOUND && (rule.flags & SFRAME_TABLE_SIGNAL))
 			packed++;
-		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))) && !ends_call(pc))
+		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))) && ends_call(pc) == 0)
 			packed++;
 	}
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
@@ -376,7 +376,7 @@ GLOBAL int step(struct sample *sample)
 		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
 	if (guess) {
 		span = span_at(sample, ra - 1);
-		if ((cfa & 7) || !span || (!is_made(span->file) && !ends_call(ra)))
+		if ((cfa & 7) || !span || (!is_made(span->file) && ends_call(ra) <= 0))
 			return guess_failed;
 		sample->callers++;
 	}

@@ -6,7 +6,7 @@ A new thread begins in the code after the system call that made it, a coroutine 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
+
+
+class StackEnd(NamedTuple):
+    """Addresses [start, end). `is_put`: no call ends there, but the address after it is put on a stack."""
+
+    start: int
+    end: int
+    is_put: bool = False
 
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
@@ -29,7 +36,7 @@ def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Functio
         return functions
     borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
     # A walk asks for the byte before the address that a coroutine returns to. If another function ends with it, that one keeps it.
-    return _without_callers(functions, [(start + (start + 1 in borders), end) for start, end in ends])
+    return _without_callers(functions, [end for end in ends if not (end.is_put and end.end in borders)])
 
 
 def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
@@ -39,51 +46,53 @@ def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
 
 
 @once_per_file
-def _ends(elf: ElfFile, abi: Abi) -> list[Range]:
-    return [*go_ends(elf, abi), *_library_ends(elf, abi)]
+def _ends(elf: ElfFile, abi: Abi) -> list[StackEnd]:
+    return [*(StackEnd(start, end) for start, end in go_ends(elf, abi)), *_library_ends(elf, abi)]
 
 
-def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
+def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     form = MACHINES[abi.machine]
     for start, match in found_in_code(form.new_thread, elf):
-        yield start + match.start(1), start + match.end(1)
+        yield StackEnd(start + match.start(1), start + match.end(1))
     for start, match in found_in_code(form.coroutine, elf):
-        yield start + max(0, match.start() - 1), start + match.end()
+        begin = start + match.start()
+        if match.start():
+            yield StackEnd(begin - 1, begin, is_put=True)
+        yield StackEnd(begin, start + match.end())
 
 
-def _without_callers(functions: FunctionTable, ends: list[Range]) -> FunctionTable:
+def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
     """The functions, cut where these ranges are; the ranges are functions without a caller."""
     order = sorted(range(len(functions)), key=functions.start.__getitem__)
     starts = [functions.start[function] for function in order]
-    cut: dict[int, list[Range]] = {}
-    for start, end in ends:
-        at = bisect_right(starts, start) - 1
-        while at < len(order) and (at < 0 or starts[at] < end):
-            if at >= 0 and starts[at] + functions.size[order[at]] > start:
-                cut.setdefault(order[at], []).append((start, end))
+    cut: dict[int, list[StackEnd]] = {}
+    for one in ends:
+        at = bisect_right(starts, one.start) - 1
+        while at < len(order) and (at < 0 or starts[at] < one.end):
+            if at >= 0 and starts[at] + functions.size[order[at]] > one.start:
+                cut.setdefault(order[at], []).append(one)
             at += 1
     out = functions.select(function for function in range(len(functions)) if function not in cut)
     out.kinds, out.rules = list(out.kinds), list(out.rules)
     for function, ranges in cut.items():
         _append_rest(out, functions, function, ranges)
-    if Kind() not in out.kinds:
-        out.kinds.append(Kind())
+    out.kinds += [kind for kind in (Kind(), Kind(signal=True)) if kind not in out.kinds]
     if OUTERMOST not in out.rules:
         out.rules.append(OUTERMOST)
     rows = [(0, out.rules.index(OUTERMOST))]
-    for start, end in ends:
-        out.append(start, end - start, out.kinds.index(Kind()), rows)
+    for start, end, is_put in ends:
+        out.append(start, end - start, out.kinds.index(Kind(signal=is_put)), rows)
     return out
 
 
-def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[Range]) -> None:
+def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[StackEnd]) -> None:
     """Append what is left of a function outside the ranges, with the rules that hold there."""
     start, end = functions.start[function], functions.start[function] + functions.size[function]
     if functions.kinds[functions.kind[function]].mask:
         return
     rows = list(functions.numbered_rows(function))
     here = start
-    for low, high in [*sorted(ranges), (end, end)]:
+    for low, high, _ in [*sorted(ranges), StackEnd(end, end)]:
         if here < low:
             inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
             before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)

@@ -49,15 +49,17 @@ int main(void) { return 0; }
 AARCH64_CLONE = "010000d4 400000b4 c0035fd6 1d0080d2 e103c1a8 20003fd6 a80b80d2 010000d4"
 
 
-def opened(source: str, compile_c: Compiler) -> tuple[Callable[[int], bool | None], dict[str, int]]:
-    """(whether an address has no caller, None without a rule; the addresses of functions)."""
+def opened(
+    source: str, compile_c: Compiler, flag: RuleFlag = RuleFlag.OUTERMOST
+) -> tuple[Callable[[int], bool | None], dict[str, int]]:
+    """(whether the rule of an address has that flag, None without one; the addresses of functions)."""
     elf: ElfFile = open_elf(compile_c(source, "-O1"))
     table = make_table(elf).table
     assert table is not None
 
     def ends(address: int) -> bool | None:
         rule = find_rule(table, address)
-        return None if rule is None else bool(rule[-1] & RuleFlag.OUTERMOST)
+        return None if rule is None else bool(rule[-1] & flag)
 
     return ends, {symbol.name: symbol.address for symbol in functions_of(elf)}
 
@@ -78,6 +80,13 @@ def test_a_coroutine_of_glibc_has_no_caller(compile_c: Compiler, instruction: st
     assert ends(at["begin"] + 20)
     assert ends(at["begin"] - 1) is (instruction == "nop")  # where walks look; but no other function's last byte
     assert ends(at["other"]) is False
+
+
+@x86_64
+def test_no_call_ends_where_a_coroutine_returns_to(compile_c: Compiler) -> None:
+    """The table says so: the code need not be in memory. The library's own calls in there end as all do."""
+    put, at = opened(COROUTINE.replace("PADDED", "nop"), compile_c, RuleFlag.SIGNAL)
+    assert [put(at["begin"] + offset) for offset in (-1, 0, 20)] == [True, False, False]
 
 
 @x86_64
