@@ -139,9 +139,11 @@ def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Nam
         if flags[ROOT] & flag == CUT_OFF:
             mapped.view[ROOT] = into.nodes.of(named.places.number(MISSING), ROOT)
         rename_nodes(tree, flag, flags, *chains, folding, into, mapped.view)
+        named.room.rest()
         maps.append(mapped)
     rows = array("I", [GONE]) * tree.rows.count
     rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, rows)
+    named.room.rest()
     for mapped in maps:
         named.room.drop(mapped)
     return rows
