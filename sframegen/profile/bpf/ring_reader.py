@@ -26,9 +26,9 @@ TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 
 
 
 class _Batch(NamedTuple):
-    """What one look has found: records of these sizes. They are in a file if `file` is its descriptor."""
+    """What one look has found, or a part of it: records of these sizes. They are in a file if `file` is its descriptor."""
 
-    began: int  # nanoseconds of CLOCK_MONOTONIC
+    began: int  # nanoseconds of CLOCK_MONOTONIC; 0: it is not the last part
     sizes: list[int]
     records: list[bytes]
     file: int = -1
@@ -87,7 +87,7 @@ class RingReader:
             with self._lock:
                 batch = self._batches.popleft()
                 self._bytes -= batch.size
-                self.taken_until = batch.began
+                self.taken_until = max(self.taken_until, batch.began)
             size += batch.size
             found += batch.read()
         return found
@@ -98,10 +98,10 @@ class RingReader:
             if self._bytes >= self._limit:
                 return
             began = monotonic_ns()
-            records = self._ring.taken()
-            if records:
-                self._keep(_Batch(began, [*map(len, records)], records))
-            elif not self._batches:
+            parts = _parts(self._ring.taken())
+            for number, records in enumerate(parts, 1):
+                self._keep(_Batch(began if number == len(parts) else 0, [*map(len, records)], records))
+            if not self._batches:
                 self.taken_until = began
 
     def close(self) -> None:
@@ -127,6 +127,19 @@ class RingReader:
                 self._limit = min(self._limit, self._in_memory)
         self._batches.append(batch)
         self._bytes += batch.size
+
+
+def _parts(records: list[bytes]) -> list[list[bytes]]:
+    """Return them in lists that are used one after the other: a buffer that was full has 64 MiB."""
+    parts: list[list[bytes]] = []
+    size = AT_ONCE
+    for record in records:
+        if size >= AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(record)
+        size += len(record)
+    return parts
 
 
 def _written(batch: _Batch) -> _Batch:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sframegen.elf.symbols import Symbol
+    from sframegen.profile.report.named import NamedFrame
     from sframegen.profile.report.naming import KnownNames
     from tests.support.peers import Compiler, Peers
 
@@ -93,7 +94,12 @@ def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compil
     profile.files[1] = TracedFile(1, "/prog", elf)
     made: list[int] = []
     frame_of = naming._Namer.frame
-    monkeypatch.setattr(naming._Namer, "frame", lambda namer, pid, packed: (made.append(packed), frame_of(namer, pid, packed))[1])
+
+    def counted(namer: naming._Namer, pid: int, packed: int) -> NamedFrame:
+        made.append(packed)
+        return frame_of(namer, pid, packed)
+
+    monkeypatch.setattr(naming._Namer, "frame", counted)
     named = name_stacks(profile, detail=Detail())
     assert [one.function for stack in named.stacks for one in stack.frames] == ["f"] * 4
     assert len(made) == 1
