@@ -129,6 +129,8 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> _Chains:
 def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Named) -> Column:
     """Fill the tree of names; return for each row its row there."""
     tree, into = stacks.tree, named.tree
+    into.nodes.reserve(tree.nodes.count)
+    into.rows.reserve(tree.rows.count)
     flag_of_end = bytes(WHOLE if end in COMPLETE else CUT_OFF for end in range(max(End) + 1))
     flags = bytearray(tree.nodes.count)
     flag_nodes(tree, flag_of_end, flags)
