@@ -156,6 +156,7 @@ class KernelSession:
         self._counted.count(self._walker.take_counts(), last=True)
         self._assemble()
         self._walker.close()  # its buffer takes 64 MiB perhaps, and it takes long to find names
+        self._builder.close()
         return collected
 
     def cut(self) -> Collected:

@@ -67,6 +67,7 @@ class Shown:
 
     def __call__(self, collected: Collected) -> None:
         _end_helpers()
+        trim_heap()  # those that are forked for names would keep it
         named = self._naming.named(collected, self._detail)
         collected.stacks.close()
         _end_helpers()
