@@ -29,11 +29,11 @@ ENDINGS = (".html", ".pb.gz", ".json", ".folded")  # those with the time of each
 SOURCES = ("<regex>", "<map>", "<algorithm>", "<iostream>", "<future>", "<unordered_map>", "<random>", "<filesystem>")
 MOMENTS = 60  # at which the memory is measured
 MINUTES_TO_WRITE = 20
-FIELDS = ("Pss", "Pss_Anon")  # of smaps_rollup: what several processes share counts once
+FIELDS = ("Pss", "Pss_Anon", "Pss_Shmem")  # of smaps_rollup: what several processes share counts once
 
 
 class Use(NamedTuple):
-    """Resident memory in bytes, of the profiler and its helpers: in all, and what has no file."""
+    """Resident memory in bytes, of the profiler and its helpers: in all, and what has no file. BPF maps count as files."""
 
     seconds: float
     resident: int
@@ -113,8 +113,8 @@ def memory_of(pid: int) -> tuple[int, int]:
         lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if "kB" in line)
     except OSError:
         return 0, 0
-    resident, anonymous = (KIB * int(lines[field].split()[0]) if field in lines else 0 for field in FIELDS)
-    return resident, anonymous
+    resident, anonymous, shared = (KIB * int(lines[field].split()[0]) if field in lines else 0 for field in FIELDS)
+    return resident, anonymous + shared
 
 
 if __name__ == "__main__":

@@ -143,7 +143,6 @@ class KernelSession:
         """End sampling, wait for what is still to be made, and return all that was sampled."""
         self._samples_on = False
         self._walker.detach()
-        self._walker.ring.stop()
         collected = self.collected
         collected.seconds = time.monotonic() - self._began
         self._receive()
@@ -156,6 +155,8 @@ class KernelSession:
         collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
         self._counted.count(self._walker.take_counts(), last=True)
         self._assemble()
+        self._walker.close()  # its buffer takes 64 MiB perhaps, and it takes long to find names
+        self._builder.close()
         return collected
 
     def cut(self) -> Collected:

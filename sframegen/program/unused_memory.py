@@ -11,10 +11,19 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes
 
 
+M_ARENA_MAX = -8  # of mallopt
+
+
 def trim_heap() -> None:
     """Give back free pages of the heap. Other C libraries than glibc keep few of them."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def share_heap() -> None:
+    """Let threads that begin from now on use the one heap: glibc gives each its own, which keeps what others could use."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def drop_pages(data: Bytes) -> None:

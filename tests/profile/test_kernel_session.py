@@ -216,6 +216,15 @@ def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.
         assert session._publications._not_before == {}
 
 
+def test_the_buffer_is_given_back_before_names_are_found() -> None:
+    with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
+        session.begin()
+        assert "bpf-map" in Path("/proc/self/maps").read_text()
+        session.finish()
+        assert "bpf-map" not in Path("/proc/self/maps").read_text()
+        assert session._builder._forker._process.code == 0, "what forks the processes that make tables has ended"
+
+
 def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
+from sframegen.format.abi import abi_of
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf
@@ -58,6 +62,14 @@ def test_the_rule(more: str, added: int | None, compile_c: Compiler) -> None:
     before = find_rule(table, at["realigned"])
     assert before is not None
     assert before.cfa_register == 7
+
+
+def test_kinds_are_different_ones(compile_c: Compiler) -> None:
+    """What is proven later has its numbers among them: in libcrypto.so.3 nothing was proven."""
+    elf = open_elf(compile_c(SOURCE.replace("MORE", "8"), *FLAGS))
+    abi, sources = abi_of(elf), find_sources(elf)
+    found = with_saved_cfas(convert_sources(sources, elf.executable_ranges(), abi), sources, abi)
+    assert len({*found.kinds}) == len(found.kinds) > max(found.kind)
 
 
 @needs_bpf

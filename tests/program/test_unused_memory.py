@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 from sframegen.elf.opening import map_file
@@ -36,3 +38,23 @@ def test_bytes_in_memory_stay() -> None:
         drop_pages(data)
     trim_heap()
     assert sum(kept) == mmap.PAGESIZE
+
+
+THREAD = """
+import ctypes, threading
+from sframegen.program.unused_memory import share_heap
+share_heap()
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_size_t
+found = []
+thread = threading.Thread(target=lambda: found.append(malloc(1 << 10)))
+thread.start()
+thread.join()
+heap = next(line.split()[0] for line in open("/proc/self/maps") if "[heap]" in line)
+begin, end = (int(text, 16) for text in heap.split("-"))
+print(begin <= found[0] < end)
+"""
+
+
+def test_a_thread_uses_the_one_heap() -> None:
+    assert subprocess.check_output([sys.executable, "-P", "-c", THREAD], text=True) == "True\n"

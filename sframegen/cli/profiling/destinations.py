@@ -66,8 +66,11 @@ class Shown:
         return LiveTable(self._live(session)) if top else Live(session)
 
     def __call__(self, collected: Collected) -> None:
+        _end_helpers()
+        trim_heap()  # those that are forked for names would keep it
         named = self._naming.named(collected, self._detail)
         collected.stacks.close()
+        _end_helpers()
         self.outputs.write(group_stacks(named, self._by))
 
 
@@ -115,8 +118,7 @@ class Cutting:
             self._due += self._written.every
             self._written(self._session.cut())
             self._session.follower.files.rest()
-            end_process()
-            helpers().rest()
+            _end_helpers()
             trim_heap()
         return True
 
@@ -125,3 +127,9 @@ class Cutting:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
+
+
+def _end_helpers() -> None:
+    """End the processes that name frames: each keeps what we had when it began, and nothing is named for some time."""
+    end_process()
+    helpers().rest()

@@ -113,7 +113,7 @@ class KernelWalker:
         self._program.set_constants(packed_settings(sampling, self.cpus, every_process=targets is None))
         for name in set(SAMPLING_PROGRAMS) - sampling.programs:
             self._program.leave_out(name)
-        self._follows = False
+        self._follows = self._closed = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
         if not self._follows_areas:
             self._program.leave_out(AREA_PROGRAM)
@@ -211,16 +211,21 @@ class KernelWalker:
                 raise
 
     def detach(self) -> None:
-        """End sampling; what was counted can still be taken."""
+        """End sampling, and the thread that reads records; what was sent and counted can still be taken."""
         while self._links:
             self._program.detach(self._links.popitem()[1])
         while self._everywhere:
             self._program.detach(self._everywhere.pop())
+        self.ring.stop()
         self._turned = monotonic()
         if self.sampling.off_cpu and not self._ended:
             self._ended = monotonic_ns()
 
     def close(self) -> None:
+        """Give all memory back. Nothing but this can be called any more."""
+        if self._closed:
+            return
+        self._closed = True
         self.detach()
         self.ring.close()
         for area in (self._spans, self._files, self._shared):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
+from sframegen.program.unused_memory import share_heap, trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
 IN_MEMORY = 8 << 20
+TOGETHER = 1 << 10  # records that are written together, the kernel's limit
+TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 64 KiB each, are freed soon after they were read
 
 
 class _Batch(NamedTuple):
-    """What one look has found: records of these sizes. They are in a file if `file` is its descriptor."""
+    """What one look has found, or a part of it: records of these sizes. They are in a file if `file` is its descriptor."""
 
-    began: int  # nanoseconds of CLOCK_MONOTONIC
+    began: int  # nanoseconds of CLOCK_MONOTONIC; 0: it is not the last part
     sizes: list[int]
     records: list[bytes]
     file: int = -1
@@ -38,9 +41,9 @@ class _Batch(NamedTuple):
         """Take the records: only once."""
         if self.file < 0:
             return self.records
-        data = os.pread(self.file, self.size, 0)
+        records = [os.pread(self.file, end - start, start) for start, end in pairwise(accumulate(self.sizes, initial=0))]
         os.close(self.file)
-        return [data[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
+        return records
 
 
 class RingReader:
@@ -63,6 +66,7 @@ class RingReader:
 
     def start(self, interval: float, collect: Callable[[], None]) -> None:
         """Look once in that many seconds, and let `collect` empty other buffers."""
+        share_heap()  # what the thread has read is freed elsewhere
         self._thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
         self._thread.start()
 
@@ -83,7 +87,7 @@ class RingReader:
             with self._lock:
                 batch = self._batches.popleft()
                 self._bytes -= batch.size
-                self.taken_until = batch.began
+                self.taken_until = max(self.taken_until, batch.began)
             size += batch.size
             found += batch.read()
         return found
@@ -94,10 +98,10 @@ class RingReader:
             if self._bytes >= self._limit:
                 return
             began = monotonic_ns()
-            records = self._ring.taken()
-            if records:
-                self._keep(_Batch(began, [*map(len, records)], records))
-            elif not self._batches:
+            parts = _parts(self._ring.taken())
+            for number, records in enumerate(parts, 1):
+                self._keep(_Batch(began if number == len(parts) else 0, [*map(len, records)], records))
+            if not self._batches:
                 self.taken_until = began
 
     def close(self) -> None:
@@ -107,9 +111,13 @@ class RingReader:
         self._ring.close()
 
     def _run(self, interval: float, collect: Callable[[], None]) -> None:
+        looks = 0
         while not self._stopping.wait(interval):
             self.look()
             collect()
+            looks += 1
+            if looks % TRIM == 0:
+                trim_heap()
 
     def _keep(self, batch: _Batch) -> None:
         if self._bytes + batch.size > self._in_memory:
@@ -121,9 +129,23 @@ class RingReader:
         self._bytes += batch.size
 
 
+def _parts(records: list[bytes]) -> list[list[bytes]]:
+    """Return them in lists that are used one after the other: a buffer that was full has 64 MiB."""
+    parts: list[list[bytes]] = []
+    size = AT_ONCE
+    for record in records:
+        if size >= AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(record)
+        size += len(record)
+    return parts
+
+
 def _written(batch: _Batch) -> _Batch:
     """Return it with its records in a file. Raises OSError."""
     with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
-        if file.write(b"".join(batch.records)) != batch.size:
+        parts = (batch.records[at : at + TOGETHER] for at in range(0, len(batch.records), TOGETHER))
+        if sum(os.writev(file.fileno(), part) for part in parts) != batch.size:
             raise OSError
         return batch._replace(records=[], file=os.dup(file.fileno()))

@@ -33,12 +33,12 @@ def group_stacks(named: Named, by: str) -> Named:
         none = numbers.setdefault(UNKNOWN, len(numbers))
         nodes = map(tree.node_of, range(tree.rows.count))
         frames, sites = tree.nodes.first, places.numbered.second
-        groups = [of_site[sites[frames[node]]] if node else none for node in nodes]
+        groups = array("I", (of_site[sites[frames[node]]] if node else none for node in nodes))
     else:
         name = OF_TASKS.get(by) or (lambda task: named.cgroups.get(task.pid, UNKNOWN))
         of_task = [numbers.setdefault(name(task), len(numbers)) for task in named.tasks]
-        groups = [of_task[task] for task in tree.rows.second[: tree.rows.count]]
-    named.by, named.groups, named.group_of = by, [*numbers], array("I", groups)
+        groups = array("I", map(of_task.__getitem__, tree.rows.second[: tree.rows.count]))
+    named.by, named.groups, named.group_of = by, [*numbers], groups
     return named
 
 

@@ -104,6 +104,19 @@ def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column) ->
             ends[group_of[row]] += 1
 
 
+@cython.locals(group_of="const unsigned int[::1]", kind_of="unsigned int[::1]")
+def number_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, known: Numbered) -> None:
+    """Fill `kind_of` for the rows from `first` on that have samples: the numbers of (task | end << 32, group)."""
+    place: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    end: cython.ulonglong
+    for place in range(len(kind_of)):
+        row = first + place
+        if tree.samples[row]:
+            end = tree.end_of(row)
+            kind_of[place] = known.of(end << 32 | tree.rows.second[row], group_of[row])
+
+
 @cython.locals(
     label_of="const unsigned int[::1]",
     rows="const unsigned int[::1]",

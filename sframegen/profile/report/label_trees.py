@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cfi.columns import zeros
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named, NamedFrame
 
 T = TypeVar("T")
+ROWS = 1 << 18  # that are merged, after which the memory goes that files have
 
 
 class LabelTrees(Generic[T]):
@@ -32,11 +33,15 @@ class LabelTrees(Generic[T]):
         self._mapped = named.room.column("Q")
         named.room.grow(self._mapped, named.tree.nodes.count)
         self._path = zeros("I", named.max_depth)
-        self._turn = 0
+        self._turn = self._rows = 0
 
     def merge(self, rows: Column) -> CallTree:
         """Return the tree of these rows, which is the same object for the next ones."""
         self._turn += 1
+        self._rows += len(rows)
+        if self._rows > ROWS:
+            self._rows = 0
+            self._named.room.rest()
         self.tree.clear()
         places, mapped = self._named.places.numbered, self._mapped.view
         merge_labels(self._named.tree, places, self.label_of, rows, self._turn, mapped, self._path, self.tree)
@@ -47,20 +52,33 @@ class LabelTrees(Generic[T]):
         return self.tree.items(node, self.labels)
 
 
+class GroupedRows(NamedTuple):
+    """`rows`: group after group; `ends`: where each ends. There may be hundreds of thousands."""
+
+    rows: Column
+    ends: Column
+
+    def of(self, group: int) -> Column:
+        return self.rows[self.ends[group - 1] if group else 0 : self.ends[group]]
+
+    def of_each(self) -> Iterator[Column]:
+        return map(self.of, range(len(self.ends)))
+
+
 @contextmanager
-def rows_by_group(named: Named, group_of: Column | None = None, groups: int = 0) -> Iterator[list[Column]]:
+def rows_by_group(named: Named, group_of: Column | None = None, groups: int = 0) -> Iterator[GroupedRows]:
     """Within the block: the rows of each group that have samples. `group_of`: of each row, below `groups`; else named's."""
     group_of = named.group_of if group_of is None else group_of
     order, ends = named.room.column("I"), zeros("I", groups or len(named.groups))
     named.room.grow(order, max(1, named.tree.rows.count))
     order_rows(named.tree, group_of, ends, order.view)
     with order.view.toreadonly() as view:
-        yield [view[begin:end] for begin, end in zip([0, *ends], ends)]  # noqa: B905 - the last end begins nothing
+        yield GroupedRows(view, ends)
     named.room.drop(order)
 
 
 @contextmanager
 def all_rows(named: Named) -> Iterator[Column]:
     """Within the block: the rows that have samples."""
-    with rows_by_group(named, zeros("I", named.tree.rows.count), 1) as (rows,):
-        yield rows
+    with rows_by_group(named, zeros("I", named.tree.rows.count), 1) as grouped:
+        yield grouped.of(0)

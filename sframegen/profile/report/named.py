@@ -205,7 +205,13 @@ class Named:
     @cached_property
     def max_depth(self) -> int:
         """At least the number of frames of each stack, once all are counted."""
-        return deepest(self.tree.nodes, array("I", bytes(4 * self.tree.nodes.count))) if self.places.outer else MAX_DEPTH
+        if not self.places.outer:
+            return MAX_DEPTH
+        depths = self.room.column("I")
+        self.room.grow(depths, self.tree.nodes.count)
+        found = deepest(self.tree.nodes, depths.view)
+        self.room.drop(depths)
+        return found
 
     @property
     def stacks(self) -> list[NamedStack]:

@@ -129,6 +129,8 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> _Chains:
 def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Named) -> Column:
     """Fill the tree of names; return for each row its row there."""
     tree, into = stacks.tree, named.tree
+    into.nodes.reserve(tree.nodes.count)
+    into.rows.reserve(tree.rows.count)
     flag_of_end = bytes(WHOLE if end in COMPLETE else CUT_OFF for end in range(max(End) + 1))
     flags = bytearray(tree.nodes.count)
     flag_nodes(tree, flag_of_end, flags)
@@ -139,9 +141,11 @@ def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Nam
         if flags[ROOT] & flag == CUT_OFF:
             mapped.view[ROOT] = into.nodes.of(named.places.number(MISSING), ROOT)
         rename_nodes(tree, flag, flags, *chains, folding, into, mapped.view)
+        named.room.rest()
         maps.append(mapped)
     rows = array("I", [GONE]) * tree.rows.count
     rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, rows)
+    named.room.rest()
     for mapped in maps:
         named.room.drop(mapped)
     return rows

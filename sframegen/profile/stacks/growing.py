@@ -8,6 +8,8 @@ from array import array
 from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 
+from sframegen.program.unused_memory import trim_heap
+
 BUDGET = 32 << 20  # bytes in memory
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
@@ -105,9 +107,10 @@ class Room:
         return sum(len(column.map) for column in self._columns)
 
     def rest(self) -> None:
-        """Let the memory go that files have."""
+        """Let the memory go that files have, and what is free in the heap."""
         for column in self._columns:
             column.rest()
+        trim_heap()
 
     def close(self) -> None:
         while self._columns:

@@ -36,7 +36,7 @@ class Numbered:
         if number:
             return number - 1
         if self.count == self.capacity:
-            self.extend()
+            self.reserve(self.count + 1)
             slot = self.slot(first, second)
         number = self.count
         self.first[number] = first
@@ -61,20 +61,25 @@ class Numbered:
             number = self.index[place]
         return place
 
-    def extend(self) -> None:
-        """Make room for more."""
+    def reserve(self, count: int) -> None:
+        """Make room for that many."""
         first, second, index = self.columns
+        slots = self.slots
+        while count > 2 * slots // 3:
+            slots *= 2
         self.leave()
         try:
             for column in (first, second):
-                if self.count == len(column):
-                    self.room.grow(column, self.count + 1)
-            if self.count == 2 * self.slots // 3:
-                self.room.grow(index, 2 * self.slots)
-                self.slots *= 2
+                if count > len(column):
+                    self.room.grow(column, count)
+            if slots > len(index):
+                self.room.grow(index, slots)
         finally:
             self.look()
-        self.fill()
+        if slots > self.slots:
+            self.slots = slots
+            self.look()
+            self.fill()
 
     def leave(self) -> None:
         """Hold no column, for them to grow."""

@@ -52,7 +52,7 @@ class SourceLines:
 
     def knows(self, number: int) -> bool:
         """Return True if anything is known of a file."""
-        return number in self._places
+        return bool(self._places.get(number))
 
     def forget(self, number: int) -> None:
         """Drop the places of a file."""

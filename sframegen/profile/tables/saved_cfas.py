@@ -41,7 +41,8 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
     words = Translator(RuleWords(abi, V3))
     said = [_rule(rule, words, abi) for rule in fdes.rules]
     out = converted.table.select(range(len(converted.table)))
-    out.kinds, out.rules = [*out.kinds, Kind()], list(out.rules)
+    out.kinds, out.rules = [*dict.fromkeys((*out.kinds, Kind()))], list(out.rules)
+    kind = out.kinds.index(Kind())
     numbers: dict[Rule, int] = {}
     for start, size in ranges:
         fde = pieces.fde[bisect_right(pieces.start, start) - 1]
@@ -56,7 +57,7 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
             rule = said[fdes.row_rule[row]]
             if low < high and rule is not None:
                 number = numbers.setdefault(rule, len(out.rules) + len(numbers))
-                out.append(low, high - low, len(out.kinds) - 1, [(0, number)])
+                out.append(low, high - low, kind, [(0, number)])
             row += 1
     out.rules += numbers
     return out

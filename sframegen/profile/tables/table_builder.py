@@ -115,6 +115,9 @@ class TableBuilder:
         return built + [_proven(number, answer) for (number, _), answer in self._proofs.ready()]
 
     def close(self) -> None:
+        """End all processes. Nothing but this can be called any more."""
+        if self._some_ready.closed:
+            return
         self._some_ready.close()
         self._pool.close()
         self._proofs.close()

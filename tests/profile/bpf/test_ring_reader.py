@@ -21,10 +21,10 @@ SIZE = 1000
 
 
 class Ring:
-    """Has three records at each look."""
+    """Has three records at each look, or as many as that."""
 
-    def __init__(self) -> None:
-        self.fileno, self.given, self.looks = -1, 0, 0
+    def __init__(self, at_each: int = 3) -> None:
+        self.fileno, self.given, self.looks, self.at_each = -1, 0, 0, at_each
         self.seen = threading.Event()
 
     def wait(self, milliseconds: int) -> None:
@@ -34,8 +34,8 @@ class Ring:
         self.looks += 1
         if self.looks > 1:
             self.seen.set()
-        self.given += 3
-        return [record(number) for number in range(self.given - 3, self.given)]
+        self.given += self.at_each
+        return [record(number) for number in range(self.given - self.at_each, self.given)]
 
     def close(self) -> None:
         pass
@@ -66,6 +66,17 @@ def test_all_records_come_in_order(in_memory: int) -> None:
         while len(found) < ring.given - 3:
             found += reader.records(0)
         assert found == [record(number) for number in range(len(found))]
+
+
+def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100, 200))
+    monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))
+    ring = Ring(15)
+    with closing(reader_of(ring, 0)) as reader:
+        reader.look()
+        ring.at_each = 0
+        found = [(len(reader.records(0)), reader.taken_until) for _ in range(4)]
+        assert found == [(6, 0), (6, 0), (3, 100), (0, 104)]
 
 
 def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -> None:

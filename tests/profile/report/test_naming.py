@@ -21,6 +21,7 @@ from sframegen.profile.report.named import MISSING, FrameKind
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import Folding, read_name
 from sframegen.profile.stacks.moments import Moments
+from sframegen.profile.symbols.source_lines import Detail
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
 from tests.support.named_stacks import frame, named
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sframegen.elf.symbols import Symbol
+    from sframegen.profile.report.named import NamedFrame
     from sframegen.profile.report.naming import KnownNames
     from tests.support.peers import Compiler, Peers
 
@@ -83,6 +85,24 @@ def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: py
         names = {at[one.function] for stack in named.stacks for one in stack.frames}
         assert (names, 1 in known) == ({*frames}, bool(files))
     assert asked == [[at["f"]], [at["main"]]]
+
+
+def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    elf = open_elf(compile_c(SOURCE, "-O0"))
+    start = {symbol.name: symbol.address for symbol in function_symbols(elf)}["f"]
+    profile = collected(*(FileFrame(1, start + offset) for offset in range(4)))
+    profile.files[1] = TracedFile(1, "/prog", elf)
+    made: list[int] = []
+    frame_of = naming._Namer.frame
+
+    def counted(namer: naming._Namer, pid: int, packed: int) -> NamedFrame:
+        made.append(packed)
+        return frame_of(namer, pid, packed)
+
+    monkeypatch.setattr(naming._Namer, "frame", counted)
+    named = name_stacks(profile, detail=Detail())
+    assert [one.function for stack in named.stacks for one in stack.frames] == ["f"] * 4
+    assert len(made) == 1
 
 
 def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _threads(named: Named, interval: float) -> Iterator[tuple[str, _Samples]]:
     if named.moments is None:
         before = 0
         with rows_by_group(named, of_row, len(threads)) as found:
-            for (_, _, name), rows in zip(threads, found, strict=True):
+            for (_, _, name), rows in zip(threads, found.of_each(), strict=True):
                 samples = _Samples(array("I", rows), array("d"), array("Q"))
                 for row in rows:
                     samples.times.append(round(before * interval, 6))

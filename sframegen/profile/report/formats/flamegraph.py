@@ -85,9 +85,9 @@ def preorder(named: Named, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
         return
     yield 0, DrawnFrame("all", "", "", guessed=False), named.samples
     trees = LabelTrees(named, lambda site: DrawnFrame(named.label(site), site.object, site.path, site.guessed))
-    with rows_by_group(named) as groups:
-        for group, rows in sorted(zip(named.groups, groups, strict=True), key=lambda item: item[0]):
-            tree = trees.merge(rows)
+    with rows_by_group(named) as grouped:
+        for number in sorted(range(len(named.groups)), key=named.groups.__getitem__):
+            tree, group = trees.merge(grouped.of(number)), named.groups[number]
             below = zeros("Q", tree.nodes.count)
             add_up(tree, below)
             if below[ROOT] >= least:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathTexts
+from sframegen.profile.report.formats.path_bytes import PathTexts, Texts
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 
 if TYPE_CHECKING:
@@ -19,15 +19,17 @@ SEPARATOR = b";"
 def folded(named: Named) -> Iterator[bytes]:
     """Return the parts of the lines; equal stacks are one."""
     trees = LabelTrees(named, lambda site: _text(named.label(site)))
-    paths = PathTexts(trees.tree, array("I", range(len(trees.labels))), trees.labels, named.max_depth, SEPARATOR)
-    with rows_by_group(named) as groups:
-        for group, rows in zip(named.groups, groups, strict=True):
+    texts = Texts(trees.labels, SEPARATOR)
+    paths = PathTexts(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
+    with rows_by_group(named) as grouped:
+        for group, rows in zip(named.groups, grouped.of_each(), strict=True):
             tree, first = trees.merge(rows), _text(group)
-            begin = first + SEPARATOR
-            for row in range(tree.rows.count):
-                node = tree.node_of(row)
-                yield begin + paths.text(node) if node else first
-                yield b" %d\n" % tree.samples[row]
+            begin, row = Texts((first, first + SEPARATOR, b" ", b"\n")), 0
+            while row < tree.rows.count:
+                row = paths.put_lines(row, begin)
+                if paths.block.is_full():
+                    yield paths.block.taken()
+    yield paths.block.taken()
 
 
 def _text(label: str) -> bytes:

@@ -3,21 +3,39 @@ cimport cython
 from sframegen.profile.stacks.call_tree cimport CallTree
 
 @cython.final
-cdef class PathTexts:
-    cdef CallTree tree
-    cdef const unsigned int[::1] numbers
-    cdef unsigned int[::1] path
+cdef class Texts:
     cdef const unsigned char[::1] joined
     cdef const unsigned long long[::1] starts
+
+@cython.final
+cdef class Block:
+    cdef Py_ssize_t at
     cdef unsigned char[::1] room
     cdef object view
 
     cdef int make_room(self, Py_ssize_t size) except -1
+    cdef int put(self, Texts texts, Py_ssize_t number) except -1
+    cdef int put_decimal(self, unsigned long long number) except -1
+    cdef int put_varint(self, unsigned long long number) except -1
+    cdef int put_block(self, Block other) except -1
+
+@cython.final
+cdef class PathTexts:
+    cdef CallTree tree
+    cdef const unsigned int[::1] numbers
+    cdef Texts texts
+    cdef unsigned int[::1] path
+    cdef readonly Block block
+
+    cdef int put(self, Py_ssize_t node) except -1
 
 @cython.final
 cdef class PathNumbers:
     cdef CallTree tree
     cdef const unsigned int[::1] numbers
     cdef const unsigned char[::1] inlined
-    cdef unsigned char[::1] room
-    cdef object view
+    cdef Block path, values
+    cdef readonly Block block
+    cdef unsigned long long period
+
+    cdef int put(self, Py_ssize_t node) except -1

@@ -19,88 +19,216 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.call_tree import CallTree
 
 COMPILED: bool = cython.compiled
-MAX_BYTES = 5  # of a number of 32 bits in a protocol buffer
+SIZE = 1 << 17  # bytes of a block, about
+MAX_BYTES = 10  # of a number of 64 bits in a protocol buffer
+
+
+class Texts:
+    """Texts by number: from one of `starts` to the next in `joined`. `after`: what follows each."""
+
+    def __init__(self, texts: Iterable[bytes], after: bytes = b"") -> None:
+        joined, starts = bytearray(), array("Q", [0])
+        for text in texts:
+            joined += text + after
+            starts.append(len(joined))
+        self.joined, self.starts = joined, starts
+
+
+class Block:
+    """Bytes that are put one after the other. It is full when it has SIZE of them, and takes more."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.view = memoryview(b"")
+        self.make_room(2 * SIZE)
+
+    def make_room(self, size: cython.Py_ssize_t) -> None:
+        """For that many bytes more."""
+        room = bytearray(2 * (self.at + size))
+        room[: self.at] = self.view[: self.at]
+        self.room, self.view = room, memoryview(room)
+
+    def is_full(self) -> bool:
+        """Whether it is to be taken."""
+        return self.at >= SIZE
+
+    def taken(self) -> bytes:
+        """All of them; it is empty then."""
+        found = bytes(self.view[: self.at])
+        self.at = 0
+        return found
+
+    def put(self, texts: Texts, number: cython.Py_ssize_t) -> None:
+        """One of the texts."""
+        place: cython.Py_ssize_t = texts.starts[number]
+        end: cython.Py_ssize_t = texts.starts[number + 1]
+        at: cython.Py_ssize_t = self.at
+        if at + end - place > len(self.room):
+            self.make_room(end - place)
+        self.at = at + end - place
+        if cython.compiled:  # a slice would take longer: texts are short
+            while place < end:
+                self.room[at] = texts.joined[place]
+                at += 1
+                place += 1
+        else:
+            self.room[at : self.at] = texts.joined[place:end]
+
+    def put_decimal(self, number: cython.ulonglong) -> None:
+        """The digits of a number."""
+        digits: cython.Py_ssize_t = 1
+        rest: cython.ulonglong = number
+        while rest > 9:
+            rest = rest // 10
+            digits += 1
+        if self.at + digits > len(self.room):
+            self.make_room(digits)
+        self.at += digits
+        at: cython.Py_ssize_t = self.at
+        while digits:
+            at -= 1
+            digits -= 1
+            self.room[at] = 48 + number % 10
+            number = number // 10
+
+    def put_varint(self, number: cython.ulonglong) -> None:
+        """A number as protocol buffers have it."""
+        if self.at + 10 > len(self.room):
+            self.make_room(10)
+        at: cython.Py_ssize_t = self.at
+        while number > 127:
+            self.room[at] = number & 127 | 128
+            number >>= 7
+            at += 1
+        self.room[at] = number
+        self.at = at + 1
+
+    def put_block(self, other: Block) -> None:
+        """All of another block, with its size before it, as protocol buffers have texts and messages."""
+        place: cython.Py_ssize_t
+        self.put_varint(other.at)
+        if self.at + other.at > len(self.room):
+            self.make_room(other.at)
+        for place in range(other.at):
+            self.room[self.at + place] = other.room[place]
+        self.at += other.at
 
 
 class PathTexts:
-    """Joins the texts of a stack's frames, the outermost first, with a byte between them.
+    """The texts of a stack's frames, the outermost first, and of rows of the tree.
 
-    `texts`: by number. `numbers`: of each frame of the tree. `max_depth`: frames of a stack.
+    `texts`: by number; each ends with the byte that is between two. `numbers`: of each frame of the tree. `max_depth`: of a stack.
     """
 
-    def __init__(self, tree: CallTree, numbers: Column, texts: Iterable[bytes], max_depth: int, between: bytes = b",") -> None:
+    def __init__(self, tree: CallTree, numbers: Column, texts: Texts, max_depth: int) -> None:
         self.tree = tree
         self.numbers = numbers
+        self.texts = texts
         self.path = zeros("I", max_depth)
-        joined, starts = bytearray(), array("Q", [0])
-        for text in texts:
-            joined += text + between
-            starts.append(len(joined))
-        self.joined, self.starts = joined, starts
-        self.make_room(1)
+        self.block = Block()
+
+    def put(self, node: cython.Py_ssize_t) -> None:
+        """The stack that ends at that node, without the last byte; nothing for the root."""
+        depth: cython.Py_ssize_t = 0
+        some: cython.bint = node != 0
+        while node:
+            self.path[depth] = self.numbers[self.tree.nodes.first[node]]
+            depth += 1
+            node = self.tree.nodes.second[node]
+        while depth:
+            depth -= 1
+            self.block.put(self.texts, self.path[depth])
+        if some:
+            self.block.at -= 1
 
     def text(self, node: cython.Py_ssize_t) -> bytes:
         """The stack that ends at that node."""
-        depth: cython.Py_ssize_t = 0
-        size: cython.Py_ssize_t = 1
-        number: cython.uint
-        while node:
-            number = self.numbers[self.tree.nodes.first[node]]
-            self.path[depth] = number
-            depth += 1
-            size += self.starts[number + 1] - self.starts[number]
-            node = self.tree.nodes.second[node]
-        if size > len(self.room):
-            self.make_room(2 * size)
-        at: cython.Py_ssize_t = 0
-        place: cython.Py_ssize_t
-        end: cython.Py_ssize_t
-        while depth:
-            depth -= 1
-            number = self.path[depth]
-            place = self.starts[number]
-            end = self.starts[number + 1]
-            if cython.compiled:  # a slice would take longer: texts are short
-                while place < end:
-                    self.room[at] = self.joined[place]
-                    at += 1
-                    place += 1
-            else:
-                self.room[at : at + end - place] = self.joined[place:end]
-                at += end - place
-        return bytes(self.view[: max(at - 1, 0)])
+        self.put(node)
+        return self.block.taken()
 
-    def make_room(self, size: cython.Py_ssize_t) -> None:
-        room = bytearray(size)
-        self.room, self.view = room, memoryview(room)
+    def put_lines(self, row: cython.Py_ssize_t, begin: Texts) -> cython.Py_ssize_t:
+        """Lines of rows from that one on, until it is full: text 0, or 1 and the stack, then samples. Return the next row."""
+        node: cython.Py_ssize_t
+        while row < self.tree.rows.count and self.block.at < SIZE:
+            node = self.tree.node_of(row)
+            self.block.put(begin, 1 if node else 0)
+            self.put(node)
+            self.block.put(begin, 2)
+            self.block.put_decimal(self.tree.samples[row])
+            self.block.put(begin, 3)
+            row += 1
+        return row
+
+    @cython.locals(kinds="const unsigned int[::1]")
+    def put_rows(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, heads: Texts, middles: Texts) -> int:
+        """Rows with samples: head, samples, middle, stack. `kinds`: of those from `first` on; return how many are done now."""
+        row: cython.Py_ssize_t = first + done
+        while done < len(kinds) and self.block.at < SIZE:
+            if self.tree.samples[row]:
+                self.block.put(heads, kinds[done])
+                self.block.put_decimal(self.tree.samples[row])
+                self.block.put(middles, kinds[done])
+                self.put(self.tree.node_of(row))
+            row += 1
+            done += 1
+        return done
 
 
 class PathNumbers:
-    """`numbers`: of each frame of the tree, as protocol buffers have them. `inlined`: a byte for each frame, 1 if it is."""
+    """The numbers of a stack's frames, and samples with them, as protocol buffers have them.
 
-    def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes) -> None:
+    `numbers`: of each frame of the tree. `inlined`: a byte for each frame, 1 if it is. `period`: of a sample; 0: there is none.
+    """
+
+    def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes, period: int) -> None:
         self.tree = tree
         self.inlined = inlined
         self.numbers = numbers
-        self.room = bytearray(max_depth * MAX_BYTES)
-        self.view = memoryview(self.room)
+        self.path = Block()
+        self.values = Block()
+        self.block = Block()
+        self.period = period
+        self.path.make_room(max_depth * MAX_BYTES)
 
-    def varints(self, node: cython.Py_ssize_t) -> bytes:
+    def put(self, node: cython.Py_ssize_t) -> None:
         """Those of the stack that ends at that node, the innermost first, without the frames that others are inlined into."""
-        at: cython.Py_ssize_t = 0
         frame: cython.Py_ssize_t
-        number: cython.uint
         above: cython.int = 0
+        self.path.at = 0
         while node:
             frame = self.tree.nodes.first[node]
-            number = self.numbers[frame]
             if not above:
-                while number > 127:
-                    self.room[at] = number & 127 | 128
-                    number >>= 7
-                    at += 1
-                self.room[at] = number
-                at += 1
+                self.path.put_varint(self.numbers[frame])
             above = self.inlined[frame]
             node = self.tree.nodes.second[node]
-        return bytes(self.view[:at])
+
+    @cython.locals(kinds="const unsigned int[::1]")
+    def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: Texts) -> int:
+        """Samples of rows, as PathTexts.put_rows: locations, values, labels, in fields 1, 2 and others of field 2."""
+        row: cython.Py_ssize_t = first + done
+        kind: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        rest: cython.Py_ssize_t
+        while done < len(kinds) and self.block.at < SIZE:
+            if self.tree.samples[row]:
+                kind = kinds[done]
+                self.put(self.tree.node_of(row))
+                self.values.at = 0
+                self.values.put_varint(self.tree.samples[row])
+                if self.period:
+                    self.values.put_varint(self.tree.samples[row] * self.period)
+                size = 2 + self.path.at + 2 + self.values.at + labels.starts[kind + 1] - labels.starts[kind]
+                rest = self.path.at
+                while rest > 127:
+                    size += 1
+                    rest >>= 7
+                self.block.put_varint(2 << 3 | 2)
+                self.block.put_varint(size)
+                self.block.put_varint(1 << 3 | 2)
+                self.block.put_block(self.path)
+                self.block.put_varint(2 << 3 | 2)
+                self.block.put_block(self.values)
+                self.block.put(labels, kind)
+            row += 1
+            done += 1
+        return done

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.formats.message_bytes import BYTES, integer, message, packed_numbers, text_field, varint
-from sframegen.profile.report.formats.path_bytes import PathNumbers
+from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
+from sframegen.profile.report.formats.path_bytes import PathNumbers, Texts
+from sframegen.profile.report.formats.row_kinds import rows_in_parts
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
 from sframegen.profile.units import Unit
@@ -18,6 +18,7 @@ from sframegen.stack.walking.ends import COMPLETE, End
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.profile.report.formats.row_kinds import RowKind
     from sframegen.profile.report.named import Named, NamedFrame
 
 NANOSECONDS = 1_000_000_000
@@ -93,27 +94,22 @@ class _Profile:
         tree = self._named.tree
         sites, places = self._named.places.sites, self._named.places.numbered
         inlined = bytes(sites[site].inlined for site in places.second[: places.count])
-        paths = PathNumbers(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined)
-        known = lru_cache(maxsize=1 << 16)(self._values_and_labels)
-        length = lru_cache(maxsize=1 << 16)(varint)
-        first, whole = varint(1 << 3 | BYTES), varint(2 << 3 | BYTES)
-        for row in self._named.rows():
-            locations = paths.varints(tree.node_of(row))
-            rest = known(tree.samples[row], tree.rows.second[row], self._named.group_of[row], tree.end_of(row))
-            before = first + length(len(locations))
-            yield b"%b%b%b%b%b" % (whole, length(len(before) + len(locations) + len(rest)), before, locations, rest)
+        paths = PathNumbers(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined, self._period)
+        for first, kind_of, kinds in rows_in_parts(self._named):
+            labels, done = Texts(map(self._labels, kinds)), 0
+            while done < len(kind_of):
+                done = paths.put_samples(first, done, kind_of, labels)
+                yield paths.block.taken()
 
-    def _values_and_labels(self, count: int, task: int, group: int, end: int) -> bytes:
-        pid, tid, process, thread = self._named.tasks[task]
-        values = [count] + ([count * self._period] if self._period else [])
-        labels = {"comm": thread or process, "process": process, "end": "" if end in COMPLETE else End(end).words}
+    def _labels(self, kind: RowKind) -> bytes:
+        pid, tid, process, thread = self._named.tasks[kind.task]
+        labels = {"comm": thread or process, "process": process, "end": "" if kind.end in COMPLETE else End(kind.end).words}
         labels["cgroup"] = self._named.cgroups.get(pid, "")
         numbers = {"pid": pid, "tid": tid}
         if self._named.by not in (*labels, *numbers):
-            labels[self._named.by] = self._named.groups[group]
+            labels[self._named.by] = self._named.groups[kind.group]
         return b"".join(
             (
-                packed_numbers(2, values),
                 *(message(3, self._key(key) + integer(2, self._strings.of(value))) for key, value in labels.items() if value),
                 *(message(3, self._key(key) + integer(3, value)) for key, value in numbers.items() if value),
             )

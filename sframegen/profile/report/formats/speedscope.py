@@ -6,7 +6,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathTexts
+from sframegen.profile.report.formats.path_bytes import PathTexts, Texts
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.units import Unit
 
@@ -23,16 +23,17 @@ def speedscope(named: Named) -> Iterator[bytes | str]:
     """Return the parts of the file. Weights are numbers of samples."""
     trees = LabelTrees(named, lambda site: (site.label, site.source or site.path, site.line if named.by_line else 0))
     sites = named.places.numbered.second[: len(named.places)]
-    numbers = (b"%d" % number for number in range(len(trees.labels)))
+    numbers = Texts((b"%d" % number for number in range(len(trees.labels))), b",")
     paths = PathTexts(named.tree, array("I", [trees.label_of[site] for site in sites]), numbers, named.max_depth)
     name = f"{named.event}: {named.unit.shown(named.samples)}"
     unit = "none" if named.unit is Unit.SAMPLES else named.unit.value
     start = {"$schema": SCHEMA, "exporter": EXPORTER, "name": name, "activeProfileIndex": 0}
     yield json.dumps(start)[:-1] + ', "profiles": ['
     separator = ""
-    with rows_by_group(named) as groups:
+    with rows_by_group(named) as grouped:
         samples = named.tree.samples
-        found = _in_time(named) if named.moments is not None else [(rows, [samples[row] for row in rows]) for rows in groups]
+        in_time = named.moments is not None
+        found = _in_time(named) if in_time else [(rows, [samples[row] for row in rows]) for rows in grouped.of_each()]
         for group, (rows, weights) in sorted(zip(named.groups, found, strict=True), key=lambda one: -sum(one[1][1])):
             new = {"type": "sampled", "name": group, "unit": unit, "startValue": 0, "endValue": sum(weights)}
             yield f'{separator}{json.dumps(new)[:-1]}, "weights": {json.dumps(list(weights))}, "samples": ['

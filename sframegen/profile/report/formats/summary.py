@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from array import array
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathTexts
+from sframegen.profile.report.formats.path_bytes import PathTexts, Texts
+from sframegen.profile.report.formats.row_kinds import rows_in_parts
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
@@ -16,7 +16,13 @@ from sframegen.stack.walking.ends import COMPLETE, End
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.profile.report.formats.row_kinds import RowKind
     from sframegen.profile.report.named import Named
+
+SEPARATOR = b"]}, "  # between two stacks: the second bracket closes the frames of the first one
+MIDDLES: dict[int, bytes] = {
+    end: f', "complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}, "frames": ['.encode() for end in End
+}
 
 
 def summary(named: Named) -> Iterator[bytes | str]:
@@ -57,23 +63,23 @@ def _frames(named: Named) -> Iterator[str]:
 
 def _stacks(named: Named) -> Iterator[bytes]:
     tree = named.tree
-    numbers = (b"%d" % number for number in range(len(named.places)))
+    numbers = Texts((b"%d" % number for number in range(len(named.places))), b",")
     paths = PathTexts(tree, array("I", range(len(named.places))), numbers, named.max_depth)
-    ends: dict[int, bytes] = {
-        end: f'"complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}, "frames": ['.encode() for end in End
-    }
-
-    @lru_cache(maxsize=1 << 12)
-    def begin(task: int, group: int) -> bytes:
-        pid, tid, process, thread = named.tasks[task]
-        known = {"group": named.groups[group], "pid": pid, "tid": tid, "process": process, "thread": thread or process}
-        return json.dumps(known)[:-1].encode()
-
-    separator = b""
-    for row in named.rows():
-        first = begin(tree.rows.second[row], named.group_of[row])
-        yield b'%b%b, "samples": %d, %b' % (separator, first, tree.samples[row], ends[tree.end_of(row)])
-        yield paths.text(tree.node_of(row))
-        separator = b"]}, "
-    if separator:
+    skipped = len(SEPARATOR)  # before the first
+    for first, kind_of, kinds in rows_in_parts(named):
+        heads = Texts(SEPARATOR + _head(named, kind) for kind in kinds)
+        middles = Texts(MIDDLES[kind.end] for kind in kinds)
+        done = 0
+        while done < len(kind_of):
+            done = paths.put_rows(first, done, kind_of, heads, middles)
+            if block := paths.block.taken():
+                yield block[skipped:]
+                skipped = 0
+    if not skipped:
         yield b"]}"
+
+
+def _head(named: Named, kind: RowKind) -> bytes:
+    pid, tid, process, thread = named.tasks[kind.task]
+    known = {"group": named.groups[kind.group], "pid": pid, "tid": tid, "process": process, "thread": thread or process}
+    return json.dumps(known)[:-1].encode() + b', "samples": '

@@ -1,0 +1,52 @@
+"""Rows of a tree in parts, with what is the same for many of them: their task, their group, how their walks ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi.columns import zeros
+from sframegen.profile.report.label_counts import number_kinds
+from sframegen.profile.stacks.numbered import Numbered
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator
+
+    from sframegen.profile.report.named import Named
+
+ROWS = 1 << 13  # of a part
+REST = 1 << 18  # rows, after which the memory goes that files have
+
+
+class RowKind(NamedTuple):
+    """`task`, `group`: their numbers."""
+
+    task: int
+    group: int
+    end: int
+
+
+class RowKinds(NamedTuple):
+    """`of_row`: the number of the kind of each row from `first` on; any, if it has no samples."""
+
+    first: int
+    of_row: array[int]
+    kinds: list[RowKind]
+
+
+def rows_in_parts(named: Named) -> Iterator[RowKinds]:
+    """Yield all rows, and the kinds of each part in the order in which they come."""
+    tree, known = named.tree, Numbered(named.room)
+    for first in range(0, tree.rows.count, ROWS):
+        if first % REST == 0:
+            named.room.rest()
+        of_row = zeros("I", min(ROWS, tree.rows.count - first))
+        known.clear()
+        number_kinds(tree, named.group_of, first, of_row, known)
+        yield RowKinds(first, of_row, _kinds(known))
+    known.close()
+
+
+def _kinds(known: Numbered) -> list[RowKind]:
+    keys = zip(known.first[: known.count], known.second, strict=False)
+    return [RowKind(key & 0xFFFFFFFF, group, key >> 32) for key, group in keys]
