@@ -2,7 +2,7 @@
 
 Such a module is plain Python. With a C compiler it becomes an extension module of the limited API; without one, or with
 SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results. With SFRAMEGEN_PURE=0, what
-cannot be compiled is an error.
+cannot be compiled is an error; otherwise, where one of them cannot, none is compiled.
 
 clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
 
@@ -18,6 +18,7 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
@@ -58,6 +59,26 @@ def shared_source() -> str:
     source.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "cython", "--module-name", SHARED, "--generate-shared", source], check=True)
     return str(source)
+
+
+class BuildAllOrNone(build_ext):  # type: ignore[misc]  # setuptools has no types
+    """Compiled modules import one another: without one of them, others cannot be imported."""
+
+    failed = False
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        if self.failed:
+            self.warn("no module is compiled, as not all of them can be")
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception:  # setuptools prints it where a module is optional
+            self.failed = True
+            raise
 
 
 class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no types
@@ -104,6 +125,6 @@ setup(
     long_description=description(),
     long_description_content_type="text/markdown",
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildWithPrograms},
+    cmdclass={"build_ext": BuildAllOrNone, "build_py": BuildWithPrograms},
     options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"} if LIMITED else {}},
 )
