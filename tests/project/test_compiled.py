@@ -8,9 +8,10 @@ from array import array
 from importlib import import_module
 from pathlib import Path
 from types import GetSetDescriptorType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from sframegen.format.columns import COMPILED, Functions
 from sframegen.program.build import MODULES, SHARED_MODULE
@@ -22,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n)+)", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^    cdef (public |readonly |)[^(#\n]*[\w\]] (\w+(?:, \w+)*)(?:  #.*)?$", re.MULTILINE)
 FROM = re.compile(r"^from [\w.]+ cimport (.+)$", re.MULTILINE)
+
+# What the headers of the limited API of Python 3.11 use of names that begin with _Py.
+PRIVATE = {
+    f"_Py_{name}" for name in ("Dealloc", "EllipsisObject", "FalseStruct", "NoneStruct", "NotImplementedStruct", "TrueStruct")
+}
+PRIVATE |= {"_PyObject_CallFunction_SizeT", "_PyObject_CallMethod_SizeT", "_PyObject_GC_New"}
 
 ONLY_INLINE = ("cfi.search", "sframegen.format.fre_bytes")  # such a .pxd has bodies, compiled into the modules that use them
 
@@ -144,3 +151,16 @@ def test_what_all_compiled_modules_need_is_compiled_once() -> None:
     """Where each has its own, it takes three times as long to compile them all."""
     files = {name: Path(import_module(name).__file__ or "") for name in (*MODULES, SHARED_MODULE)}
     assert [name for name, file in files.items() if b"View.MemoryView" in file.read_bytes()] == [SHARED_MODULE]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not COMPILED, reason="interpreted")
+@pytest.mark.parametrize("module", [*MODULES, SHARED_MODULE])
+def test_compiled_modules_use_the_limited_api(module: str) -> None:
+    """Their names say so. cythonize() of Cython 3.1 forgets the macro of the shared module, which then needs one Python."""
+    file = Path(import_module(module).__file__ or "")
+    if ".abi3." not in file.name:
+        pytest.skip("free-threaded Python has no limited API")
+    with file.open("rb") as stream:
+        symbols: Any = ELFFile(stream).get_section_by_name(".dynsym")
+        assert {one.name for one in symbols.iter_symbols() if one.name.startswith("_Py")} - PRIVATE == set()
