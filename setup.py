@@ -2,7 +2,7 @@
 
 Such a module is plain Python. With a C compiler it becomes an extension module of the limited API; without one, or with
 SFRAMEGEN_PURE=1 in the environment, the same file is interpreted, slower and with the same results. With SFRAMEGEN_PURE=0, what
-cannot be compiled is an error.
+cannot be compiled is an error; otherwise, where one of them cannot, none is compiled.
 
 clang compiles the kernel program of `sframegen profile`. Without clang the package installs without that, and `profile` says so.
 
@@ -12,12 +12,11 @@ The C compiler compiles the libraries of sframegen/backtrace. The same two value
 import os
 import re
 import runpy
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
@@ -35,29 +34,43 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing is compiled
 
-    # Without -g: debug information of generated C is four fifths of a module, and a fifth of the time to compile it.
-    macros = [("Py_LIMITED_API", "0x030B0000")] if LIMITED else []
-    sources = {name: name.replace(".", "/") + ".py" for name in COMPILED} | {SHARED: shared_source()}
-    modules = [
-        Extension(name, [source], extra_compile_args=["-g0"], define_macros=macros, py_limited_api=LIMITED)
-        for name, source in sources.items()
-    ]
-    processors = os.cpu_count() or 1
+    modules = [Extension(name, [name.replace(".", "/") + ".py"]) for name in COMPILED]
+    # cythonize() writes the file of the shared one.
     modules = cythonize(
-        modules, nthreads=processors, compiler_directives=DIRECTIVES, build_dir="build/cython", shared_utility_qualified_name=SHARED
+        [*modules, Extension(SHARED, [])],
+        nthreads=os.cpu_count() or 1,
+        compiler_directives=DIRECTIVES,
+        build_dir="build/cython",
+        shared_utility_qualified_name=SHARED,
     )
-    for module in modules:
-        module.optional = os.environ.get("SFRAMEGEN_PURE") != "0"  # said here, because cythonize() forgets it
+    for module in modules:  # said here, because cythonize() forgets some of it
+        # Without -g: debug information of generated C is four fifths of a module, and a fifth of the time to compile it.
+        module.extra_compile_args = ["-g0"]
+        module.define_macros = [("Py_LIMITED_API", "0x030B0000")] if LIMITED else []
+        module.py_limited_api = LIMITED
+        module.optional = os.environ.get("SFRAMEGEN_PURE") != "0"
     # The largest first: else it is compiled last, by one processor, while the others have nothing to do.
     return sorted(modules, key=lambda module: -Path(module.sources[0]).stat().st_size)
 
 
-def shared_source() -> str:
-    """The C file of the shared module, which Cython writes, and cythonize() does not."""
-    source = Path("build/cython", *SHARED.split(".")).with_suffix(".c")
-    source.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "cython", "--module-name", SHARED, "--generate-shared", source], check=True)
-    return str(source)
+class BuildAllOrNone(build_ext):  # type: ignore[misc]  # setuptools has no types
+    """Compiled modules import one another: without one of them, others cannot be imported."""
+
+    failed = False
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        if self.failed:
+            self.warn("no module is compiled, as not all of them can be")
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception:  # setuptools prints it where a module is optional
+            self.failed = True
+            raise
 
 
 class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no types
@@ -104,6 +117,6 @@ setup(
     long_description=description(),
     long_description_content_type="text/markdown",
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildWithPrograms},
+    cmdclass={"build_ext": BuildAllOrNone, "build_py": BuildWithPrograms},
     options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"} if LIMITED else {}},
 )

@@ -8,17 +8,27 @@ from array import array
 from importlib import import_module
 from pathlib import Path
 from types import GetSetDescriptorType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from sframegen.format.columns import COMPILED, Functions
 from sframegen.program.build import MODULES, SHARED_MODULE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n)+)", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^    cdef (public |readonly |)[^(#\n]*[\w\]] (\w+(?:, \w+)*)(?:  #.*)?$", re.MULTILINE)
 FROM = re.compile(r"^from [\w.]+ cimport (.+)$", re.MULTILINE)
+
+# What the headers of the limited API of Python 3.11 use of names that begin with _Py.
+PRIVATE = {
+    f"_Py_{name}" for name in ("Dealloc", "EllipsisObject", "FalseStruct", "NoneStruct", "NotImplementedStruct", "TrueStruct")
+}
+PRIVATE |= {"_PyObject_CallFunction_SizeT", "_PyObject_CallMethod_SizeT", "_PyObject_GC_New"}
 
 ONLY_INLINE = ("cfi.search", "sframegen.format.fre_bytes")  # such a .pxd has bodies, compiled into the modules that use them
 
@@ -90,6 +100,43 @@ def test_signatures_name_types_that_the_compiler_knows(module: str) -> None:
 
 
 @pytest.mark.once
+def test_compiled_functions_get_no_members_of_enumerations_for_numbers() -> None:
+    """Compiled with Cython 3.1, as in Debian's package, a parameter `int` takes no subclass of int: every stack was a TypeError."""
+    trees = [ast.parse(path.read_bytes()) for package in ("cfi", "linker", "sframegen") for path in (ROOT / package).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    kinds = {"IntEnum", "IntFlag"}
+    numbers = {node.name for node in nodes if isinstance(node, ast.ClassDef) and kinds & {ast.unparse(base) for base in node.bases}}
+    parameters = dict(pair for module in MODULES for pair in parameters_of(tree_of(module)))
+    calls = [
+        node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in parameters
+    ]
+    assert "End" in numbers
+    assert "StackCursor" in {ast.unparse(call.func) for call in calls}
+    assert [ast.unparse(call) for call in calls if numbers & set(given_for_ints(call, parameters[ast.unparse(call.func)]))] == []
+
+
+def parameters_of(tree: ast.Module) -> Iterator[tuple[str, dict[str, bool]]]:
+    """By name of a function, or of a class with a constructor: its parameters, and whether they are of the type int."""
+    for node in tree.body:
+        found = [
+            one
+            for one in ast.walk(node)
+            if isinstance(one, ast.FunctionDef) and one.name in {"__init__", getattr(node, "name", "")}
+        ]
+        for function in found[:1]:
+            arguments = [one for one in function.args.args if one.arg != "self"]
+            yield str(getattr(node, "name", "")), {one.arg: ast.unparse(one.annotation or one) == "int" for one in arguments}
+
+
+def given_for_ints(call: ast.Call, parameters: dict[str, bool]) -> Iterator[str]:
+    """What a parameter `int` gets, without the attribute: `End` for `End.LOOP`."""
+    named = [*zip(parameters, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
+    for name, value in named:
+        if parameters.get(name) and isinstance(value, ast.Attribute):
+            yield ast.unparse(value.value)
+
+
+@pytest.mark.once
 @pytest.mark.skipif(not COMPILED, reason="interpreted")
 def test_a_column_of_another_type_is_refused() -> None:
     wide, narrow, kinds = array("Q"), array("I"), array("H")
@@ -104,3 +151,16 @@ def test_what_all_compiled_modules_need_is_compiled_once() -> None:
     """Where each has its own, it takes three times as long to compile them all."""
     files = {name: Path(import_module(name).__file__ or "") for name in (*MODULES, SHARED_MODULE)}
     assert [name for name, file in files.items() if b"View.MemoryView" in file.read_bytes()] == [SHARED_MODULE]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not COMPILED, reason="interpreted")
+@pytest.mark.parametrize("module", [*MODULES, SHARED_MODULE])
+def test_compiled_modules_use_the_limited_api(module: str) -> None:
+    """Their names say so. cythonize() of Cython 3.1 forgets the macro of the shared module, which then needs one Python."""
+    file = Path(import_module(module).__file__ or "")
+    if ".abi3." not in file.name:
+        pytest.skip("free-threaded Python has no limited API")
+    with file.open("rb") as stream:
+        symbols: Any = ELFFile(stream).get_section_by_name(".dynsym")
+        assert {one.name for one in symbols.iter_symbols() if one.name.startswith("_Py")} - PRIVATE == set()

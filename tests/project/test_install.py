@@ -16,7 +16,7 @@ import pytest
 import cfi
 import linker
 import sframegen
-from sframegen.program.build import MODULES
+from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 
 INSTALLED_FROM = ("LICENSE", "LICENSES", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen")
@@ -55,6 +55,28 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
     assert output == f"sframegen {version('sframegen')} ({expected_build})\n"
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A copy of what is installed from the checkout."""
+    for tool in ("pip", "setuptools", "Cython"):
+        if find_spec(tool) is None:
+            pytest.skip(f"no {tool} in this environment: use make test-all")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in INSTALLED_FROM:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    return source
+
+
+def installed(source: Path, **environ: str) -> Path:
+    """Where pip installed it to."""
+    site = source.with_name("site")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+    run(*pip, "--target", site, source, **environ)
+    return site
+
+
 @pytest.mark.full
 @pytest.mark.once
 @pytest.mark.parametrize(
@@ -62,19 +84,8 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
     [{"CC": "/nonexistent/cc"}, {"SFRAMEGEN_PURE": "1"}, {"PATH": "/nonexistent"}],
     ids=["no C compiler", "SFRAMEGEN_PURE", "no compiler"],
 )
-def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: Path, environ: dict[str, str]) -> None:
-    for tool in ("pip", "setuptools", "Cython"):
-        if find_spec(tool) is None:
-            pytest.skip(f"no {tool} in this environment: use make test-all")
-    source, site = tmp_path / "source", tmp_path / "site"
-    source.mkdir()
-    for name in INSTALLED_FROM:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
-
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
-    run(*pip, "--target", site, source, **environ)
-
+def test_without_compiling_the_install_succeeds_and_runs_interpreted(source: Path, environ: dict[str, str]) -> None:
+    site = installed(source, **environ)
     assert list(site.rglob("*.so")) == []
     kernel_programs = {path.name for path in site.rglob("*.bpf.o")}
     both = {"walker_x86_64.bpf.o", "walker_aarch64.bpf.o"}
@@ -82,3 +93,29 @@ def test_without_compiling_the_install_succeeds_and_runs_interpreted(tmp_path: P
     assert (site / "sframegen/profile/bpf/walker.bpf.c").exists()
     assert (site / "sframegen" / "integration" / "cmake" / "SframegenConfig.cmake").exists()
     assert run(sys.executable, "-m", "sframegen", "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")
+
+
+TWO = {"cfi.numbers", "cfi.scan"}
+# It makes modules without contents.
+COMPILER = """#!/bin/sh
+case "$*" in
+    *{refused}*) exit 1 ;;
+    *build/cython*) while [ "$1" != -o ]; do shift; done; : >"$2" ;;
+    *) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.full
+@pytest.mark.once
+@pytest.mark.parametrize(("refused", "kept"), [(SHARED_MODULE, set()), ("cfi.scan", set()), ("cfi.none", TWO | {SHARED_MODULE})])
+def test_where_one_module_cannot_be_compiled_none_is(source: Path, refused: str, kept: set[str]) -> None:
+    """Compiled modules import the shared one and one another: without it, none of them could be imported."""
+    listed = source / "sframegen/program/build.py"
+    listed.write_text(listed.read_text() + f"\nMODULES = {tuple(sorted(TWO))}\n")
+    compiler = source.with_name("cc")
+    compiler.write_text(COMPILER.replace("{refused}", refused.replace(".", "/")))
+    compiler.chmod(0o755)
+    site = installed(source, CC=str(compiler), LDSHARED=f"{compiler} -shared", PATH="/usr/bin:/bin")
+    files = [file.relative_to(site) for package in ("cfi", "linker", "sframegen") for file in (site / package).rglob("*.so")]
+    assert {".".join([*file.parent.parts, file.name.partition(".")[0]]) for file in files} == kept

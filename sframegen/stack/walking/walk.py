@@ -78,7 +78,8 @@ class StackWalker:
 
     def __init__(self, start: ThreadRegisters, abi: Abi, view: View) -> None:
         self.view = view
-        self.cursor = StackCursor(walked_machine(abi), start.ra_mask, view, End.OFF_THE_STACK)
+        past_end = int(End.OFF_THE_STACK)  # Cython 3.1 takes no subclass of int for an int
+        self.cursor = StackCursor(walked_machine(abi), start.ra_mask, view, past_end)
         for register, value in start.values.items():
             self.cursor.values[register] = value
             self.cursor.known |= 1 << register
