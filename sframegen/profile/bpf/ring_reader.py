@@ -14,7 +14,7 @@ from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
 
 if TYPE_CHECKING:
-    from sframegen.profile.bpf.libbpf import RecordRing
+    from sframegen.profile.bpf.record_ring import RecordRing
 
 AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
 IN_MEMORY = 8 << 20

@@ -46,13 +46,8 @@ class Start(NamedTuple):
 
 def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
     """The spans of one process, in any order, without overlaps."""
-    rows = sorted(spans)
-    return SpanColumns(
-        array("Q", [span.start for span in rows]),
-        array("Q", [span.end for span in rows]),
-        array("Q", [span.bias for span in rows]),
-        array("I", [span.file for span in rows]),
-    )
+    columns = [*zip(*sorted(spans), strict=True)] or [()] * 4
+    return SpanColumns(*(array(code, column) for code, column in zip("QQQI", columns, strict=True)))
 
 
 def table_columns(table: DecodedTable) -> TableColumns:

@@ -271,6 +271,19 @@ def test_a_process_whose_end_was_lost_is_dropped() -> None:
     assert processes.ended == {PARENT}
 
 
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_whose_other_threads_run_stays(monkeypatch: pytest.MonkeyPatch, forked: bool) -> None:
+    """Only one that is known to have had no others is not looked at."""
+    monkeypatch.setattr(module, "_has_threads", lambda _: True)
+    alone = [fork(OTHER, PARENT)] if forked else [run(PARENT)]
+    processes = followed([*alone, leave(PARENT)])
+    processes.sweep(2 * HISTORY)
+    assert (PARENT in processes) is not forked
+    processes = followed([*alone, thread(PARENT, 77), leave(PARENT)])
+    processes.sweep(2 * HISTORY)
+    assert PARENT in processes
+
+
 @pytest.mark.parametrize("pid", [0, (1 << 32) - 1])
 def test_processes_of_other_namespaces_are_not_one_process(pid: int) -> None:
     assert len(followed([run(pid), fork(PARENT, pid), mapped(pid, 1, 2), leave(pid)])) == 0
