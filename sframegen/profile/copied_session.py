@@ -131,8 +131,8 @@ class CopiedSession:
         """Count what was sampled up to now."""
         now = time.monotonic_ns()
         self._rings.collect()
-        for at, raw in self._rings.until(now):
-            record = self._reader.read(raw.kind, raw.misc, raw.body)
+        for at, _, kind, misc, body in self._rings.until(now):
+            record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
                 self.samples += 1
                 self._sample(record)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_records import SAMPLE
 from sframegen.profile.events.ring import RingBuffer
+from sframegen.profile.events.timed_records import split_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.events.ring import RawRecord
+    from sframegen.profile.events.timed_records import TimedRecord
 
 ONLINE = Path("/sys/devices/system/cpu/online")
-TIME = Struct("=Q")
-TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
 
 
 class CpuRings:
@@ -31,7 +27,7 @@ class CpuRings:
     def __init__(self) -> None:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}
         self.lost = 0  # records that the kernel could not write
-        self._pending: list[tuple[int, int, RawRecord]] = []  # time, number of the record: those of equal times keep their order
+        self._pending: list[TimedRecord] = []
         self._number = 0
 
     @property
@@ -50,26 +46,20 @@ class CpuRings:
     def collect(self) -> None:
         """Move all records out of the buffers. Raises FormatError if one has no time."""
         for _, ring in self.by_cpu.values():
-            for raw in ring.records():
-                self._number += 1
-                kind, _, body = raw
-                at = TIME_IN_SAMPLE if kind == SAMPLE else len(body) - TIME_FROM_END
-                if not 0 <= at <= len(body) - TIME.size:
-                    raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
-                self._pending.append((TIME.unpack_from(body, at)[0], self._number, raw))
-            self.lost += ring.lost
-            ring.lost = 0
+            before = len(self._pending)
+            self.lost += split_records(ring.taken(), self._number, self._pending)
+            self._number += len(self._pending) - before
 
-    def until(self, now: int) -> Iterator[tuple[int, RawRecord]]:
+    def until(self, now: int) -> Iterator[TimedRecord]:
         """Take out what came up to that time, after `collect`: of later ones, another CPU may have an earlier one unseen."""
         self._pending.sort()
         count = 0
         try:
-            for at, _, raw in self._pending:
-                if at > now:
+            for record in self._pending:
+                if record[0] > now:
                     break
                 count += 1
-                yield at, raw
+                yield record
         finally:
             del self._pending[:count]
 

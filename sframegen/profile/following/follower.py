@@ -167,11 +167,11 @@ class Follower:
         if now - self._cpus_at >= CPUS_INTERVAL:
             self._follow_cpus()
         self._rings.collect()
-        for at, raw in self._rings.until(now):
-            if self._lazy and raw.kind == MMAP2:
-                known = partial(self._resolver.mapped_again, raw.body)
-                self.processes.apply_later(PID.unpack_from(raw.body)[0], at, partial(self._reader.read, *raw), known)
-            elif (record := self._reader.read(*raw)) is not None:
+        for at, _, kind, misc, body in self._rings.until(now):
+            if self._lazy and kind == MMAP2:
+                known = partial(self._resolver.mapped_again, body)
+                self.processes.apply_later(PID.unpack_from(body)[0], at, partial(self._reader.read, kind, misc, body), known)
+            elif (record := self._reader.read(kind, misc, body)) is not None:
                 self.processes.apply(record, at)
             self.records += 1
         return now
