@@ -49,7 +49,7 @@ TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
-RELEASE_INTERVAL = 10.0  # seconds
+CHECKS = 10  # of files, to one look at which of them nobody needs
 SCANS = 2
 FILE_OF = attrgetter("file")
 NOT_FOLLOWED = "the process ended before its mappings were known"
@@ -235,7 +235,7 @@ class KernelSession:
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
         if now >= self._release_at:
-            self._release_at = now + RELEASE_INTERVAL
+            self._release_at = now + CHECKS * self.plan.pace.check
             self._release_files()
             self._files.rest()
 
