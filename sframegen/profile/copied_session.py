@@ -27,8 +27,8 @@ from sframegen.profile.events.attributes import (
     SampleType,
     open_event,
 )
-from sframegen.profile.events.cpu_rings import CpuRings, online_cpus
-from sframegen.profile.events.event_records import Gap, RecordReader, SampleRecord
+from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
+from sframegen.profile.events.event_records import RecordReader, SampleRecord
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
@@ -131,8 +131,11 @@ class CopiedSession:
         """Count what was sampled up to now."""
         now = time.monotonic_ns()
         self._rings.collect()
-        for at, raw in self._rings.until(now):
-            record = raw if isinstance(raw, Gap) else self._reader.read(*raw)
+        for at, _, kind, misc, body in self._rings.until(now):
+            if kind == GAP:
+                self.processes.forget_mappings(at, misc)
+                continue
+            record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
                 self.samples += 1
                 self._sample(record)

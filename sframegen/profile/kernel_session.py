@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import resource
 import select
 import time
@@ -48,10 +47,9 @@ if TYPE_CHECKING:
 BACKEND = "walked in the kernel (BPF)"
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
-WORKERS = 1 + (os.cpu_count() or 1)  # that make tables: one more, since each waits for our next turn when it is done
 WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
-RELEASE_INTERVAL = 10.0  # seconds
+CHECKS = 10  # of files, to one look at which of them nobody needs
 SCANS = 2
 FILE_OF = attrgetter("file")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
@@ -79,7 +77,7 @@ class KernelSession:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.enter_context(going_first())
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(WORKERS, self._cache, stores=plan.stores))
+            self._builder = opened.enter_context(TableBuilder(plan.pace.workers, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -236,7 +234,7 @@ class KernelSession:
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
         if now >= self._release_at:
-            self._release_at = now + RELEASE_INTERVAL
+            self._release_at = now + CHECKS * self.plan.pace.check
             self._release_files()
             self._files.rest()
 

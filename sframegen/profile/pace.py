@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import NamedTuple
 
 
@@ -14,11 +15,12 @@ class Pace(NamedTuple):
     check: float = 1.0  # between two looks at what nobody reports
     count_interval: float = 1.0  # between two readings of the counts in the kernel: a stack is sent again after that
     publish: int = 1  # samples of a process walked here, after which the kernel gets its mappings
+    workers: int = 1 + (os.cpu_count() or 1)  # that make tables: one more, since each waits for our next turn when it is done
     lazy: bool = False  # what processes map is read, and tables are made, once a sample needs it
 
 
 AT_ONCE = Pace()
-SPARING = Pace(wait=1.0, gather=1.0, check=10.0, count_interval=math.inf, publish=8, lazy=True)  # `cut` reads the counts
+SPARING = Pace(wait=1.0, gather=1.0, check=10.0, count_interval=math.inf, publish=8, workers=2, lazy=True)  # `cut` reads the counts
 TURNS = 10  # at least, in an interval
 
 

@@ -38,6 +38,7 @@ MODULES = (
     "sframegen.format.pack",
     "sframegen.format.section_bytes",
     "sframegen.format.unpack",
+    "sframegen.profile.events.timed_records",
     "sframegen.profile.report.formats.message_bytes",
     "sframegen.profile.report.label_counts",
     "sframegen.profile.report.formats.path_bytes",

@@ -16,8 +16,9 @@ from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, RecordRing, possible_cpus
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, possible_cpus
 from sframegen.profile.bpf.loading import filled_table, mapped, read_object
+from sframegen.profile.bpf.record_ring import RecordRing
 from sframegen.profile.bpf.ring_reader import RingReader
 from sframegen.profile.bpf.sampling_settings import (
     ASLEEP_PROGRAM,
@@ -95,6 +96,7 @@ class KernelWalker:
         self.cpus = possible_cpus()
         self._program = Program(read_object())
         spans = SPANS_OF_ALL if targets is None else SPANS
+        ring = ring_bytes(sampling, self.cpus, memory_limit)
         self._program.resize(
             {
                 "processes": FOLLOWED,
@@ -107,7 +109,7 @@ class KernelWalker:
                 "conditions": max(1, len(sampling.points)),
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
-                "ring": ring_bytes(sampling, self.cpus, memory_limit),
+                "ring": ring,
             }
         )
         self._program.set_constants(packed_settings(sampling, self.cpus, every_process=targets is None))
@@ -119,7 +121,7 @@ class KernelWalker:
             self._program.leave_out(AREA_PROGRAM)
         try:
             self._program.load()
-            self._open_maps(spans)
+            self._open_maps(spans, ring)
             self._set_filters()
         except BaseException:
             self._program.close()
@@ -151,7 +153,7 @@ class KernelWalker:
             finally:
                 os.close(fd)
 
-    def _open_maps(self, spans: int) -> None:
+    def _open_maps(self, spans: int, ring: int) -> None:
         program = self._program
         self._processes = program.map("processes", 4, _PROCESS.size)
         self._epochs = program.map("epochs", 4, 4)
@@ -163,7 +165,7 @@ class KernelWalker:
         self._spans = mapped(program.map("spans", 4, _SPAN.size).fd, spans * _SPAN.size)
         self._files = mapped(program.map("files", 4, _FILE.size).fd, (MAX_FILES + 1) * _FILE.size)
         self._shared = mapped(program.bss_fd(), mmap.PAGESIZE)
-        self.ring = RingReader(RecordRing(program.map("ring", 0, 0).fd))
+        self.ring = RingReader(RecordRing(program.map("ring", 0, 0).fd, ring))
 
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import select
 from collections import deque
 from errno import EACCES, ENOENT, EPERM
 from functools import cache
@@ -22,7 +21,6 @@ MAP_TYPE_ARRAY = 2
 INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
 
 _Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
-_Received = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
 
 _POINTER, _INT, _TEXT, _U32 = c.c_void_p, c.c_int, c.c_char_p, c.c_uint32
 _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
@@ -53,9 +51,6 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_map_update_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_map_lookup_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
     "bpf_map_lookup_and_delete_batch": (_INT, (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
-    "ring_buffer__new": (_POINTER, (_INT, _POINTER, _POINTER, _POINTER)),
-    "ring_buffer__epoll_fd": (_INT, (_POINTER,)),
-    "ring_buffer__free": (None, (_POINTER,)),
 }
 
 
@@ -185,42 +180,6 @@ class Map:
             if failed or not number.value:  # ENOENT: that was the last
                 return found
             start = place
-
-
-class RecordRing:
-    """Collects the records of a ring-buffer map."""
-
-    def __init__(self, fd: int) -> None:
-        self._functions = library().functions
-        self._records: list[bytes] = []
-
-        def receive(_context: int | None, data: int, size: int) -> int:
-            self._records.append(c.string_at(data, size))
-            return 0
-
-        self._receive = _Received(receive)
-        self._ring = self._functions.ring_buffer__new(fd, c.cast(self._receive, c.c_void_p), None, None)
-        if not self._ring:
-            raise library().error("the ring buffer cannot be mapped", c.get_errno())
-        self.fileno: int = self._functions.ring_buffer__epoll_fd(self._ring)
-        # Without letting other threads run around each record: to wait for them takes 5 ms each time.
-        self._consume = c.PyDLL(LIBRARY).ring_buffer__consume
-        self._consume.argtypes = (_POINTER,)
-
-    def wait(self, milliseconds: int) -> None:
-        """Wait that long for the first record."""
-        poll = select.poll()
-        poll.register(self.fileno, select.POLLIN)
-        poll.poll(milliseconds)
-
-    def taken(self) -> list[bytes]:
-        """Return all records, the oldest first."""
-        self._consume(self._ring)
-        records, self._records[:] = self._records[:], []
-        return records
-
-    def close(self) -> None:
-        self._functions.ring_buffer__free(self._ring)
 
 
 class Program:

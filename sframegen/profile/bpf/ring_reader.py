@@ -17,7 +17,7 @@ from sframegen.program.unused_memory import share_heap, trim_heap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.profile.bpf.libbpf import RecordRing
+    from sframegen.profile.bpf.record_ring import RecordRing
 
 AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
 IN_MEMORY = 8 << 20

@@ -6,23 +6,22 @@ import os
 import threading
 import time
 from bisect import bisect_right
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_records import HEADER, SAMPLE, Gap
+from sframegen.profile.events.event_records import HEADER
 from sframegen.profile.events.ring import RingBuffer
+from sframegen.profile.events.timed_records import split_records
 
 if TYPE_CHECKING:
-    from sframegen.profile.events.ring import RawRecord
+    from sframegen.profile.events.timed_records import TimedRecord
 
 ONLINE = Path("/sys/devices/system/cpu/online")
-TIME = Struct("=Q")
-TIME_IN_SAMPLE, TIME_FROM_END = 8, 16  # after the process and thread; before the CPU
 MAX_PENDING = 1 << 20  # records
+GAP = 0  # in the place of a kind: records may be missing, from its time on to that in the place of misc
 
 
 class CpuRings:
@@ -34,7 +33,7 @@ class CpuRings:
     def __init__(self) -> None:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}
         self.lost = 0  # records that the kernel could not write
-        self._pending: list[tuple[int, int, RawRecord | Gap]] = []  # time, number: those of equal times keep their order
+        self._pending: list[TimedRecord] = []
         self._number = 0
         self._lock = threading.RLock()
 
@@ -67,31 +66,22 @@ class CpuRings:
             self.collect()
 
     def _collect(self, ring: RingBuffer) -> None:
-        left, gap_begins = ring.surely_whole, None
-        for raw in ring.records():
+        data, before = ring.taken(), len(self._pending)
+        self.lost += split_records(data, self._number, self._pending)
+        self._number += len(self._pending) - before
+        if len(data) > ring.surely_whole:
+            ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[before:])
+            first = next(number for number, end in enumerate(ends, before) if end > ring.surely_whole)
+            self._pending.append((self._pending[first][0], self._number, GAP, time.monotonic_ns(), b""))
             self._number += 1
-            kind, _, body = raw
-            at = TIME_IN_SAMPLE if kind == SAMPLE else len(body) - TIME_FROM_END
-            if not 0 <= at <= len(body) - TIME.size:
-                raise FormatError(f"{len(body)} bytes are too few", f"record of kind {kind}")
-            when = TIME.unpack_from(body, at)[0]
-            self._pending.append((when, self._number, raw))
-            left -= HEADER.size + len(body)
-            if left < 0 and gap_begins is None:
-                gap_begins = when
-        if gap_begins is not None:
-            self._number += 1
-            self._pending.append((gap_begins, self._number, Gap(time.monotonic_ns())))
-        self.lost += ring.lost
-        ring.lost = 0
 
-    def until(self, now: int) -> list[tuple[int, RawRecord | Gap]]:
+    def until(self, now: int) -> list[TimedRecord]:
         """Take out what came up to that time, after `collect`: of later ones, another CPU may have an earlier one unseen."""
         with self._lock:
             self._pending.sort()
             count = bisect_right(self._pending, now, key=itemgetter(0))
             taken, self._pending = self._pending[:count], self._pending[count:]
-        return [(at, raw) for at, _, raw in taken]
+        return taken
 
     def close(self, cpu: int) -> None:
         with self._lock:

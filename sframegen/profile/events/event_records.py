@@ -95,12 +95,6 @@ class LostRecord(NamedTuple):
     records: int
 
 
-class Gap(NamedTuple):
-    """No record of the kernel: from its time to `end` (nanoseconds) records may be missing."""
-
-    end: int
-
-
 class SampleRecord(NamedTuple):
     """What the attributes do not ask for is 0 or empty. `registers`: in the order of the mask's bits."""
 
@@ -117,7 +111,7 @@ class SampleRecord(NamedTuple):
     stack: bytes | memoryview = b""  # from the stack pointer on; only the bytes that the kernel could read
 
 
-EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | Gap | SampleRecord
+EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | LostRecord | SampleRecord
 
 # (bit, its part of a structure, names of the values; `_` is not kept): parts of fixed size, in the order of a sample.
 SAMPLE_FIELDS: tuple[tuple[SampleType, str, tuple[str, ...]], ...] = (

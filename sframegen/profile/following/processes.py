@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, Gap, LostRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from sframegen.profile.events.event_records import EventRecord
 
@@ -33,6 +34,7 @@ NOT_WRITTEN = "records of mappings were lost"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 
 ProcessSpans = tuple[CodeSpan, ...]
+Known = Callable[[int], tuple[int, int, Sequence[CodeSpan]] | None]  # at that time
 PROGRAMS = count(1)
 
 
@@ -47,10 +49,12 @@ class Later(NamedTuple):
     """A change of mappings at that time.
 
     `change` returns its record. A pair of addresses: what was between them is unmapped. A list: what the parent had put off.
+    `known`: asked first for [start, end) of a mapping, and its spans; None: the record is to be read.
     """
 
     time: int
     change: Callable[[], EventRecord | None] | tuple[int, int] | list[Later]
+    known: Known | None = None
 
 
 class Version(NamedTuple):
@@ -63,7 +67,19 @@ class Version(NamedTuple):
 class ProcessState:
     """A process. The tuples of spans are shared with its children."""
 
-    __slots__ = ("changed_at", "ended_at", "kept", "later", "name", "program", "scanned", "scanned_at", "threads", "versions")
+    __slots__ = (
+        "alone",
+        "changed_at",
+        "ended_at",
+        "kept",
+        "later",
+        "name",
+        "program",
+        "scanned",
+        "scanned_at",
+        "threads",
+        "versions",
+    )
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
@@ -76,6 +92,7 @@ class ProcessState:
         self.scanned = (version, version.since)  # the last version at the last scan; from then on it is what /proc said
         self.ended_at = 0
         self.later: list[Later] = []  # changes of mappings that nobody has needed
+        self.alone = False  # it is known to have had one thread only
 
     @property
     def spans(self) -> ProcessSpans | None:
@@ -164,9 +181,7 @@ class Processes:
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
-        if isinstance(record, Gap):
-            self.forget_mappings(time, record.end)
-        elif isinstance(record, SampleRecord | LostRecord) or record.pid in NO_PID:
+        if isinstance(record, SampleRecord | LostRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
             (self._begun if record.begins else self._ended)(record, time)
@@ -175,14 +190,14 @@ class Processes:
         else:
             self._mapped(record, time)
 
-    def apply_later(self, pid: int, time: int, read: Callable[[], EventRecord | None]) -> None:
-        """Apply the record of a mapping once the spans of its process are needed. `read` returns it then."""
+    def apply_later(self, pid: int, time: int, read: Callable[[], EventRecord | None], known: Known | None = None) -> None:
+        """Apply the record of a mapping once the spans of its process are needed. `read` returns it then, unless it is `known`."""
         state = self._states.get(pid)
         if pid in NO_PID or (state is None and not self._all):
             return
         if state is None:
             state = self._states[pid] = ProcessState("", Version(time, None))
-        self._put_off(pid, state, Later(time, read))
+        self._put_off(pid, state, Later(time, read, known))
         self.changed.add(pid)
 
     def _put_off(self, pid: int, state: ProcessState, one: Later) -> None:
@@ -200,12 +215,17 @@ class Processes:
         return state
 
     def _catch_up(self, pid: int, state: ProcessState, one: Later) -> None:
-        time, change = one
+        time, change, known = one
         if isinstance(change, list):
             for inner in change:
                 self._catch_up(pid, state, inner._replace(time=max(time, inner.time)))
         elif isinstance(change, tuple):
             self.unmapped(pid, *change, time)
+        elif known and time > state.scanned_at and (again := known(time)):
+            state.changed_at = time
+            if state.spans is not None:
+                self._set_spans(state, time, inserted(state.spans, *again))
+                self.changed.add(pid)
         elif isinstance(record := change(), MmapRecord):
             self._mapped(record._replace(pid=pid), time)
         elif isinstance(record, CommRecord):
@@ -245,6 +265,7 @@ class Processes:
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
             state.program = next(PROGRAMS)  # an exec may be among what was lost
+            state.alone = False
             self.changed.add(pid)
             if not Path(f"/proc/{pid}").exists():  # its end may be among what was lost
                 state.ended_at = time
@@ -273,19 +294,19 @@ class Processes:
         if state is not None and state.later:
             self._put_off(pid, state, Later(time, (start, end)))
             return
-        before = state.at(time) if state else None
-        if state is None or not state.spans or not before:
+        spans = state.versions[-1].spans if state else None
+        if state is None or not spans or not _within(spans, start, end):  # most memory is where no code is
             return
-        found = _within(before, start, end)
+        found = _within(state.at(time) or (), start, end)
         if not found:
             return
         gone = {id(span) for span in found}  # an equal one may be there since
         low, high = found[0].start, found[-1].end
-        here = _within(state.spans, low, high)
+        here = _within(spans, low, high)
         left = tuple(span for span in here if id(span) not in gone)
         if len(left) < len(here):
-            first = bisect_right(state.spans, low, key=_end)
-            left = (*state.spans[:first], *left, *state.spans[first + len(here) :])
+            first = _first_after(spans, low)
+            left = (*spans[:first], *left, *spans[first + len(here) :])
             self._set_spans(state, max(time, state.versions[-1].since), left)
             self.changed.add(pid)
 
@@ -309,7 +330,7 @@ class Processes:
             state = self._states.get(pid)
             if state is None or state.ended_at != ended_at:
                 continue
-            if _has_threads(pid):
+            if not state.alone and _has_threads(pid):
                 self._leaving.append((time, pid))
                 state.ended_at = time
                 continue
@@ -371,10 +392,13 @@ class Processes:
                 return
             name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
             child = self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
+            child.alone = True
             if parent and parent.later:
                 child.later = [Later(time, flattened(parent.later))]
-        elif parent is not None and record.parent_tid in parent.threads:
-            parent.threads[record.tid] = parent.threads[record.parent_tid]
+        elif parent is not None:
+            parent.alone = False
+            if record.parent_tid in parent.threads:
+                parent.threads[record.tid] = parent.threads[record.parent_tid]
 
     def _ended(self, record: TaskRecord, time: int) -> None:
         state = self._states.get(record.pid)
@@ -394,8 +418,8 @@ def flattened(later: list[Later]) -> list[Later]:
 
 def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
     """Return the spans with `new` in place of all that was mapped at [start, end)."""
-    first = bisect_right(spans, start, key=_end)
-    last = bisect_left(spans, end, lo=first, key=_start)
+    first = _first_after(spans, start)
+    last = bisect_left(spans, (end,), first)
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
     right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
     return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
@@ -403,20 +427,18 @@ def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan])
 
 def _within(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
     """Return the spans with an address in [start, end)."""
-    first = bisect_right(spans, start, key=_end)
-    return spans[first : bisect_left(spans, end, lo=first, key=_start)]
+    first = _first_after(spans, start)
+    return spans[first : bisect_left(spans, (end,), first)]
+
+
+def _first_after(spans: ProcessSpans, address: int) -> int:
+    """Return the place of the first span that ends after that address."""
+    first = bisect_left(spans, (address + 1,))  # a span is compared by its start
+    return first - 1 if first and spans[first - 1].end > address else first
 
 
 def _cost(version: Version) -> int:
     return VERSION_COSTS + len(version.spans or ())
-
-
-def _start(span: CodeSpan) -> int:
-    return span.start
-
-
-def _end(span: CodeSpan) -> int:
-    return span.end
 
 
 def _has_threads(pid: int) -> bool:

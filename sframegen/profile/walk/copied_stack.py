@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WORDS = ELEMENT // 4
 PAGE = 4096
+MAX_COLUMNS = 16  # of processes whose samples come in turns
 
 
 class Start(NamedTuple):
@@ -46,13 +47,8 @@ class Start(NamedTuple):
 
 def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
     """The spans of one process, in any order, without overlaps."""
-    rows = sorted(spans)
-    return SpanColumns(
-        array("Q", [span.start for span in rows]),
-        array("Q", [span.end for span in rows]),
-        array("Q", [span.bias for span in rows]),
-        array("I", [span.file for span in rows]),
-    )
+    columns = [*zip(*sorted(spans), strict=True)] or [()] * 4
+    return SpanColumns(*(array(code, column) for code, column in zip("QQQI", columns, strict=True)))
 
 
 def table_columns(table: DecodedTable) -> TableColumns:
@@ -87,7 +83,7 @@ class CopyWalker:
             raise FormatError(f"copied stacks of {abi.name} are not walked")
         self._frames = zeros("Q", MAX_DEPTH)
         self._code = _Code(abi, elf_of)
-        self._last: tuple[Sequence[CodeSpan], SpanColumns] = ((), span_columns(()))
+        self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by the identity of the spans
         self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
 
     def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True, final: bool = True) -> None:
@@ -106,10 +102,13 @@ class CopyWalker:
         self._code.forget(number)
 
     def columns(self, spans: Sequence[CodeSpan]) -> SpanColumns:
-        """Return the columns of a process's spans: at once, if it is that of the last call."""
-        if self._last[0] is not spans:
-            self._last = spans, span_columns(spans)
-        return self._last[1]
+        """Return the columns of a process's spans: at once, if they were asked for a short time ago."""
+        known = self._columns.get(id(spans))
+        if known is None:
+            if len(self._columns) == MAX_COLUMNS:
+                self._columns.clear()
+            known = self._columns[id(spans)] = spans, span_columns(spans)
+        return known[1]
 
     def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes, holes: int = 0) -> End:
         """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin.

@@ -14,7 +14,7 @@ from sframegen.profile.bpf.ring_reader import RingReader
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.profile.bpf.libbpf import RecordRing
+    from sframegen.profile.bpf.record_ring import RecordRing
 
 WAIT = 60.0
 SIZE = 1000

@@ -6,9 +6,8 @@ import struct
 
 import pytest
 
-from sframegen.profile.events.cpu_rings import CpuRings
-from sframegen.profile.events.event_records import HEADER, Gap, RecordKind
-from sframegen.profile.events.ring import RawRecord
+from sframegen.profile.events.cpu_rings import GAP, CpuRings
+from sframegen.profile.events.event_records import HEADER, RecordKind
 
 SUFFIX = struct.Struct("=IIQII")  # process and thread, time, CPU
 SIZE = HEADER.size + SUFFIX.size
@@ -18,11 +17,15 @@ class Ring:
     """What a buffer has: `times` of its records."""
 
     def __init__(self, times: list[int], surely_whole: int) -> None:
-        self.times, self.surely_whole, self.lost = times, surely_whole, 0
+        self.times, self.surely_whole = times, surely_whole
 
-    def records(self) -> list[RawRecord]:
+    def taken(self) -> bytes:
         times, self.times = self.times, []
-        return [RawRecord(RecordKind.COMM, 0, SUFFIX.pack(1, 1, time, 0, 0)) for time in times]
+        return b"".join(HEADER.pack(RecordKind.COMM, 0, SIZE) + SUFFIX.pack(1, 1, time, 0, 0) for time in times)
+
+
+def times(found: CpuRings, now: int) -> list[int]:
+    return [record[0] for record in found.until(now)]
 
 
 def rings(*by_cpu: Ring) -> CpuRings:
@@ -34,26 +37,26 @@ def rings(*by_cpu: Ring) -> CpuRings:
 
 def test_records_of_two_cpus_come_in_the_order_of_time() -> None:
     found = rings(Ring([2, 5, 9], 10 * SIZE), Ring([1, 5, 7], 10 * SIZE))
-    assert [at for at, _ in found.until(7)] == [1, 2, 5, 5, 7]
-    assert [at for at, _ in found.until(8)] == []
-    assert [at for at, _ in found.until(9)] == [9]
+    assert times(found, 7) == [1, 2, 5, 5, 7]
+    assert times(found, 8) == []
+    assert times(found, 9) == [9]
 
 
 @pytest.mark.parametrize(("room", "begins"), [(3, None), (2, 9), (1, 5), (-1, 2)])
 def test_a_buffer_without_room_has_a_gap_from_the_record_that_filled_it(room: int, begins: int | None) -> None:
     """The kernel says so later, with its next record: until then a mapping that it could not write is not missed."""
     taken = rings(Ring([2, 5, 9], room * SIZE), Ring([3], 10 * SIZE)).until(1 << 63)
-    gaps = [(at, one) for at, one in taken if isinstance(one, Gap)]
+    gaps = [(at, end) for at, _, kind, end, _ in taken if kind == GAP]
     assert [at for at, _ in gaps] == ([] if begins is None else [begins])
-    assert all(one.end > 9 for _, one in gaps)
+    assert all(end > 9 for _, end in gaps)
     assert len(taken) - len(gaps) == 4
 
 
 def test_what_comes_meanwhile_is_left_for_the_next_time() -> None:
     found = rings(Ring([2, 5], 10 * SIZE))
     [(_, ring)] = found.by_cpu.values()
-    taken = found.until(3)
+    taken = times(found, 3)
     ring.times = [4]  # type: ignore[attr-defined] # see above
     found.collect_some()
-    assert [at for at, _ in taken] == [2]
-    assert [at for at, _ in found.until(9)] == [4, 5]
+    assert taken == [2]
+    assert times(found, 9) == [4, 5]

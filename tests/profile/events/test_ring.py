@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.event_records import RecordKind
-from sframegen.profile.events.ring import RawRecord, RingBuffer
+from sframegen.profile.events.ring import RingBuffer
+from sframegen.profile.events.timed_records import split_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sframegen.profile.events.timed_records import TimedRecord
 
 SIZE = mmap.PAGESIZE
 
@@ -46,6 +49,12 @@ class MadeRing:
         value: int = struct.unpack("=Q", self.pages[1032:1040])[0]
         return value
 
+    def records(self) -> tuple[int, list[tuple[int, int, bytes]]]:
+        """Return how many were lost, and the kinds, numbers and bytes of the new ones."""
+        found: list[TimedRecord] = []
+        lost = split_records(self.ring.taken(), 7, found)
+        return lost, [(kind, number, body) for _, number, kind, _, body in found]
+
     def close(self) -> None:
         self.ring.close()
         self.pages.close()
@@ -63,7 +72,7 @@ def record(kind: int, body: bytes) -> bytes:
     return struct.pack("=IHH", kind, 0, 8 + len(body)) + body
 
 
-@given(st.lists(st.tuples(st.integers(20, 90), st.integers(0, 120)), max_size=60), st.integers(1, 4))
+@given(st.lists(st.tuples(st.integers(20, 90), st.integers(2, 120)), max_size=60), st.integers(1, 4))
 def test_records_come_whole_and_in_order_around_the_end(made_of: list[tuple[int, int]], at_a_time: int) -> None:
     made = MadeRing()
     bodies = [(kind, bytes([kind]) * (words * 8)) for kind, words in made_of]
@@ -71,7 +80,7 @@ def test_records_come_whole_and_in_order_around_the_end(made_of: list[tuple[int,
         some = bodies[first : first + at_a_time]
         for kind, body in some:
             made.write(record(kind, body))
-        assert list(made.ring.records()) == [RawRecord(kind, 0, body) for kind, body in some]
+        assert made.records() == (0, [(kind, number, body) for number, (kind, body) in enumerate(some, 7)])
         assert made.tail == made.head
     made.close()
 
@@ -79,21 +88,37 @@ def test_records_come_whole_and_in_order_around_the_end(made_of: list[tuple[int,
 def test_lost_records_are_counted(made: MadeRing) -> None:
     made.write(record(RecordKind.LOST, struct.pack("=QQ", 1, 40)))
     made.write(record(RecordKind.LOST, struct.pack("=QQ", 1, 2)))
-    assert [one.kind for one in made.ring.records()] == [RecordKind.LOST] * 2
-    assert made.ring.lost == 42
+    lost, found = made.records()
+    assert [kind for kind, _, _ in found] == [RecordKind.LOST] * 2
+    assert lost == 42
+
+
+def test_times_are_where_records_of_their_kind_have_them(made: MadeRing) -> None:
+    made.write(struct.pack("=IHH3Q", RecordKind.SAMPLE, 5, 32, 1, 77, 2))
+    made.write(struct.pack("=IHH4Q", RecordKind.MMAP2, 6, 40, 1, 2, 78, 3))
+    found: list[TimedRecord] = []
+    split_records(made.ring.taken(), 1, found)
+    assert [(time, kind, misc) for time, _, kind, misc, _ in found] == [(77, RecordKind.SAMPLE, 5), (78, RecordKind.MMAP2, 6)]
+
+
+@pytest.mark.parametrize(("kind", "words"), [(RecordKind.SAMPLE, 1), (RecordKind.EXIT, 1), (RecordKind.EXIT, 0)])
+def test_a_record_without_a_time_is_refused(made: MadeRing, kind: int, words: int) -> None:
+    made.write(record(kind, bytes(8 * words)))
+    with pytest.raises(FormatError, match=f"{8 * words} bytes are too few"):
+        made.records()
 
 
 @pytest.mark.parametrize("size", [0, 7, 24, 65535])
 def test_a_record_of_a_wrong_size_is_refused(made: MadeRing, size: int) -> None:
     made.write(struct.pack("=IHHQ", 1, 0, size, 0))
     with pytest.raises(FormatError, match=f"a record of {size} bytes"):
-        list(made.ring.records())
+        made.records()
 
 
 def test_more_bytes_than_there_is_room_are_refused(made: MadeRing) -> None:
     made.pages[1024:1032] = struct.pack("=Q", SIZE + 8)
     with pytest.raises(FormatError, match="ring buffer"):
-        list(made.ring.records())
+        made.records()
 
 
 def test_a_descriptor_that_is_no_event_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.profile.events.event_records import CommRecord, Gap, MmapRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, MmapRecord, TaskRecord
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, inserted
@@ -246,7 +246,7 @@ def test_what_is_not_known_is_not_invented() -> None:
 def test_mappings_are_unknown_where_records_may_be_missing() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
     processes.changed.clear()
-    processes.apply(Gap(20), 10)
+    processes.forget_mappings(10, 20)
     assert processes.spans(PARENT) is None
     assert processes.spans(PARENT, 9) == (CodeSpan(1, 2, 1, 1),)
     assert processes.changed == {PARENT}
@@ -259,7 +259,7 @@ def test_mappings_are_unknown_where_records_may_be_missing() -> None:
 def test_a_scan_holds_since_the_last_record_if_none_came_meanwhile(later: list[tuple[int, int, int]], known_from: int) -> None:
     """Another mapping may have been in the place of what was found, until the record that came meanwhile."""
     processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
-    processes.apply(Gap(20), 10)
+    processes.forget_mappings(10, 20)
     processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 30, 32)
     for time, start, end in later:
         processes.apply(mapped(PARENT, start, end), time)
@@ -272,7 +272,7 @@ def test_a_scan_holds_since_the_last_record_if_none_came_meanwhile(later: list[t
 def test_what_is_executed_where_records_may_be_missing_is_unknown(lazy: bool) -> None:
     """Another CPU's record of that comes with those of before the gap's end; some of what was mapped then may be missing."""
     processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
-    processes.apply(Gap(20), 10)
+    processes.forget_mappings(10, 20)
     if lazy:
         processes.apply_later(PARENT, 11, lambda: mapped(PARENT, 7, 8))
     processes.apply(CommRecord(PARENT, PARENT, "new", by_exec=True), 15)
@@ -283,7 +283,8 @@ def test_what_is_executed_where_records_may_be_missing_is_unknown(lazy: bool) ->
 
 def test_a_process_with_lost_records_has_not_ended() -> None:
     own = os.getpid()  # one that runs: whether it does is looked up
-    processes = followed([mapped(own, 1, 2), Gap(12)])
+    processes = followed([mapped(own, 1, 2)])
+    processes.forget_mappings(2, 12)
     assert processes.spans(own) is None
     assert not processes.has_ended(own)
     assert processes.has_ended(own + 1)
@@ -292,10 +293,24 @@ def test_a_process_with_lost_records_has_not_ended() -> None:
 
 
 def test_a_process_whose_end_was_lost_is_dropped() -> None:
-    processes = followed([run(PARENT), Gap(12)])
+    processes = followed([run(PARENT)])
+    processes.forget_mappings(2, 12)
     processes.sweep(2 * HISTORY)
     assert PARENT not in processes
     assert processes.ended == {PARENT}
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_whose_other_threads_run_stays(monkeypatch: pytest.MonkeyPatch, forked: bool) -> None:
+    """Only one that is known to have had no others is not looked at."""
+    monkeypatch.setattr(module, "_has_threads", lambda _: True)
+    alone = [fork(OTHER, PARENT)] if forked else [run(PARENT)]
+    processes = followed([*alone, leave(PARENT)])
+    processes.sweep(2 * HISTORY)
+    assert (PARENT in processes) is not forked
+    processes = followed([*alone, thread(PARENT, 77), leave(PARENT)])
+    processes.sweep(2 * HISTORY)
+    assert PARENT in processes
 
 
 @pytest.mark.parametrize("pid", [0, (1 << 32) - 1])

@@ -1,0 +1,55 @@
+"""Bytes of a ring buffer -> its records, with their times. Compiled: thousands come in a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from cfi.errors import FormatError
+from sframegen.profile.events.event_records import LOST, SAMPLE
+
+try:
+    import cython
+except ImportError:
+    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from cfi.columns import Column
+
+COMPILED: bool = cython.compiled
+# Time, number, kind, misc, and the bytes without the header: those of equal times compare by their numbers.
+TimedRecord: TypeAlias = tuple[int, int, int, int, bytes]
+TIME_IN_SAMPLE = 2  # in units of 8 bytes from the header on: after the process and thread, before the CPU
+TIME_FROM_END = 2  # the same, in all others, from the end on
+
+
+@cython.locals(words="const unsigned int[::1]", halves="const unsigned short[::1]", longs="const unsigned long long[::1]")
+def split_records(data: bytes, number: cython.longlong, records: list[TimedRecord]) -> int:
+    """Add the records, the first one with that number; return how many the kernel could not write. Raises FormatError.
+
+    Samples and the suffixes of other records have TID, TIME and CPU.
+    """
+    whole: cython.Py_ssize_t = len(data) // 8 * 8
+    view = memoryview(data)[:whole]
+    words: Column = view.cast("I")
+    halves: Column = view.cast("H")
+    longs: Column = view.cast("Q")
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = whole // 8
+    lost: cython.ulonglong = 0
+    sample: cython.uint = SAMPLE
+    lost_some: cython.uint = LOST
+    while at < end:
+        kind: cython.uint = words[2 * at]
+        size: cython.Py_ssize_t = halves[4 * at + 3]
+        length: cython.Py_ssize_t = size // 8
+        if not length or size % 8 or at + length > end:
+            raise FormatError(f"a record of {size} bytes, {8 * (end - at)} are left", "ring buffer", 8 * at)
+        time_at: cython.Py_ssize_t = TIME_IN_SAMPLE if kind == sample else length - TIME_FROM_END
+        if time_at < 1 or time_at >= length:
+            raise FormatError(f"{size - 8} bytes are too few", f"record of kind {kind}")
+        if kind == lost_some:
+            lost += longs[at + 2]
+        records.append((longs[at + time_at], number, kind, halves[4 * at + 2], data[8 * at + 8 : 8 * (at + length)]))
+        number += 1
+        at += length
+    return lost
