@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
 IN_MEMORY = 8 << 20
-TOGETHER = 1 << 10  # records that are written together, the kernel's limit
 TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 64 KiB each, are freed soon after they were read
 
 
@@ -41,9 +40,9 @@ class _Batch(NamedTuple):
         """Take the records: only once."""
         if self.file < 0:
             return self.records
-        records = [os.pread(self.file, end - start, start) for start, end in pairwise(accumulate(self.sizes, initial=0))]
+        data = os.pread(self.file, self.size, 0)
         os.close(self.file)
-        return records
+        return [data[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
 
 
 class RingReader:
@@ -145,7 +144,6 @@ def _parts(records: list[bytes]) -> list[list[bytes]]:
 def _written(batch: _Batch) -> _Batch:
     """Return it with its records in a file. Raises OSError."""
     with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
-        parts = (batch.records[at : at + TOGETHER] for at in range(0, len(batch.records), TOGETHER))
-        if sum(os.writev(file.fileno(), part) for part in parts) != batch.size:
+        if file.write(b"".join(batch.records)) != batch.size:
             raise OSError
         return batch._replace(records=[], file=os.dup(file.fileno()))
