@@ -335,8 +335,6 @@ def test_what_was_mapped_before_is_known_at_other_addresses() -> None:
     expected = [CodeSpan(one.start + moved, one.end + moved, one.bias + moved, one.file) for one in spans]
     assert resolver.mapped_again(body(there, size), 1) == (there, there + size, expected)
     assert resolver.mapped_again(body(there, size + 4096), 1) is None
-    assert (
-        resolver.mapped_again(body(there, size), time.monotonic_ns()) is None
-    )  # it may have been rewritten
+    assert resolver.mapped_again(body(there, size), time.monotonic_ns()) is None  # it may have been rewritten
     resolver.files.by_number.clear()
     assert resolver.mapped_again(body(there, size), 1) is None
