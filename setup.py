@@ -49,8 +49,18 @@ def extensions() -> list[Extension]:
         module.define_macros = [("Py_LIMITED_API", "0x030B0000")] if LIMITED else []
         module.py_limited_api = LIMITED
         module.optional = os.environ.get("SFRAMEGEN_PURE") != "0"
+        if module.name == SHARED:
+            name_no_folder(Path(module.sources[0]))
     # The largest first: else it is compiled last, by one processor, while the others have nothing to do.
     return sorted(modules, key=lambda module: -Path(module.sources[0]).stat().st_size)
+
+
+def name_no_folder(source: Path) -> None:
+    """Each build gives the same bytes: Cython 3.1 names the temporary folder of its input."""
+    written = source.read_text(encoding="utf-8")
+    without = re.sub(r'"[^"\n]*/(\w+\.pyx)"', r'"\1"', written)
+    if without != written:  # else it would be compiled again
+        source.write_text(without, encoding="utf-8")
 
 
 class BuildAllOrNone(build_ext):  # type: ignore[misc]  # setuptools has no types
