@@ -54,7 +54,7 @@ class CpuRings:
     def collect(self) -> None:
         """Move all records out of the buffers. Raises FormatError if one has no time.
 
-        The kernel tells of lost ones with the next record that has room, which may be much later: a full buffer shows at once.
+        The kernel says how many it lost with the next record that has room, which may be much later. A full buffer shows at once.
         """
         with self._lock:
             for _, ring in self.by_cpu.values():

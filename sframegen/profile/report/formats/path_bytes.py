@@ -49,7 +49,7 @@ class Block:
         self.room, self.view = room, memoryview(room)
 
     def is_full(self) -> bool:
-        """Whether it is to be taken."""
+        """Return True if it is to be taken."""
         return self.at >= SIZE
 
     def taken(self) -> bytes:
