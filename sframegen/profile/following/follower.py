@@ -23,7 +23,7 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MMAP2, MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
-from sframegen.profile.following.mapped_code import Mapped, moved, spans_in
+from sframegen.profile.following.mapped_code import Mapped, spans_at, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
 from sframegen.program.forked import Answer
@@ -77,7 +77,7 @@ class MappingResolver:
         file = known[0]
         if time > file.checked or file.elf is None or self.files.by_number.get(file.number) is not file:
             return None
-        return start, start + part[0], moved(known[1], start)
+        return start, start + part[0], spans_at(known[1], start)
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""

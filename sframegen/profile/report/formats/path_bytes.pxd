@@ -3,7 +3,7 @@ cimport cython
 from sframegen.profile.stacks.call_tree cimport CallTree
 
 @cython.final
-cdef class Texts:
+cdef class NumberedBytes:
     cdef const unsigned char[::1] joined
     cdef const unsigned long long[::1] starts
 
@@ -14,7 +14,7 @@ cdef class Block:
     cdef object view
 
     cdef int make_room(self, Py_ssize_t size) except -1
-    cdef int put(self, Texts texts, Py_ssize_t number) except -1
+    cdef int put(self, NumberedBytes texts, Py_ssize_t number) except -1
     cdef int put_decimal(self, unsigned long long number) except -1
     cdef int put_varint(self, unsigned long long number) except -1
     cdef int put_block(self, Block other) except -1
@@ -23,7 +23,7 @@ cdef class Block:
 cdef class PathTexts:
     cdef CallTree tree
     cdef const unsigned int[::1] numbers
-    cdef Texts texts
+    cdef NumberedBytes texts
     cdef unsigned int[::1] path
     cdef readonly Block block
 

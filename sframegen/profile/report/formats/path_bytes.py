@@ -23,8 +23,8 @@ SIZE = 1 << 17  # bytes of a block, about
 MAX_BYTES = 10  # of a number of 64 bits in a protocol buffer
 
 
-class Texts:
-    """Texts by number: from one of `starts` to the next in `joined`. `after`: what follows each."""
+class NumberedBytes:
+    """NumberedBytes by number: from one of `starts` to the next in `joined`. `after`: what follows each."""
 
     def __init__(self, texts: Iterable[bytes], after: bytes = b"") -> None:
         joined, starts = bytearray(), array("Q", [0])
@@ -58,7 +58,7 @@ class Block:
         self.at = 0
         return found
 
-    def put(self, texts: Texts, number: cython.Py_ssize_t) -> None:
+    def put(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
         """One of the texts."""
         place: cython.Py_ssize_t = texts.starts[number]
         end: cython.Py_ssize_t = texts.starts[number + 1]
@@ -120,7 +120,7 @@ class PathTexts:
     `texts`: by number; each ends with the byte that is between two. `numbers`: of each frame of the tree. `max_depth`: of a stack.
     """
 
-    def __init__(self, tree: CallTree, numbers: Column, texts: Texts, max_depth: int) -> None:
+    def __init__(self, tree: CallTree, numbers: Column, texts: NumberedBytes, max_depth: int) -> None:
         self.tree = tree
         self.numbers = numbers
         self.texts = texts
@@ -146,7 +146,7 @@ class PathTexts:
         self.put(node)
         return self.block.taken()
 
-    def put_lines(self, row: cython.Py_ssize_t, begin: Texts) -> cython.Py_ssize_t:
+    def put_lines(self, row: cython.Py_ssize_t, begin: NumberedBytes) -> cython.Py_ssize_t:
         """Lines of rows from that one on, until it is full: text 0, or 1 and the stack, then samples. Return the next row."""
         node: cython.Py_ssize_t
         while row < self.tree.rows.count and self.block.at < SIZE:
@@ -160,7 +160,9 @@ class PathTexts:
         return row
 
     @cython.locals(kinds="const unsigned int[::1]")
-    def put_rows(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, heads: Texts, middles: Texts) -> int:
+    def put_rows(
+        self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, heads: NumberedBytes, middles: NumberedBytes
+    ) -> int:
         """Rows with samples: head, samples, middle, stack. `kinds`: of those from `first` on; return how many are done now."""
         row: cython.Py_ssize_t = first + done
         while done < len(kinds) and self.block.at < SIZE:
@@ -203,7 +205,7 @@ class PathNumbers:
             node = self.tree.nodes.second[node]
 
     @cython.locals(kinds="const unsigned int[::1]")
-    def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: Texts) -> int:
+    def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: NumberedBytes) -> int:
         """Samples of rows, as PathTexts.put_rows: locations, values, labels, in fields 1, 2 and others of field 2."""
         row: cython.Py_ssize_t = first + done
         kind: cython.Py_ssize_t

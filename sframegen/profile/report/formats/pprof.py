@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
-from sframegen.profile.report.formats.path_bytes import PathNumbers, Texts
+from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers
 from sframegen.profile.report.formats.row_kinds import rows_in_parts
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
@@ -96,7 +96,7 @@ class _Profile:
         inlined = bytes(sites[site].inlined for site in places.second[: places.count])
         paths = PathNumbers(tree, array("I", range(1, len(self._named.places) + 1)), self._named.max_depth, inlined, self._period)
         for first, kind_of, kinds in rows_in_parts(self._named):
-            labels, done = Texts(map(self._labels, kinds)), 0
+            labels, done = NumberedBytes(map(self._labels, kinds)), 0
             while done < len(kind_of):
                 done = paths.put_samples(first, done, kind_of, labels)
                 yield paths.block.taken()

@@ -6,7 +6,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathTexts, Texts
+from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathTexts
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.units import Unit
 
@@ -23,7 +23,7 @@ def speedscope(named: Named) -> Iterator[bytes | str]:
     """Return the parts of the file. Weights are numbers of samples."""
     trees = LabelTrees(named, lambda site: (site.label, site.source or site.path, site.line if named.by_line else 0))
     sites = named.places.numbered.second[: len(named.places)]
-    numbers = Texts((b"%d" % number for number in range(len(trees.labels))), b",")
+    numbers = NumberedBytes((b"%d" % number for number in range(len(trees.labels))), b",")
     paths = PathTexts(named.tree, array("I", [trees.label_of[site] for site in sites]), numbers, named.max_depth)
     name = f"{named.event}: {named.unit.shown(named.samples)}"
     unit = "none" if named.unit is Unit.SAMPLES else named.unit.value

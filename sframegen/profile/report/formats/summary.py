@@ -6,7 +6,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import PathTexts, Texts
+from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathTexts
 from sframegen.profile.report.formats.row_kinds import rows_in_parts
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.named import NO_ADDRESS
@@ -63,12 +63,12 @@ def _frames(named: Named) -> Iterator[str]:
 
 def _stacks(named: Named) -> Iterator[bytes]:
     tree = named.tree
-    numbers = Texts((b"%d" % number for number in range(len(named.places))), b",")
+    numbers = NumberedBytes((b"%d" % number for number in range(len(named.places))), b",")
     paths = PathTexts(tree, array("I", range(len(named.places))), numbers, named.max_depth)
     skipped = len(SEPARATOR)  # before the first
     for first, kind_of, kinds in rows_in_parts(named):
-        heads = Texts(SEPARATOR + _head(named, kind) for kind in kinds)
-        middles = Texts(MIDDLES[kind.end] for kind in kinds)
+        heads = NumberedBytes(SEPARATOR + _head(named, kind) for kind in kinds)
+        middles = NumberedBytes(MIDDLES[kind.end] for kind in kinds)
         done = 0
         while done < len(kind_of):
             done = paths.put_rows(first, done, kind_of, heads, middles)
