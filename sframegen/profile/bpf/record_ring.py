@@ -32,10 +32,20 @@ class RecordRing:
         poll.poll(milliseconds)
 
     def taken(self) -> list[bytes]:
-        """Return all records, the oldest first, and give their room back to the kernel."""
+        """Return all records, the oldest first, and give their room back to the kernel.
+
+        It wakes nobody for a record that comes before the room of earlier ones is given back: those are taken at once, too.
+        """
+        records: list[bytes] = []
+        while self._take(records):
+            pass
+        return records
+
+    def _take(self, records: list[bytes]) -> bool:
+        """Add those that are there, and return whether there were any, for us or not."""
         data, last, length_at = self._theirs, self._size - 1, HEADER.unpack_from
         with self._fence:
-            at, end = self._taken[0], self._written[0]
+            at, end = before, _ = self._taken[0], self._written[0]
         places: list[tuple[int, int]] = []
         with self._fence:
             while at < end:
@@ -49,10 +59,10 @@ class RecordRing:
                     places.append((start, start + size))
                 at += HEADER.size + (size + 7 & ~7)
         with self._fence:
-            records = [data[start:stop] for start, stop in places]
+            records += [data[start:stop] for start, stop in places]
         with self._fence:
             self._taken[0] = at
-        return records
+        return at > before
 
     def close(self) -> None:
         for view in (self._taken, self._written):

@@ -69,9 +69,10 @@ class CpuRings:
         data, before = ring.taken(), len(self._pending)
         self.lost += split_records(data, self._number, self._pending)
         self._number += len(self._pending) - before
-        if len(data) > ring.surely_whole:
+        if ring.filled > ring.surely_whole:
             ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[before:])
-            first = next(number for number, end in enumerate(ends, before) if end > ring.surely_whole)
+            last = len(self._pending) - 1
+            first = next((number for number, end in enumerate(ends, before) if end > ring.surely_whole), last)
             self._pending.append((self._pending[first][0], self._number, GAP, time.monotonic_ns(), b""))
             self._number += 1
 

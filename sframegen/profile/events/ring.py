@@ -27,7 +27,8 @@ class RingBuffer:
         start, size = self._words[DATA_OFFSET], self._words[DATA_SIZE]
         self._data = memoryview(self._map)[start : start + size]
         self._size = size
-        self.surely_whole = size - LARGEST  # bytes: of what is taken at once, nothing is missing before there are more of them
+        self.surely_whole = size - LARGEST  # bytes: nothing is missing before there are more of them
+        self.filled = 0  # bytes that it had when room was given back: of what was taken, and of what came meanwhile
         self._fence = threading.Lock()  # taking it is a barrier of the processor
 
     def close(self) -> None:
@@ -39,6 +40,7 @@ class RingBuffer:
         """Copy what is new, and give its room back to the kernel. Raises FormatError if that makes no sense."""
         head, tail = self._words[DATA_HEAD], self._words[DATA_TAIL]
         if head == tail:
+            self.filled = 0
             return b""
         with self._fence:
             first, last = tail % self._size, head % self._size
@@ -46,4 +48,6 @@ class RingBuffer:
                 raise FormatError(f"{head - tail} bytes in {self._size}", "ring buffer", first)
             data = bytes(self._data[first:last]) if first < last else bytes(self._data[first:]) + bytes(self._data[:last])
         self._words[DATA_TAIL] = head
+        with self._fence:
+            self.filled = self._words[DATA_HEAD] - tail
         return data

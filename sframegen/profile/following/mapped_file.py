@@ -178,10 +178,11 @@ def key_of_mapping(descriptor: int) -> FileKey:
     """Return what the kernel calls a file if it is mapped, which stat may number otherwise. Raises FormatError."""
     try:
         with mmap.mmap(descriptor, 1, access=mmap.ACCESS_COPY) as mapped:
-            row = parse_mappings(Path("/proc/self/maps").read_bytes()).find(addressof(c_char.from_buffer(mapped)))
+            begin = b"%08x-" % addressof(c_char.from_buffer(mapped))
+            lines = Path("/proc/self/maps").read_bytes().split(b"\n")
     except (OSError, ValueError) as error:
         raise FormatError(f"it cannot be mapped: {error}") from None
-    assert row is not None
+    (row,) = parse_mappings(next(line for line in lines if line.startswith(begin))).rows  # of hundreds
     return key_of_row(row.device, row.inode)
 
 

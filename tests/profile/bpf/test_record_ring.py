@@ -72,6 +72,25 @@ def test_what_is_still_written_waits_with_all_after_it(made: tuple[RecordRing, S
     assert ring.taken() == [b"second", b"third"]
 
 
+def test_what_comes_before_room_is_given_back_is_taken_at_once(made: tuple[RecordRing, Shared]) -> None:
+    """The kernel wakes only for a record that comes when all before it are taken."""
+    ring, shared = made
+    late = [(b"late", 0), (bytes(48), DISCARDED), (b"later", 0)]
+
+    class Fence:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            if late and shared.taken < shared.at:
+                shared.write(*late.pop(0))
+
+    ring._fence = Fence()  # type: ignore[assignment]
+    shared.write(b"first")
+    assert ring.taken() == [b"first", b"late", b"later"]
+    assert shared.taken == shared.at
+
+
 def test_what_the_program_has_discarded_is_passed_over(made: tuple[RecordRing, Shared]) -> None:
     ring, shared = made
     shared.write(b"first")

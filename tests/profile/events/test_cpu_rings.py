@@ -14,13 +14,15 @@ SIZE = HEADER.size + SUFFIX.size
 
 
 class Ring:
-    """What a buffer has: `times` of its records."""
+    """What a buffer has: `times` of its records. `meanwhile`: bytes that come before their room is given back."""
 
-    def __init__(self, times: list[int], surely_whole: int) -> None:
-        self.times, self.surely_whole = times, surely_whole
+    def __init__(self, times: list[int], surely_whole: int, meanwhile: int = 0) -> None:
+        self.times, self.surely_whole, self.meanwhile = times, surely_whole, meanwhile
+        self.filled = 0
 
     def taken(self) -> bytes:
         times, self.times = self.times, []
+        self.filled = SIZE * len(times) + self.meanwhile
         return b"".join(HEADER.pack(RecordKind.COMM, 0, SIZE) + SUFFIX.pack(1, 1, time, 0, 0) for time in times)
 
 
@@ -50,6 +52,11 @@ def test_a_buffer_without_room_has_a_gap_from_the_record_that_filled_it(room: in
     assert [at for at, _ in gaps] == ([] if begins is None else [begins])
     assert all(end > 9 for _, end in gaps)
     assert len(taken) - len(gaps) == 4
+
+
+def test_a_buffer_that_became_full_before_its_room_was_given_back_has_a_gap_after_what_was_taken() -> None:
+    taken = rings(Ring([2, 5], 10 * SIZE, meanwhile=9 * SIZE)).until(1 << 63)
+    assert [at for at, _, kind, _, _ in taken if kind == GAP] == [5]
 
 
 def test_what_comes_meanwhile_is_left_for_the_next_time() -> None:

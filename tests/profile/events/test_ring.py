@@ -85,6 +85,25 @@ def test_records_come_whole_and_in_order_around_the_end(made_of: list[tuple[int,
     made.close()
 
 
+def test_what_comes_before_room_is_given_back_fills_the_buffer_too(made: MadeRing) -> None:
+    """A processor that is taken away from us then may be away for long, and the kernel has no room meanwhile."""
+
+    class Held:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            if made.tail == 0:
+                made.write(record(RecordKind.EXIT, bytes(56)))
+
+    made.write(record(RecordKind.COMM, bytes(24)))
+    made.ring._fence = Held()  # type: ignore[assignment]
+    assert len(made.ring.taken()) == 32
+    assert made.ring.filled == 32 + 64
+    assert len(made.ring.taken()) == made.ring.filled == 64
+    assert (made.ring.taken(), made.ring.filled) == (b"", 0)
+
+
 def test_lost_records_are_counted(made: MadeRing) -> None:
     made.write(record(RecordKind.LOST, struct.pack("=QQ", 1, 40)))
     made.write(record(RecordKind.LOST, struct.pack("=QQ", 1, 2)))
