@@ -21,7 +21,7 @@ from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.packed_frames import FileFrame as Packed
 from sframegen.program.helper import NoAnswerError
 from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import Frame
+from sframegen.stack.walking.frames import Frame, How
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
@@ -158,3 +158,10 @@ def test_files_that_are_opened_late_cost_samples_and_are_no_difference(tmp_path:
         row = Trial(BY_NAME["deep recursion"], tmp_path, 1, held).run(gdb, SAMPLES)
     assert any("does not answer" in why for why in row.left_out)
     assert (row.differences, row.samples) == ([], SAMPLES)
+
+
+@pytest.mark.parametrize(("how", "pc"), [(None, BIAS + 0x10), (How.SFRAME, BIAS + 0xF)])
+def test_where_stack_has_no_rule_a_call_may_end(how: How | None, pc: int) -> None:
+    """The kernel program may have a proven one there, and packs the address before."""
+    frame = traced(BIAS + 0x10, exact=True)._replace(how=how)
+    assert as_stack(walked(0xF), [[BIAS + 0xF]], [frame]).frames == [(pc, None)]

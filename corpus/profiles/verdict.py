@@ -57,7 +57,9 @@ def as_stack(walked: Walked, addresses: Sequence[Sequence[int]], traced: Sequenc
     pcs = []
     for places, frame in zip_longest(addresses, traced[: len(addresses)]):
         after = frame is None or frame.code != frame.pc
-        pcs.append(frame.pc if frame and frame.pc - after in places else places[0] + after)
+        # Where sframegen stack has no rule, a proven one may know that a call ends there.
+        called = after or (frame is not None and frame.how in {None, How.FRAME_POINTER})
+        pcs.append(frame.pc if frame and {frame.pc - after, frame.pc - called} & {*places} else places[0] + after)
     led_to = frozenset(at - 1 for at, packed in enumerate(walked.frames) if packed & GUESSED)
     return Stack([(pc, None) for pc in pcs], walked.end.words, walked.end in COMPLETE, led_to)
 
