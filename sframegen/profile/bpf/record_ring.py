@@ -9,6 +9,7 @@ import threading
 
 BUSY, DISCARDED = 1 << 31, 1 << 30  # bits of the length: it is still being written; it is not for us
 HEADER = struct.Struct("=I4x")  # the length, without this; records begin at multiples of its size
+LOOKS = 4
 DATA_AT = mmap.PAGESIZE  # after the page with the producer's place
 
 
@@ -34,11 +35,13 @@ class RecordRing:
     def taken(self) -> list[bytes]:
         """Return all records, the oldest first, and give their room back to the kernel.
 
-        It wakes nobody for a record that comes before the room of earlier ones is given back: those are taken at once, too.
+        It wakes nobody for a record that comes before the room of earlier ones is given back: those are taken at once, too, unless
+        they come faster than they are taken.
         """
         records: list[bytes] = []
-        while self._take(records):
-            pass
+        for _ in range(LOOKS):
+            if not self._take(records):
+                break
         return records
 
     def _take(self, records: list[bytes]) -> bool:

@@ -182,8 +182,10 @@ def key_of_mapping(descriptor: int) -> FileKey:
             lines = Path("/proc/self/maps").read_bytes().split(b"\n")
     except (OSError, ValueError) as error:
         raise FormatError(f"it cannot be mapped: {error}") from None
-    (row,) = parse_mappings(next(line for line in lines if line.startswith(begin))).rows  # of hundreds
-    return key_of_row(row.device, row.inode)
+    rows = parse_mappings(b"".join(line for line in lines if line.startswith(begin))).rows  # one of hundreds
+    if len(rows) != 1:
+        raise FormatError("its mapping was not found")
+    return key_of_row(rows[0].device, rows[0].inode)
 
 
 def _identified(path: str) -> tuple[int, os.stat_result]:
