@@ -32,6 +32,7 @@ RED_ZONE, PAGE = 128, 4096  # bytes below SP, where the value of a register that
 # A system call changes these: its result, and where `syscall` keeps the PC and the flags.
 CHANGED_BY_CALLS = {0, 2, 11}
 MOVED = "the thread went on before it stopped"
+UNKNOWN = "its mappings of that moment were not known"
 GONE = "it ended, or executed another program, before it stopped"
 
 
@@ -73,6 +74,8 @@ class Trial:
         self.held.release()
 
     def _judge(self, sample: Sampled, gdb: Gdb) -> None:
+        if not sample.walked.frames:
+            raise LeftOutError(UNKNOWN)
         files = [unpacked_frame(frame).file for frame in sample.walked.frames]
         if sample.walked.end is End.NO_TABLE and (why := self.held.unopened(files)):
             raise LeftOutError(why[0])
