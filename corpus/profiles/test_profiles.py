@@ -50,7 +50,7 @@ class Described(Code):
 
 
 def traced(pc: int, *, exact: bool = False) -> Frame:
-    return Frame(pc, None, None, None, exact)
+    return Frame(pc, None, None, How.SFRAME, exact)
 
 
 THREAD = [traced(BIAS + 0x10, exact=True), traced(BIAS + 0x20), traced(BIAS + 0x30, exact=True)]
