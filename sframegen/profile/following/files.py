@@ -125,6 +125,13 @@ class TracedFiles:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
 
+    def unchanged(self, key: FileKey, time: int) -> TracedFile | None:
+        """Return an open file that was looked at since that time, and is no copy; None for any other."""
+        known = self._by_key.get(key)
+        if known is None or known.elf is None or known.is_copy or time > known.checked:
+            return None
+        return known if self.by_number.get(known.number) is known else None
+
     def image(self, data: bytes) -> TracedFile | None:
         """Return the file for the bytes of a vDSO; None if they are not an ELF file."""
         known = self._by_bytes.get(data)

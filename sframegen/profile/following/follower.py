@@ -23,7 +23,7 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MMAP2, MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
-from sframegen.profile.following.mapped_code import Mapped, spans_at, spans_in
+from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
 from sframegen.program.forked import Answer
@@ -52,7 +52,6 @@ VSYSCALL = "[vsyscall]"
 ABOVE_32_BITS = 1 << 32
 PID = Struct("=I")  # the first field of a mapping's record
 PART = Struct("=8xQQQIIQQ")  # in the same: start, size, offset, device, inode, generation
-MAX_PARTS = 1 << 12  # of files, whose spans are known
 
 
 class MappingResolver:
@@ -63,21 +62,17 @@ class MappingResolver:
         own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
         self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
         self._own_image: TracedFile | None = None
-        self._parts: dict[tuple[int, ...], tuple[TracedFile, list[CodeSpan]]] = {}  # mapped at address 0
 
     def mapped_again(self, body: bytes, time: int) -> tuple[int, int, list[CodeSpan]] | None:
         """Return [start, end) and the spans for the bytes of a mapping's record, if the same part of a file was mapped before.
 
         None if it was not, or if that file may be another one now.
         """
-        start, *part = PART.unpack_from(body)
-        known = self._parts.get(tuple(part))
-        if known is None:
+        start, size, offset, *key = PART.unpack_from(body)
+        traced = self.files.unchanged(FileKey(*key), time)
+        if traced is None or (offset, size) not in traced.spans:
             return None
-        file = known[0]
-        if time > file.checked or file.elf is None or self.files.by_number.get(file.number) is not file:
-            return None
-        return start, start + part[0], spans_at(known[1], start)
+        return start, start + size, spans_in(traced, Mapped(start, start + size, offset))
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -85,10 +80,6 @@ class MappingResolver:
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
             traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
-            if traced is not None and traced.elf is not None and not traced.is_copy:
-                if len(self._parts) >= MAX_PARTS:
-                    self._parts.clear()
-                self._parts[end - start, offset, *key] = traced, spans_in(traced, Mapped(0, end - start, offset))
         elif record.path == VDSO:
             traced, offset = self._vdso(record), 0
         else:

@@ -39,11 +39,7 @@ def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
         if len(traced.spans) >= MAX_KEPT:
             traced.spans.clear()
         spans = traced.spans[mapped.offset, size] = code_spans_of(traced.elf, traced.number, Mapped(0, size, mapped.offset))
-    return spans_at(spans, mapped.start)
-
-
-def spans_at(spans: list[CodeSpan], at: int) -> list[CodeSpan]:
-    """Return the spans of what is mapped at address 0 as they are if it is mapped there."""
+    at = mapped.start
     return [CodeSpan(at + start, at + end, (at + bias & ADDRESS_MASK) * (file > 0), file) for start, end, bias, file in spans]
 
 
