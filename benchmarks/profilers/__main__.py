@@ -22,7 +22,7 @@ from corpus.report_pages import write_or_print
 from sframegen.program.build import build_kind
 
 STACKS_SECONDS = 10.0  # in which all profilers sample a program
-COST_SECONDS, COST_ROUNDS = 1.5, 7  # of one run of the program that is slowed down
+COST_SECONDS, COST_ROUNDS = 1.5, 12  # of one run of the program that is slowed down
 SAMPLE_SECONDS = 4.0  # for each depth, and each process whose maps are measured
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FREQUENCIES = (99, 999, 9999)
 FRAMES = 35
 TURNS_TO_TIME = 20_000
+SAMPLES = 10  # in a slice of the work
+UNDISTURBED = 10  # percent of the slices: what else the machine does only makes others longer
 NEAR = 1.5  # a profiler whose only frequency is within this factor takes part
 
 
@@ -49,8 +51,9 @@ class Cost:
 class Worker:
     """programs/depth.c, kept on one CPU, waiting until it is let work. Use it as a context."""
 
-    def __init__(self, program: Path, turns: int, cpu: int) -> None:
-        command: list[str | Path] = ["taskset", "--cpu-list", str(cpu), program, str(FRAMES), str(turns)]
+    def __init__(self, measured: Measured) -> None:
+        numbers = map(str, (FRAMES, measured.turns, measured.slices))
+        command: list[str | Path] = ["taskset", "--cpu-list", str(measured.cpu), measured.program, *numbers]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -64,34 +67,36 @@ class Worker:
         self.process.kill()
         self.process.communicate()
 
-    def work(self) -> float:
-        """Seconds of CPU time."""
+    def work(self) -> list[float]:
+        """Seconds of CPU time of each slice."""
         self.stdin.write("\n")
         self.stdin.flush()
-        return int(self.stdout.readline().split()[0]) / 1e9
+        return [int(word) / 1e9 for word in self.stdout.readline().split()]
 
 
 class Measured:
-    """Runs of one number of turns, with a profiler and without."""
+    """Runs of the same work at one frequency, with a profiler and without."""
 
-    def __init__(self, folder: Path, seconds: float, cpu: int) -> None:
-        self.folder, self.cpu = folder, cpu
+    def __init__(self, folder: Path, seconds: float, frequency: int) -> None:
+        """`seconds`: that a run takes. A slice of the work has as many samples at each frequency."""
+        self.folder, self.cpu, self.frequency = folder, max(os.sched_getaffinity(0)), frequency
         self.program = depth_program(folder)
-        self.turns = TURNS_TO_TIME
-        self.turns = round(self.turns * seconds / self.alone())
+        self.turns, self.slices = TURNS_TO_TIME, 1
+        self.turns = max(1, round(TURNS_TO_TIME * SAMPLES / frequency / self.alone()))
+        self.slices = max(1, round(seconds * frequency / SAMPLES))
 
     def alone(self) -> float:
-        with Worker(self.program, self.turns, self.cpu) as worker:
-            return worker.work()
+        with Worker(self) as worker:
+            return undisturbed(worker.work())
 
     def sampled(self, sampler: Sampler, cost: Cost) -> float:
         """Return the CPU time with the profiler; what it costs itself goes to `cost`. Raises Failed."""
-        with Worker(self.program, self.turns, self.cpu) as worker:
-            request = Request((worker.process.pid,), sampler.frequency or cost.frequency, self.folder / "run")
+        with Worker(self) as worker:
+            request = Request((worker.process.pid,), sampler.frequency or self.frequency, self.folder / "run")
             try:
                 recording = Recording(sampler, request)
                 try:
-                    taken = worker.work()
+                    slices = worker.work()
                 finally:
                     recording.interrupt()
                 recorded = recording.end()
@@ -99,10 +104,10 @@ class Measured:
                 cost.sampling.append(recorded.sampling)
                 cost.written.append(recorded.written)
                 if len(cost.written) == 1:
-                    self.read(recording, cost, taken)
+                    self.read(recording, cost, sum(slices))
             finally:
                 rmtree(request.folder)
-        return taken
+        return undisturbed(slices)
 
     def read(self, recording: Recording, cost: Cost, seconds: float) -> None:
         sampler, request = recording.sampler, recording.request
@@ -113,10 +118,14 @@ class Measured:
             cost.taken = taken / seconds / request.frequency
 
 
+def undisturbed(slices: Sequence[float]) -> float:
+    return sorted(slices)[len(slices) * UNDISTURBED // 100]
+
+
 def measure(samplers: Sequence[Sampler], rounds: int, seconds: float, folder: Path, failures: list[str]) -> Iterator[Cost]:
     """In each round every profiler once, each between two runs without one."""
-    measured = Measured(folder, seconds, cpu=max(os.sched_getaffinity(0)))
     for frequency in FREQUENCIES:
+        measured = Measured(folder, seconds, frequency)
         taking_part = [one for one in samplers if not missing(one) and _near(one, frequency)]
         costs = {one.name: Cost(frequency, one.name) for one in taking_part}
         for number in range(rounds):
@@ -130,7 +139,7 @@ def measure(samplers: Sequence[Sampler], rounds: int, seconds: float, folder: Pa
                     continue
                 after = measured.alone()
                 work = (before + after) / 2
-                costs[sampler.name].work.append(work)
+                costs[sampler.name].work.append(work * measured.slices)
                 costs[sampler.name].overhead.append(taken / work - 1)
                 before = after
             progress(f"{frequency:,} Hz, round {number + 1} of {rounds}")

@@ -58,7 +58,7 @@ def depths(seconds: float, folder: Path, failures: list[str]) -> Iterator[PerSam
             must(*COMPILER, *flags, PROGRAMS / "depth.c", "-o", program)
             for depth in DEPTHS:
                 with ExitStack() as stack:
-                    pids = tuple(stack.enter_context(running(program, str(depth), "0", "forever")) for _ in _cpus())
+                    pids = tuple(stack.enter_context(running(program, str(depth), "0", "0")) for _ in _cpus())
                     request = Request(pids, FREQUENCY, folder / f"run-{number}-{depth}")
                     yield from _noted(failures, sampler, f"{depth} frames, {what}", request, seconds)
 

@@ -143,7 +143,7 @@ def depth_program(folder: Path) -> Path:
 
 
 def _deep(folder: Path) -> AbstractContextManager[int]:
-    return running(depth_program(folder), str(DEEP), "0", "forever")
+    return running(depth_program(folder), str(DEEP), "0", "0")
 
 
 TARGETS = (

@@ -1,5 +1,5 @@
-// Work at one depth of calls. usage: depth FRAMES TURNS [forever]; FRAMES counts main's callers too. It prints "ready", waits for
-// a line, does the work and prints the CPU time it took (ns) and the time that passed (ns). With "forever" it waits for nothing.
+// Work at one depth of calls. usage: depth FRAMES TURNS SLICES; FRAMES counts main's callers too. It prints "ready", waits for a
+// line, and then prints the CPU time of each slice (ns). With no slices it waits for nothing, and does not end.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,23 +19,27 @@ __attribute__((noinline)) static unsigned long down(long depth) {
     return result + 1;
 }
 
-static long now(clockid_t clock) {
+static long used(void) {
     struct timespec at;
-    clock_gettime(clock, &at);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &at);
     return at.tv_sec * 1000000000L + at.tv_nsec;
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) return 2;
-    long depth = atol(argv[1]) - OTHERS, turns = atol(argv[2]);
-    if (argc > 3)
+    if (argc < 4) return 2;
+    long depth = atol(argv[1]) - OTHERS, turns = atol(argv[2]), slices = atol(argv[3]);
+    if (slices == 0)
         for (;;) down(depth);
     puts("ready");
     fflush(stdout);
     if (getchar() == EOF) return 1;
-    long cpu = now(CLOCK_PROCESS_CPUTIME_ID), wall = now(CLOCK_MONOTONIC);
-    for (long i = 0; i < turns; i++) down(depth);
-    cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-    printf("%ld %ld\n", cpu, now(CLOCK_MONOTONIC) - wall);
+    long *taken = calloc(slices, sizeof *taken);
+    for (long slice = 0; slice < slices; slice++) {
+        long before = used();
+        for (long i = 0; i < turns; i++) down(depth);
+        taken[slice] = used() - before;
+    }
+    for (long slice = 0; slice < slices; slice++) printf("%ld ", taken[slice]);
+    puts("");
     return 0;
 }
