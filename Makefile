@@ -12,7 +12,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-unexport SFRAMEGEN_PURE PYTHONPATH
+# Without bytecode, each process of pytest would rewrite all tests once more.
+unexport SFRAMEGEN_PURE PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
 LINTED := cfi linker sframegen conformance tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
