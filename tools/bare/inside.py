@@ -1,9 +1,8 @@
 """What tools.bare runs in each root, as its root user. Exit status 1: a command failed.
 
 usage: inside.py USER CHECKOUT UMASK TESTS [first]
-TESTS: folders that `make test` tries there, in the installation that README's first commands made; if empty, all of them, in a new
-one. `first`: only what leads to the first flame graph. The commands are README's and the ones that errors give as remedies, which
-are therefore tried, too.
+TESTS: folders that `make test` tries there, and then wheels are made; if empty, it tries all of them. `first`: only what leads
+to the first flame graph. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
 """
 
 from __future__ import annotations
@@ -106,19 +105,18 @@ def main() -> None:
         user.temporary.mkdir(0o700)  # where nobody else can write
         subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
     ROOT.run("apt-get -qq update")
-    clone = first_flame_graph(user, first)
+    user = user._replace(checkout=first_flame_graph(user, first))
     if only:
         return
+    Path(user.checkout, ".venv/installed").touch()  # else make would compile it once more
     [asked, *commands] = tests
-    if chosen:
-        user = user._replace(checkout=clone)
-        Path(clone, ".venv/installed").touch()  # else make would install it once more
-        commands = [f"{command} PYTEST_FLAGS='-n 2 --dist worksteal {chosen}'" for command in commands]
     if name != "root":
         ROOT.run(unattended(asked.removeprefix("sudo ")))
-    # The wheels of all machines are made in one root only, for the time.
-    wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
-    for command in (*commands, wheels, TRIAL):
+    if chosen:
+        # The wheels of all machines are made in one root only, for the time.
+        wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
+        commands = [*(f"{one} PYTEST_FLAGS='-n 2 --dist worksteal {chosen}'" for one in commands), wheels, TRIAL]
+    for command in commands:
         user.run(command)
 
 
