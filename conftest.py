@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -88,6 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "corpus_file" in getattr(item, "fixturenames", ()):
             item.add_marker("full")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: garbage is not looked for in them."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # else what LIEF made is said to have leaked
 
 
 @pytest.hookimpl(wrapper=True)
