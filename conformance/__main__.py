@@ -55,7 +55,7 @@ def write_tarball(directory: Path, tarball: Path) -> None:
                 with file.open("rb") as stream:
                     archive.addfile(member, stream)
     # Unlike gzip.compress(), the same header with each Python.
-    with tarball.open("wb") as stream, gzip.GzipFile("", "wb", 9, stream, mtime=0) as packed:
+    with tarball.open("wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
         packed.write(plain.getvalue())
 
 
