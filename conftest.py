@@ -79,6 +79,13 @@ def own_stack(compile_c: foreign.Compiler, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
+def go_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What go has compiled of its own packages, for the tests of all workers: each program begins with them."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "go-cache"
+
+
+@pytest.fixture(scope="session")
 def corpus_file() -> Callable[[str], Path]:
     return foreign.corpus_file
 
