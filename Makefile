@@ -12,7 +12,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-unexport SFRAMEGEN_PURE PYTHONPATH
+# Without bytecode, each process of pytest would rewrite all tests once more.
+unexport SFRAMEGEN_PURE PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
 LINTED := cfi linker sframegen conformance tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
@@ -201,12 +202,18 @@ newest-constraints: .venv/test-tools ## the newest releases of today, into tests
 .PHONY: test-all
 test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
 
+compiled_needs := .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine
+pure_needs := .venv-pure/test-tools .venv-pure/symbols-tools peers corpus test-machine
+
+.PHONY: test-ready
+test-ready: lint docs $(pure_needs) $(compiled_needs) ## everything that test-all does before the tests
+
 .PHONY: test-compiled
-test-compiled: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine ## all tests in the compiled build
+test-compiled: $(compiled_needs) ## all tests in the compiled build
 	$(call pytest,.venv,compiled)
 
 .PHONY: test-pure
-test-pure: .venv-pure/test-tools .venv-pure/symbols-tools peers corpus test-machine ## all tests in the interpreted build, without those that are marked `once`
+test-pure: $(pure_needs) ## all tests in the interpreted build, without those that are marked `once`
 	$(call pytest,.venv-pure,interpreted) -m "not once"
 
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start

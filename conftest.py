@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -78,6 +79,13 @@ def own_stack(compile_c: foreign.Compiler, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
+def go_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What go has compiled of its own packages, for the tests of all workers: each program begins with them."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "go-cache"
+
+
+@pytest.fixture(scope="session")
 def corpus_file() -> Callable[[str], Path]:
     return foreign.corpus_file
 
@@ -88,6 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "corpus_file" in getattr(item, "fixturenames", ()):
             item.add_marker("full")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: garbage is not looked for in them."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # else what LIEF made is said to have leaked
 
 
 @pytest.hookimpl(wrapper=True)

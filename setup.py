@@ -12,6 +12,8 @@ The C compiler compiles the libraries of sframegen/backtrace. The same two value
 import os
 import re
 import runpy
+import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -24,6 +26,7 @@ BUILD = runpy.run_path("sframegen/program/build.py")
 COMPILED = BUILD["MODULES"]
 # What Cython would otherwise put into each of them, for columns: two thirds of the time to compile them all.
 SHARED = BUILD["SHARED_MODULE"]
+LIBRARIES = runpy.run_path("sframegen/backtrace/library_files.py")
 # One file of each module for every Python from 3.11 on. Free-threaded Pythons have no limited API of that version.
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "initializedcheck": False, "cdivision": True}
@@ -31,6 +34,13 @@ DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "in
 
 def extensions() -> list[Extension]:
     if os.environ.get("SFRAMEGEN_PURE") == "1":
+        return []
+    compiler = LIBRARIES["compiler_of_the_build"]()[0]
+    if shutil.which(compiler) is None:  # found out before Cython has written all sources
+        why = f"there is no C compiler: {compiler} is not a program that can be run"
+        if os.environ.get("SFRAMEGEN_PURE") == "0":
+            raise CompileError(why)
+        print(f"warning: no module is compiled: {why}", file=sys.stderr)
         return []
     from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing is compiled
 
@@ -103,9 +113,8 @@ class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no ty
     def libraries(self) -> None:
         folder = "sframegen/backtrace"
         self.mkpath(f"{self.build_lib}/{folder}")
-        library_files = runpy.run_path(f"{folder}/library_files.py")
-        compiler = library_files["compiler_of_the_build"]()
-        why = library_files["compile_libraries"](Path(folder), Path(self.build_lib, folder), compiler)
+        compiler = LIBRARIES["compiler_of_the_build"]()
+        why = LIBRARIES["compile_libraries"](Path(folder), Path(self.build_lib, folder), compiler)
         if why and os.environ.get("SFRAMEGEN_PURE") == "0":
             raise CompileError(f"libsframe-backtrace is not built: {why}")
         if why:

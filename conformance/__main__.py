@@ -54,7 +54,9 @@ def write_tarball(directory: Path, tarball: Path) -> None:
                 member.size = file.stat().st_size
                 with file.open("rb") as stream:
                     archive.addfile(member, stream)
-    tarball.write_bytes(gzip.compress(plain.getvalue(), 9, mtime=0))
+    # Unlike gzip.compress(), the same header with each Python.
+    with tarball.open("wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
+        packed.write(plain.getvalue())
 
 
 def main() -> None:

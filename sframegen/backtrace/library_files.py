@@ -38,6 +38,8 @@ def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
             _compile(source.absolute(), folder.absolute(), Path(scratch), compiler)
     except FileNotFoundError:
         return f"there is no {compiler[0]}"
+    except OSError as error:  # it is a directory, or a file of another machine
+        return f"{error.filename} cannot be run: {error.strerror}"
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()] or error.stderr.splitlines()
         return f"{compiler[0]} cannot compile them: {next(iter(lines), '')}"

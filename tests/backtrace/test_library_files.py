@@ -137,8 +137,13 @@ def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None
     assert made[0] == made[1]
 
 
-def test_without_a_compiler_it_is_said(tmp_path: Path) -> None:
-    assert compile_libraries(HERE, tmp_path, ["no-such-compiler"]) == "there is no no-such-compiler"
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [("no-such-compiler", "there is no no-such-compiler"), (str(HERE), f"{HERE} cannot be run: Permission denied")],
+    ids=["none", "a directory"],
+)
+def test_without_a_compiler_it_is_said(compiler: str, why: str, tmp_path: Path) -> None:
+    assert compile_libraries(HERE, tmp_path, [compiler]) == why
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sframegen.cli.installation.install_commands import as_root, with_remedy
+
 RAISED = {
     "missing": "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)",
-    "no shared library": "raise ImportError('libstdc++.so.6: cannot open\\nshared object file', name=__name__)",
+    "no shared library": "raise ImportError('libnone.so.1: cannot open\\nshared object file', name=__name__)",
     "OSError": "raise OSError('broken\\nlibrary')",
     "RuntimeError": "raise RuntimeError('broken library')",
     "SystemError": "raise SystemError('initialization failed')",
@@ -55,6 +58,17 @@ def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None
     assert requirement in remedy
     assert ("--force-reinstall" in remedy) is (how != "missing")
     assert file.read_bytes() == before
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("manager", ["apt-get", "dnf", ""])
+def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing LIEF again does not bring the C++ library."""
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == manager else None)
+    reason = "lief cannot be imported: ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory"
+    line = with_remedy(ImportError(reason, name="lief"))
+    command = {"apt-get": "apt-get install libstdc++6", "dnf": "dnf install 'libstdc++.so.6()(64bit)'"}.get(manager)
+    assert line == reason + (f"; to install it: {as_root(command)}" if command else "")
 
 
 @pytest.mark.once

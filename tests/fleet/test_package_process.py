@@ -102,7 +102,7 @@ def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess
     large.mkdir()
     program = Path(package.place).read_bytes()[512:]
     (large / "program").write_bytes(program)
-    os.truncate(large / "program", 8 << 30)  # mapped as a whole, and mostly a hole
+    os.truncate(large / "program", 1 << 30)  # mapped as a whole, and mostly a hole
     options = RunOptions(memory=1 << 30)
     with pytest.raises(LimitError, match="needs more memory than 1 GiB"):
         process.work_on(Item("large", str(large), ItemKind.LOOSE), options)

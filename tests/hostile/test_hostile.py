@@ -50,8 +50,9 @@ def time_cap() -> Iterator[None]:
 def attempt(data: bytes, tmp_path: Path) -> bool:
     """True if the damaged file could be given a section; it is left unchanged in any case."""
     file, out = tmp_path / "damaged", tmp_path / "out"
+    for old in (file, out):  # ext4 waits for the disk where a file is written in another one's place
+        old.unlink(missing_ok=True)
     file.write_bytes(data)
-    out.unlink(missing_ok=True)
     refusal = ""
     with time_cap():
         try:

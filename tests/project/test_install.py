@@ -16,6 +16,7 @@ import pytest
 import cfi
 import linker
 import sframegen
+from sframegen import read
 from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 
@@ -81,8 +82,8 @@ def installed(source: Path, **environ: str) -> Path:
 @pytest.mark.once
 @pytest.mark.parametrize(
     "environ",
-    [{"CC": "/nonexistent/cc"}, {"SFRAMEGEN_PURE": "1"}, {"PATH": "/nonexistent"}],
-    ids=["no C compiler", "SFRAMEGEN_PURE", "no compiler"],
+    [{"CC": "/nonexistent/cc"}, {"CC": "/usr/bin"}, {"SFRAMEGEN_PURE": "1"}, {"PATH": "/nonexistent"}],
+    ids=["no C compiler", "a directory", "SFRAMEGEN_PURE", "no compiler"],
 )
 def test_without_compiling_the_install_succeeds_and_runs_interpreted(source: Path, environ: dict[str, str]) -> None:
     site = installed(source, **environ)
@@ -92,7 +93,21 @@ def test_without_compiling_the_install_succeeds_and_runs_interpreted(source: Pat
     assert kernel_programs == (both if shutil.which("clang", path=environ.get("PATH")) else set())
     assert (site / "sframegen/profile/bpf/walker.bpf.c").exists()
     assert (site / "sframegen" / "integration" / "cmake" / "SframegenConfig.cmake").exists()
-    assert run(sys.executable, "-m", "sframegen", "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")
+    works_interpreted(site)
+
+
+def works_interpreted(site: Path) -> None:
+    ours = (sys.executable, "-m", "sframegen")
+    assert run(*ours, "--version", PYTHONPATH=str(site)).endswith(" (interpreted)\n")
+    run(*ours, "add-section", "--no-verify", sys.executable, "-o", site.with_name("out"), PYTHONPATH=str(site))
+    assert read(site.with_name("out")).table.row_start
+
+
+@pytest.mark.full
+@pytest.mark.once
+def test_without_a_compiler_what_must_be_compiled_is_an_error(source: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        installed(source, CC=str(source), SFRAMEGEN_PURE="0")
 
 
 TWO = {"cfi.numbers", "cfi.scan"}
@@ -119,3 +134,5 @@ def test_where_one_module_cannot_be_compiled_none_is(source: Path, refused: str,
     site = installed(source, CC=str(compiler), LDSHARED=f"{compiler} -shared", PATH="/usr/bin:/bin")
     files = [file.relative_to(site) for package in ("cfi", "linker", "sframegen") for file in (site / package).rglob("*.so")]
     assert {".".join([*file.parent.parts, file.name.partition(".")[0]]) for file in files} == kept
+    if not kept:
+        works_interpreted(site)

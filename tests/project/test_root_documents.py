@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import ROOT
+from tools.bare.__main__ import FOLDERS, ROOTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,3 +117,9 @@ def test_changed_modules_are_copied_in_a_second(tmp_path: Path) -> None:
     python.chmod(0o755)
     subprocess.run(["make", "--silent", "--file", ROOT / "Makefile", "quick"], check=True, cwd=tmp_path, capture_output=True)
     assert (site / "cfi" / "errors.py").read_text() == "new"
+
+
+def test_roots_that_have_nothing_try_folders_that_are_there() -> None:
+    """And one of them all of the first ring."""
+    assert [folder for folder in FOLDERS if not (ROOT / "tests" / folder).is_dir()] == []
+    assert [root.suite for root in ROOTS if not root.tests] == ["sid"]

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,21 @@ FORBIDDEN_TEXT = {
 }
 
 
-def modules(*folders: str) -> dict[str, ast.Module]:
-    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
-    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_bytes()) for file in files}
+def modules(*folders: str) -> list[str]:
+    return [file.relative_to(ROOT).as_posix() for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
 
 
 OUR_MODULES = modules(*PACKAGES)
-ALL_MODULES = OUR_MODULES | modules("conformance", "tests", "benchmarks", "corpus")
+ALL_MODULES = OUR_MODULES + modules("conformance", "tests", "benchmarks", "corpus")
+
+
+@cache
+def tree_of(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_bytes())
+
+
+def our_trees() -> Iterator[tuple[str, ast.Module]]:
+    return ((path, tree_of(path)) for path in OUR_MODULES)
 
 
 def name_of(path: str) -> str:
@@ -136,7 +145,7 @@ def tracked_files() -> list[Path]:
 def test_imports_only_what_its_layer_may(path: str) -> None:
     layer = max((key for key in MAY_IMPORT if path == key or path.startswith(key + "/")), key=len)
     allowed = MAY_IMPORT[layer] | {path.partition("/")[0]}
-    names = set(imported(path, OUR_MODULES[path]))
+    names = set(imported(path, tree_of(path)))
     assert {name for name in names if name.split(".")[0] in set(PACKAGES) - allowed} == set()
     if layer == "linker":
         assert {name for name in names if ".".join(name.split(".")[:2]) in UPPER_HALF} == set()
@@ -156,7 +165,7 @@ def test_no_module_hides_a_public_name() -> None:
 @pytest.mark.parametrize("path", [path for path in OUR_MODULES if not path.startswith("sframegen/cli/")])
 def test_no_message_of_the_library_has_options_of_the_command_line(path: str) -> None:
     """Callers in Python have parameters: `RefusedError.reason` is what the command line makes an option of."""
-    nodes = [node for node in ast.walk(OUR_MODULES[path]) if not isinstance(node, ast.Expr)]  # docstrings are expressions
+    nodes = [node for node in ast.walk(tree_of(path)) if not isinstance(node, ast.Expr)]  # docstrings are expressions
     texts = [child.value for node in nodes for child in ast.iter_child_nodes(node) if isinstance(child, ast.Constant)]
     options = {option for text in texts if isinstance(text, str) for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
     assert options - OPTIONS_OF_OTHERS == set()
@@ -165,7 +174,7 @@ def test_no_message_of_the_library_has_options_of_the_command_line(path: str) ->
 @pytest.mark.parametrize("path", [path for path in OUR_MODULES if path.startswith(("sframegen/", "linker/"))])
 def test_versions_and_abis_are_rows_of_tables(path: str) -> None:
     if path not in TELLS_VERSIONS_APART:
-        assert list(branches_on_version(OUR_MODULES[path])) == []
+        assert list(branches_on_version(tree_of(path))) == []
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_the_search_for_branches_finds_them(code: str, found: bool) -> None:
 
 @pytest.mark.parametrize("path", OUR_MODULES)
 def test_only_tables_name_an_abi(path: str) -> None:
-    named = [name for name in imported(path, OUR_MODULES[path]) if ABI_NAME.search(name)]
+    named = [name for name in imported(path, tree_of(path)) if ABI_NAME.search(name)]
     assert bool(named) is (path in NAMES_ABIS)
 
 
@@ -204,7 +213,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("path", [path for path in OUR_MODULES if path not in NAMES_ABIS and not path.startswith(MACHINE_FOLDERS)])
 def test_what_names_a_machine_is_listed_for_ports(path: str) -> None:
     listed = path == "sframegen/elf/records.py" or f"`{path}`" in (ROOT / "docs/porting.md").read_text()
-    assert listed or [name for name in names_in(OUR_MODULES[path]) if MACHINE_NAME.search(name)] == []
+    assert listed or [name for name in names_in(tree_of(path)) if MACHINE_NAME.search(name)] == []
 
 
 def test_files_that_ports_change_are_there() -> None:
@@ -225,7 +234,7 @@ def test_each_table_of_machines_has_a_row_for_each_abi() -> None:
 
 @pytest.mark.parametrize("path", ALL_MODULES)
 def test_annotations_are_not_evaluated(path: str) -> None:
-    statements = [node for node in ALL_MODULES[path].body if not isinstance(node, ast.Expr)]
+    statements = [node for node in tree_of(path).body if not isinstance(node, ast.Expr)]
     if statements:
         assert isinstance(statements[0], ast.ImportFrom)
         assert (statements[0].module, statements[0].names[0].name) == ("__future__", "annotations")
@@ -248,7 +257,7 @@ def test_functions_are_short_but_for_a_list_that_only_shrinks() -> None:
     """A function of the list that has become short is to leave it."""
     functions = (
         (f"{path}:{node.name}", node)
-        for path, tree in OUR_MODULES.items()
+        for path, tree in our_trees()
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     )
@@ -256,7 +265,7 @@ def test_functions_are_short_but_for_a_list_that_only_shrinks() -> None:
 
 
 def test_add_section_only_looks_up_what_to_do() -> None:
-    [function] = [node for node in OUR_MODULES["sframegen/api/adding.py"].body if getattr(node, "name", "") == "add_section"]
+    [function] = [node for node in tree_of("sframegen/api/adding.py").body if getattr(node, "name", "") == "add_section"]
     assert isinstance(function, ast.FunctionDef)
     assert length(function) <= 40
 
@@ -284,13 +293,13 @@ def with_many_parameters(tree: ast.Module) -> list[str]:
 
 
 def test_functions_take_tables_not_twenty_columns() -> None:
-    found = {path: names for path, tree in OUR_MODULES.items() if (names := with_many_parameters(tree))}
+    found = {path: names for path, tree in our_trees() if (names := with_many_parameters(tree))}
     assert [path for path in found if not path.startswith(tuple(MORE_PARAMETERS))] == []
     assert [place for place in sorted(MORE_PARAMETERS) if not any(path.startswith(place) for path in found)] == []
 
 
 def test_compiled_modules_are_those_that_speak_cython() -> None:
-    speaking = {name_of(path) for path, tree in OUR_MODULES.items() if "cython" in imported(path, tree)}
+    speaking = {name_of(path) for path, tree in our_trees() if "cython" in imported(path, tree)}
     assert sorted(MODULES) == sorted(speaking)
 
 

@@ -1,7 +1,8 @@
-"""What tools.bare runs in each root, as its root user: inside.py USER CHECKOUT UMASK [first]. Exit status 1: a command failed.
+"""What tools.bare runs in each root, as its root user. Exit status 1: a command failed.
 
-`first`: only what leads to the first flame graph. The commands are README's and the ones that errors give as remedies, which are
-therefore tried, too.
+usage: inside.py USER CHECKOUT UMASK TESTS [first]
+TESTS: folders that `make test` tries there, and then wheels are made; if empty, it tries all of them. `first`: only what leads
+to the first flame graph. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +91,7 @@ ROOT = User("root", Path("/root"), Path(), 0o022, Path("/tmp"))  # noqa: S108 - 
 
 
 def main() -> None:
-    name, checkout, umask, *only = sys.argv[1:]
+    name, checkout, umask, chosen, *only = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     shutil.copy("pip.conf", "/etc/pip.conf")
     home = Path("/root" if name == "root" else f"/home/{name}")
@@ -103,15 +105,18 @@ def main() -> None:
         user.temporary.mkdir(0o700)  # where nobody else can write
         subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
     ROOT.run("apt-get -qq update")
-    first_flame_graph(user, first)
+    user = user._replace(checkout=first_flame_graph(user, first))
     if only:
         return
+    Path(user.checkout, ".venv/installed").touch()  # else make would compile it once more
     [asked, *commands] = tests
     if name != "root":
         ROOT.run(unattended(asked.removeprefix("sudo ")))
-    # The wheels of all machines are made in one root only, for the time.
-    wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
-    for command in (*commands, wheels, TRIAL):
+    if chosen:
+        # The wheels of all machines are made in one root only, for the time.
+        wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
+        commands = [*(f"{one} PYTEST_FLAGS='-n 2 --dist worksteal {chosen}'" for one in commands), wheels, TRIAL]
+    for command in commands:
         user.run(command)
 
 
@@ -126,24 +131,25 @@ def set_ups(readme: str) -> list[list[str]]:
     return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
 
 
-def first_flame_graph(user: User, commands: list[str]) -> None:
-    """Run the commands in a new clone, and print how long that took. Ends the program if there is no flame graph."""
+def first_flame_graph(user: User, commands: list[str]) -> Path:
+    """Run the commands in a new clone, and print how long that took. Return the clone, or end if there is no flame graph."""
     [asked, *commands] = commands
     ROOT.run(unattended(asked.removeprefix("sudo ")))
-    clone = user.home / "clone"
+    clone = user.home / user.checkout
     began, before = time.monotonic(), processor_seconds()
-    user.run(f"git clone --quiet . {clone}")
+    user.run(f"git clone --quiet . {shlex.quote(str(clone))}")
     Path(clone, "program.c").write_text(PROGRAM)
     user._replace(checkout=clone).run("gcc -O2 -o program program.c")
     for command in commands:
         if command.startswith("sudo ") and PERMITTED not in printed_by(clone / ".venv/bin/sframegen", "profile", "--probe"):
             print("-- no flame graph: perf events are forbidden here", flush=True)
-            return
+            return clone
         (ROOT if command.startswith("sudo ") else user)._replace(checkout=clone).run(command.removeprefix("sudo "))
     seconds = time.monotonic() - began
     if "busy_function" not in Path(clone, "p.html").read_text():
         raise SystemExit("p.html has no function of the program")
     print(f"-- {seconds:.0f} s from git clone to the flame graph, {processor_seconds() - before:.0f} s of CPU time", flush=True)
+    return clone
 
 
 def processor_seconds() -> float:

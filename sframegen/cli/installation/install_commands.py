@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 OWN_ENVIRONMENT = "~/.local/share/sframegen"  # where the Python of the system may not be changed
 CHECKOUT = "  # in a checkout of sframegen"
+LIBSTDCXX = "libstdc++.so.6"
+# What libraries of Python need of the system: the package in Debian, and what it provides elsewhere.
+OF_THE_SYSTEM = {LIBSTDCXX: ("libstdc++6", f"{LIBSTDCXX}()(64bit)")}
 EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: an installation is described where little works
 
 
@@ -120,5 +123,9 @@ def with_remedy(error: ImportError) -> str:
     reason = " ".join(str(error).split())
     if library is None:
         return reason
-    is_absent = isinstance(error, ModuleNotFoundError) and error.name == library.module
-    return f"{reason}; to install it: {getting([library], again=not is_absent)}"
+    lacking = reason.partition(": cannot open shared object file")[0].rpartition(" ")[2]
+    if lacking in OF_THE_SYSTEM:
+        command = package(*OF_THE_SYSTEM[lacking])
+    else:
+        command = getting([library], again=not (isinstance(error, ModuleNotFoundError) and error.name == library.module))
+    return reason + f"; to install it: {command}" * bool(command)

@@ -49,8 +49,9 @@ class CodeBytes(NamedTuple):
     """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known.
 
     `new_thread`: one for a system call after which a thread begins; its code is the group. `coroutine`: one for code without a
-    caller to whose first byte coroutines return. `new_thread_call`: one for such a system call of a library with CFI, and the
-    code that its maker returns with, which is the group. They are empty if no library needs them.
+    caller to whose first byte coroutines return: that of the group, if there is one. `new_thread_call`: one for such a system call
+    of a library with CFI, and the code that its maker returns with, which is the group. They are empty if no library needs them.
+    Each begins with certain bytes, as those of GoCode do.
     """
 
     fill: Fill

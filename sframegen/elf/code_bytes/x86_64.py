@@ -44,7 +44,7 @@ CODE_BYTES = CodeBytes(
     # musl's clone: syscall; test %eax,%eax; jne; in the thread xor %ebp,%ebp; pop %rdi; call *%r; mov %eax,%edi ... syscall; hlt
     rb"\x0f\x05\x85\xc0\x75.(\x31\xed\x5f\x41?\xff[\xd0-\xd7]\x89\xc7.{2,8}\x0f\x05\xf4)\xc3",
     # glibc's __start_context: perhaps endbr64; mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call; mov %rax,%rdi; call; hlt
-    rb"(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74\x08\xe8....\x48\x89\xc7\xe8....\xf4",
+    rb"\x48\x89\xdc(?:(?<=(\xf3\x0f\x1e\xfa)...)|)\x48\x8b\x3c\x24\x48\x85\xff\x74\x08\xe8....\x48\x89\xc7\xe8....\xf4",
     # glibc's clone and clone3: mov $number,%eax; syscall; test %rax,%rax; jl; je; ret
     rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(\x0f\x05\x48\x85\xc0(?:\x7c.|\x0f\x8c....)\x74.\xc3)",
 )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.stack.names.gopclntab import GoFrame
 
 # A signal's handler makes the interrupted code seem to call it, at any instruction: the return address is that of the next one.
 PUT = "runtime.asyncPreempt"
@@ -38,15 +37,18 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     unruled = set(_restorers(elf, abi))
     found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
     rules: dict[Rule, int] = {}
+    rows_of: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for frame in table.frames():
         if frame.start in unruled or not is_within((frame.start, frame.end), ranges):
             continue
         if frame.name == PUT:
             unruled.add(frame.start)
         # On machines with a link register the linker says so, too.
-        of_steps = [(0, OUTERMOST)] if frame.first and not abi.fixed_ra_offset else _rules(frame, abi)
-        rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in of_steps]
-        found.append(frame.start, frame.end - frame.start, int(frame.name == PUT), rows)
+        steps = () if frame.first and not abi.fixed_ra_offset else frame.steps
+        if steps not in rows_of:
+            of_steps = _rules(steps, abi) or [(0, OUTERMOST)]
+            rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in of_steps]
+        found.append(frame.start, frame.end - frame.start, int(frame.name == PUT), rows_of[steps])
     found.rules = list(rules)
     kept = functions.select(number for number in range(len(functions)) if functions.start[number] not in unruled)
     described = [(start, start + size) for start, size in zip(found.start, found.size, strict=True)]
@@ -68,10 +70,10 @@ def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
     return frozenset(place for place in places if form and place % form.alignment == 0)
 
 
-def _rules(frame: GoFrame, abi: Abi) -> list[tuple[int, Rule]]:
+def _rules(steps: tuple[tuple[int, int], ...], abi: Abi) -> list[tuple[int, Rule]]:
     """AArch64 has the return address in its register before it takes any of the stack, and at SP from then on."""
     found = []
-    for offset, size in frame.steps:
+    for offset, size in steps:
         ra = abi.fixed_ra_offset or -size
         found.append((offset, Rule(Where(abi.sp, size - abi.fixed_ra_offset), Where(None, ra, deref=True) if ra else None)))
     return found

@@ -59,6 +59,7 @@ def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence
     out = functions.select(range(len(functions)))
     kinds = {kind: number for number, kind in enumerate(out.kinds)}
     rules = {rule: number for number, rule in enumerate(out.rules)}
+    numbers: dict[int, int] = {}  # of rules found
     for function, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
         if ranges is not None:
             here = bisect_right(range_starts, start) - 1
@@ -67,8 +68,11 @@ def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence
         place = bisect_left(starts, start + size)
         if place and known[place - 1][1] > start:
             continue
-        rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in found.rows(function)]
+        rows = [*found.numbered_rows(function)]
+        for _, rule in rows:
+            if rule not in numbers:
+                numbers[rule] = rules.setdefault(found.rules[rule], len(rules))
         kind = found.kinds[found.kind[function]]
-        out.append(start, size, kinds.setdefault(kind, len(kinds)), rows)
+        out.append(start, size, kinds.setdefault(kind, len(kinds)), [(offset, numbers[rule]) for offset, rule in rows])
     out.kinds, out.rules = list(kinds), list(rules)
     return out

@@ -55,10 +55,10 @@ def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     for start, match in found_in_code(form.new_thread, elf):
         yield StackEnd(start + match.start(1), start + match.end(1))
     for start, match in found_in_code(form.coroutine, elf):
-        begin = start + match.start()
-        if match.start():
-            yield StackEnd(begin - 1, begin, is_put=True)
-        yield StackEnd(begin, start + match.end())
+        begin = match.start() if match[1] is None else match.start(1)
+        if begin:
+            yield StackEnd(start + begin - 1, start + begin, is_put=True)
+        yield StackEnd(start + begin, start + match.end())
 
 
 def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:

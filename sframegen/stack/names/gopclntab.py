@@ -96,7 +96,7 @@ class GoFrame(NamedTuple):
     name: str
     start: int
     end: int
-    steps: list[tuple[int, int]]
+    steps: tuple[tuple[int, int], ...]
     first: bool
 
 
@@ -168,14 +168,18 @@ class GoTable:
     def frames(self) -> Iterator[GoFrame]:
         """Yield those of all functions whose table of SP can be read, ascending."""
         left = MAX_ALL_STEPS
+        known: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
         for found in self._with_code():
-            steps, end = self._steps(found, min(left, MAX_STEPS))
+            offset = self._field(found, SP_FIELD) or 0
+            if offset not in known:  # the linker keeps equal ones once
+                known[offset] = self._steps(offset)
+            steps, size = known[offset]
             left -= len(steps)  # also of those that have no sense in the end
             if left <= 0:
                 return
-            if end > found.start:
+            if 0 < size <= found.end - found.start:
                 name = self._text(self._names, self._field(found, 1))
-                yield GoFrame(name, found.start, end, steps, self._flags(found) & IS_FIRST != 0)
+                yield GoFrame(name, found.start, found.start + size, steps, self._flags(found) & IS_FIRST != 0)
 
     def outermost(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of functions that are the first of a stack, and lose what may have called them: they write SP."""
@@ -266,22 +270,21 @@ class GoTable:
                 return value
         return None
 
-    def _steps(self, found: _Found, limit: int) -> tuple[list[tuple[int, int]], int]:
-        """Return the steps of SP, and where the last one ends: where the function begins if they have no sense."""
+    def _steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
+        """Return the steps of SP that are there, and of how many bytes of code they are: 0 if they have no sense."""
         steps: list[tuple[int, int]] = []
-        offset = self._field(found, SP_FIELD)
-        at, value, pc = self._values + (offset or 0), -1, found.start
-        while offset and len(steps) < limit:
+        at, value, size = self._values + offset, -1, 0
+        while offset and len(steps) < MAX_STEPS:
             change, at = self._varint(at)
             if change is None or (change == 0 and steps):
                 break
             length, at = self._varint(at)
             value += -(change + 1 >> 1) if change & 1 else change >> 1
-            if not length or not 0 <= value < MAX_FRAME or pc + length * self._quantum > found.end:
-                return steps, found.start
-            steps.append((pc - found.start, value))
-            pc += length * self._quantum
-        return steps, pc
+            if not length or not 0 <= value < MAX_FRAME:
+                return tuple(steps), 0
+            steps.append((size, value))
+            size += length * self._quantum
+        return tuple(steps), size
 
     def _flags(self, found: _Found) -> int:
         at = self.layout.flags_at

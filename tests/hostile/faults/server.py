@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import sys
 import tempfile
 from typing import Any
 
-from sframegen import api  # noqa: F401 - here, and not in each process
-from sframegen.cli import add_section, convert  # noqa: F401
 from sframegen.cli.commands import main
 
 MAX_CALLS, NAME = 1000, 24
@@ -26,10 +25,8 @@ class Seen(ctypes.Structure):
 
 
 def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, Any]:
-    if "--no-verify" not in request["arguments"]:
-        import linker.inject.verify  # noqa: F401, PLC0415 - LIEF, which makes a process slow to fork
-
-    with tempfile.TemporaryFile() as stderr:
+    with tempfile.TemporaryFile() as stderr, tempfile.TemporaryFile("w+") as imported:
+        here = set(sys.modules)
         child = os.fork()
         if not child:
             os.dup2(stderr.fileno(), 2)
@@ -43,9 +40,15 @@ def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, 
             except SystemExit as end:
                 status = int(end.code or 0)
             finally:
+                imported.write("\n".join(sys.modules.keys() - here))
+                imported.flush()
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         stderr.seek(0)
+        imported.seek(0)
+        for name in imported.read().split():  # here, and not in each process: it takes longer than the rest
+            importlib.import_module(name)
+        gc.freeze()  # collecting would copy every page into every process
         calls = [bytes(seen.names[number]).partition(b"\0")[0].decode() for number in range(min(seen.count, MAX_CALLS))]
         return {"status": status, "stderr": stderr.read().decode(), "calls": calls}
 
@@ -54,7 +57,6 @@ def serve() -> None:
     library = ctypes.CDLL(sys.argv[1])
     library.faults_share.restype = ctypes.POINTER(Seen)
     seen = library.faults_share().contents
-    gc.freeze()  # collecting would copy every page into every process
     for line in sys.stdin:
         print(json.dumps(run(library, seen, json.loads(line))), flush=True)
 

@@ -78,6 +78,7 @@ def chain(abi: Abi) -> list[bytes]:
 
 
 def read(path: Path, data: bytes, wanted: Wanted = Wanted()) -> Collected:  # noqa: B008 - it has no state
+    path.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written in another one's place
     path.write_bytes(data)
     return read_perf_data(path, wanted)
 

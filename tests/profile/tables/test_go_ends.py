@@ -84,10 +84,10 @@ def test_two_that_look_like_goexit_are_none(compile_c: Compiler) -> None:
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="no go")
 @pytest.mark.parametrize("flags", ["", "-s -w"])
-def test_a_program_of_go(flags: str, tmp_path: Path) -> None:
+def test_a_program_of_go(flags: str, go_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("module work\n")
     (tmp_path / "work.go").write_text("package main\nfunc main() { println(1) }\n")
-    environment = {**os.environ, "GOCACHE": str(tmp_path / "cache"), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+    environment = {**os.environ, "GOCACHE": str(go_cache), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
     command = ["go", "build", "-o"]
     subprocess.run([*command, "named", "."], cwd=tmp_path, env=environment, check=True)
     subprocess.run([*command, "program", "-ldflags", flags, "."], cwd=tmp_path, env=environment, check=True)

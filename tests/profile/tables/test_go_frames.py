@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(GO is None, reason="no go")
 class Programs:
     """One program, with call frame information and stripped, for a machine."""
 
-    def __init__(self, folder: Path, machine: str) -> None:
+    def __init__(self, folder: Path, machine: str, cache: Path) -> None:
         (folder / "go.mod").write_text("module work\n")
         (folder / "work.go").write_text("package main\nfunc main() { println(1) }\n")
-        environment = {**os.environ, "GOCACHE": str(folder / "cache"), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOARCH": machine}
+        environment = {**os.environ, "GOCACHE": str(cache), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOARCH": machine}
         for name, flags in (("named", ""), ("stripped", "-s -w")):
             command = ["go", "build", "-o", name, "-ldflags", flags, "."]
             subprocess.run(command, cwd=folder, env=environment, check=True)
@@ -38,9 +38,9 @@ class Programs:
         self.at = {symbol.name: symbol.address for symbol in functions_of(self.named)}
 
 
-@pytest.fixture(params=["amd64", "arm64"])
-def programs(request: pytest.FixtureRequest, tmp_path: Path) -> Programs:
-    return Programs(tmp_path, request.param)
+@pytest.fixture(scope="module", params=["amd64", "arm64"])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, go_cache: Path) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"), request.param, go_cache)
 
 
 def test_they_are_those_of_the_call_frame_information(programs: Programs) -> None:

@@ -121,3 +121,12 @@ def test_threads_of_aarch64() -> None:
     assert match
     assert match.span(1) == (12, 32)
     assert re.fullmatch(form, code[:12] + code[16:], re.DOTALL)  # musl before 1.2.5 leaves x29
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_expressions_begin_with_certain_bytes(machine: int) -> None:
+    """All code of each file is searched for them: one that may begin with several bytes takes ten times as long."""
+    known = MACHINES[machine]
+    go = (known.go.exit, known.go.switch, known.go.new_thread) if known.go else ()
+    for expression in (known.eh_return, known.new_thread, known.coroutine, known.new_thread_call, *go):
+        assert re.match(rb"$|\\[x0]", expression), expression

@@ -192,7 +192,7 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder) -> None:
     table = GoTable(memoryview(written(layout, order)), order)
-    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, [(0, 0), (4, 24), (0x2F, 0)], first=False)]
+    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), first=False)]
 
 
 def test_a_table_of_sp_that_goes_on_after_the_function() -> None:
@@ -253,14 +253,14 @@ def test_a_line_table_without_an_end() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("flags", [(), ("-buildmode=pie",), ("-ldflags=-linkmode=external",)], ids=["", "pie", "external"])
-def test_real_programs(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_real_programs(flags: tuple[str, ...], go_cache: Path, tmp_path: Path) -> None:
     """Stripped programs have the names and lines that go's own tools find in the others."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go on this machine")
     linked = "-linkmode=external " if "external" in "".join(flags) else ""
     others = [flag for flag in flags if "ldflags" not in flag]
-    environment = dict(os.environ, GOFLAGS="-mod=mod", GOCACHE=str(tmp_path / "cache"))
+    environment = dict(os.environ, GOFLAGS="-mod=mod", GOCACHE=str(go_cache))
     for name, strip in (("whole", ""), ("stripped", "-s -w")):
         command = [go, "build", *others, f"-ldflags={linked}{strip}", "-o", str(tmp_path / name), "cmd/gofmt"]
         if subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL).returncode:

@@ -1,6 +1,7 @@
 cimport cython
 
 from sframegen.profile.stacks.call_tree cimport CallTree
+from sframegen.profile.stacks.numbered cimport Numbered
 
 @cython.final
 cdef class NumberedBytes:
@@ -39,3 +40,12 @@ cdef class PathNumbers:
     cdef unsigned long long period
 
     cdef int put(self, Py_ssize_t node) except -1
+
+@cython.final
+cdef class PlaceBytes:
+    cdef Numbered places
+    cdef NumberedBytes before, lines
+    cdef const unsigned int[::1] outer
+    cdef Block fields
+    cdef readonly Block block
+    cdef unsigned long long no_address

@@ -1,4 +1,4 @@
-"""The stacks of a tree as bytes: what most of a large file consists of. Compiled."""
+"""The stacks of a tree, and its places, as bytes: what most of a large file consists of. Compiled."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cfi.columns import Column
     from sframegen.profile.stacks.call_tree import CallTree
+    from sframegen.profile.stacks.numbered import Numbered
 
 COMPILED: bool = cython.compiled
 SIZE = 1 << 17  # bytes of a block, about
@@ -234,3 +235,41 @@ class PathNumbers:
             row += 1
             done += 1
         return done
+
+
+class PlaceBytes:
+    """Places as locations of a protocol buffer: number, from 1 on; what `before` has for the site; address; lines of the site.
+
+    `outer`: for each place, what follows it: the number of the place that it is inlined into, and one; else 0.
+    """
+
+    def __init__(self, places: Numbered, before: NumberedBytes, lines: NumberedBytes, outer: Column) -> None:
+        self.places = places
+        self.before = before
+        self.lines = lines
+        self.outer = outer
+        self.fields = Block()
+        self.block = Block()
+        self.no_address = 0xFFFFFFFFFFFFFFFF
+
+    def put(self, place: cython.Py_ssize_t) -> int:
+        """Those from that one on, until the block is full, each as field 4. Return the next one."""
+        at: cython.Py_ssize_t
+        address: cython.ulonglong
+        while place < self.places.count and self.block.at < SIZE:
+            self.fields.at = 0
+            self.fields.put_varint(1 << 3)
+            self.fields.put_varint(place + 1)
+            self.fields.put(self.before, self.places.second[place])
+            address = self.places.first[place]
+            if address and address != self.no_address:
+                self.fields.put_varint(3 << 3)
+                self.fields.put_varint(address)
+            at = place + 1
+            while at:
+                self.fields.put(self.lines, self.places.second[at - 1])
+                at = self.outer[at - 1]
+            self.block.put_varint(4 << 3 | 2)
+            self.block.put_block(self.fields)
+            place += 1
+        return place

@@ -6,11 +6,11 @@ import zlib
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
-from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers
+from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers, PlaceBytes
 from sframegen.profile.report.formats.row_kinds import rows_in_parts
-from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import totals
 from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import COMPLETE, End
@@ -61,16 +61,8 @@ class _Profile:
         self._period = NANOSECONDS // named.frequency if is_clock else 0
 
     def parts(self) -> Iterator[bytes]:
-        named = self._named
         yield from self._samples()
-        sites = [self._site(site) for site in named.places.sites]
-        numbered, outer = named.places.numbered, named.places.outer
-        for place, (address, site) in enumerate(zip(numbered.first[: numbered.count], numbered.second, strict=False)):
-            mapping, lines = sites[site]
-            at = place
-            while (at := outer.get(at, -1)) >= 0:  # the innermost function comes first
-                lines += sites[numbered.second[at]][1]
-            yield message(4, integer(1, place + 1) + mapping + integer(3, 0 if address == NO_ADDRESS else address) + lines)
+        yield from self._places()
         yield b"".join(message(5, self._function(*item)) for item in enumerate(self._functions.items, 1))
         yield b"".join(message(3, self._mapping(*item)) for item in enumerate(self._mappings.items, 1))
         yield self._about()
@@ -100,6 +92,18 @@ class _Profile:
             while done < len(kind_of):
                 done = paths.put_samples(first, done, kind_of, labels)
                 yield paths.block.taken()
+
+    def _places(self) -> Iterator[bytes]:
+        places = self._named.places
+        sites = [self._site(site) for site in places.sites]
+        mappings, lines = (NumberedBytes(site[field] for site in sites) for field in range(2))
+        outer = zeros("I", len(places))
+        for place, into in places.outer.items():
+            outer[place] = into + 1
+        out, done = PlaceBytes(places.numbered, mappings, lines, outer), 0
+        while done < len(places):
+            done = out.put(done)
+            yield out.block.taken()
 
     def _labels(self, kind: RowKind) -> bytes:
         pid, tid, process, thread = self._named.tasks[kind.task]
