@@ -117,7 +117,7 @@ def attributes(descriptor: int) -> list[str]:
 def umask() -> int:
     """The process', read without changing it."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return USUAL_UMASK
     return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), USUAL_UMASK)
