@@ -81,7 +81,7 @@ def _holder(descriptor: int) -> str:
     status = os.fstat(descriptor)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
-        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        lines = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
         for _, kind, _, _, process, *_ in (words for words in map(str.split, lines) if place in words):
             if kind == "FLOCK" and process.isdigit() and process != "0":
                 name = Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")

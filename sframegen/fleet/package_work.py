@@ -193,7 +193,7 @@ def _layout(item: Item, content: PackageContent, files: PackageFiles, output: Ou
 def _reset_peak() -> None:
     """Let the kernel count this process' largest size from here."""
     try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:  # noqa: PTH123
+        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write("5")
     except OSError:
         pass
@@ -202,7 +202,7 @@ def _reset_peak() -> None:
 def _peak() -> int:
     """The largest size since then, in bytes; 0 if the system does not say."""
     try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except OSError:

@@ -11,7 +11,7 @@ ALL_USERS = ["0", "0", "4294967295"]  # the map of the first user namespace
 def in_user_namespace() -> bool:
     """True in a user namespace other than the machine's first: capabilities there are not those of the machine."""
     try:
-        with open("/proc/self/uid_map", encoding="ascii") as users:  # noqa: PTH123 - without pathlib, which takes longer
+        with open("/proc/self/uid_map", encoding="utf-8") as users:  # noqa: PTH123 - without pathlib, which takes longer
             return users.read().split() != ALL_USERS
     except OSError:  # a kernel without user namespaces
         return False
