@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from linker.files.location import locate
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source, umask
 from sframegen import add_section, convert, merge, remove
+from sframegen.program.privileges import in_user_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +57,21 @@ def directory() -> Iterator[Path]:
             yield Path(name)
     finally:
         os.umask(before)
+
+
+WITHOUT_CODECS = """
+import encodings
+from linker.files.rights import umask
+from sframegen.program.privileges import in_user_namespace
+encodings.__path__.clear()
+print(oct(umask()), in_user_namespace())
+"""
+
+
+def test_proc_is_read_where_no_codec_can_be_imported() -> None:
+    """A process that has become another user may not be able to read the folder of Python's modules."""
+    command = [sys.executable, "-P", "-c", WITHOUT_CODECS]
+    assert subprocess.check_output(command, text=True, umask=0o027) == f"0o27 {in_user_namespace()}\n"
 
 
 def write(out: BinaryIO) -> None:
