@@ -126,9 +126,10 @@ def test_a_row_that_was_not_run_says_so(tmp_path: Path) -> None:
 
 def test_what_is_tried_is_the_sdist_and_no_other_tarball(tmp_path: Path) -> None:
     """`make release` puts the conformance suite beside it."""
-    for name in ("sframegen-1.0-conformance.tar.gz", "sframegen-1.0.tar.gz"):
-        (tmp_path / name).touch()
     [trial] = [one for one in trials([]) if isinstance(one, Trial) and one.kind == SOURCE and one.with_lief]
+    (tmp_path / "sframegen-1.0-conformance.tar.gz").touch()
+    assert trial.chosen(tmp_path) is None
+    (tmp_path / "sframegen-1.0.tar.gz").touch()
     assert trial.chosen(tmp_path) == tmp_path / "sframegen-1.0.tar.gz"
 
 
