@@ -23,7 +23,7 @@ from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 from tools.release import sbom
 from tools.release.building import missing_in, settle
-from tools.release.trial import changed_since, contents, row_of, trials
+from tools.release.trial import SOURCE, Trial, changed_since, contents, row_of, trials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +122,15 @@ def test_a_row_that_was_not_run_says_so(tmp_path: Path) -> None:
     found = {"machine": "x86_64", "python": "3.13", "free-threaded": False, "way": "pip", "what": "pure wheel, musl"}
     assert row_of(found | {"not run": True}).endswith("|  | pip finds wheels of all dependencies; not run |")
     assert row_of(found | {"failed": "none"}).endswith("|  | no: none |")
+
+
+def test_what_is_tried_is_the_sdist_and_no_other_tarball(tmp_path: Path) -> None:
+    """`make release` puts the conformance suite beside it."""
+    [trial] = [one for one in trials([]) if isinstance(one, Trial) and one.kind == SOURCE and one.with_lief]
+    (tmp_path / "sframegen-1.0-conformance.tar.gz").touch()
+    assert trial.chosen(tmp_path) is None
+    (tmp_path / "sframegen-1.0.tar.gz").touch()
+    assert trial.chosen(tmp_path) == tmp_path / "sframegen-1.0.tar.gz"
 
 
 def test_an_sdist_has_the_types_of_all_compiled_modules() -> None:

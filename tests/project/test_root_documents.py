@@ -119,6 +119,13 @@ def test_changed_modules_are_copied_in_a_second(tmp_path: Path) -> None:
     assert (site / "cfi" / "errors.py").read_text() == "new"
 
 
+def test_what_readme_writes_into_a_checkout_is_nothing_to_commit() -> None:
+    """`make test` after README's first commands looks at the files that git would add."""
+    written = re.findall(r"^    sudo \.venv/bin/sframegen profile -o (\S+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert written
+    assert set(written) <= set((ROOT / ".gitignore").read_text().split())
+
+
 def test_roots_that_have_nothing_try_folders_that_are_there() -> None:
     """And one of them all of the first ring."""
     assert [folder for folder in FOLDERS if not (ROOT / "tests" / folder).is_dir()] == []

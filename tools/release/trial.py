@@ -35,6 +35,7 @@ TESTED_WITH = ("pytest", "hypothesis")
 OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and install it
 MUSL = ("musllinux_1_1", "musllinux_1_2")
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
+SDIST = "sframegen-*[0-9].tar.gz"  # `make release` puts another tarball beside it, the conformance suite's
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
 FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
@@ -219,7 +220,7 @@ class Trial(NamedTuple):
     def chosen(self, dist: Path) -> Path | None:
         """Return the file that it should choose; None where that was not made."""
         if self.kind == SOURCE:
-            return next(dist.glob("sframegen-*.tar.gz"), None)
+            return next(dist.glob(SDIST), None)
         pure = self.kind == PURE or self.python.free_threaded
         return next(dist.glob("sframegen-*-py3-none-any.whl" if pure else f"sframegen-*_{self.python.machine.name}.whl"), None)
 
@@ -299,10 +300,10 @@ def main() -> int:
     )
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
-    released = sorted(options.dist.glob("sframegen-*.whl")) + sorted(options.dist.glob("sframegen-*.tar.gz"))
+    released = sorted(options.dist.glob("sframegen-*.whl")) + sorted(options.dist.glob(SDIST))
     if not released:
         parser.error(f"{options.dist} has no wheels: make wheel")
-    for sdist in options.dist.glob("sframegen-*.tar.gz"):
+    for sdist in options.dist.glob(SDIST):
         if changed := changed_since(sdist):
             parser.error(f"{options.dist} is of other sources than this checkout, such as {changed[0]}: make wheel")
     # What was found with files of the same contents: the table has the rows of earlier runs, too.
