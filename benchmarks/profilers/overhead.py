@@ -77,10 +77,9 @@ class Worker:
 class Measured:
     """Runs of the same work at one frequency, with a profiler and without."""
 
-    def __init__(self, folder: Path, seconds: float, frequency: int) -> None:
+    def __init__(self, program: Path, seconds: float, frequency: int) -> None:
         """`seconds`: that a run takes. A slice of the work has as many samples at each frequency."""
-        self.folder, self.cpu, self.frequency = folder, max(os.sched_getaffinity(0)), frequency
-        self.program = depth_program(folder)
+        self.program, self.cpu, self.frequency = program, max(os.sched_getaffinity(0)), frequency
         self.turns, self.slices = TURNS_TO_TIME, 1
         self.turns = max(1, round(TURNS_TO_TIME * SAMPLES / frequency / self.alone()))
         self.slices = max(1, round(seconds * frequency / SAMPLES))
@@ -92,7 +91,7 @@ class Measured:
     def sampled(self, sampler: Sampler, cost: Cost) -> float:
         """Return the CPU time with the profiler; what it costs itself goes to `cost`. Raises Failed."""
         with Worker(self) as worker:
-            request = Request((worker.process.pid,), sampler.frequency or self.frequency, self.folder / "run")
+            request = Request((worker.process.pid,), sampler.frequency or self.frequency, self.program.parent / "run")
             try:
                 recording = Recording(sampler, request)
                 try:
@@ -124,8 +123,9 @@ def undisturbed(slices: Sequence[float]) -> float:
 
 def measure(samplers: Sequence[Sampler], rounds: int, seconds: float, folder: Path, failures: list[str]) -> Iterator[Cost]:
     """In each round every profiler once, each between two runs without one."""
+    program = depth_program(folder)
     for frequency in FREQUENCIES:
-        measured = Measured(folder, seconds, frequency)
+        measured = Measured(program, seconds, frequency)
         taking_part = [one for one in samplers if not missing(one) and _near(one, frequency)]
         costs = {one.name: Cost(frequency, one.name) for one in taking_part}
         for number in range(rounds):
