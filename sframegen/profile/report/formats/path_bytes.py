@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from cfi.columns import zeros
+from sframegen.profile.report.named import NO_ADDRESS
 
 try:
     import cython
@@ -250,7 +251,7 @@ class PlaceBytes:
         self.outer = outer
         self.fields = Block()
         self.block = Block()
-        self.no_address = 0xFFFFFFFFFFFFFFFF
+        self.no_address = NO_ADDRESS
 
     def put(self, place: cython.Py_ssize_t) -> int:
         """Those from that one on, until the block is full, each as field 4. Return the next one."""
