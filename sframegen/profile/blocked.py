@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.stack.walking.ends import End
 
+RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"
 MOST = 1 << 18  # stacks; the kernel program sends those that are used again
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sframegen.profile.blocked import Blocked
+from sframegen.profile.blocked import MOST, Blocked
 from sframegen.profile.bpf.counters import NOTHING, Counted
 from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.packed_frames import is_off_cpu
@@ -15,14 +15,13 @@ from sframegen.profile.units import MICROSECOND, Unit
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.profile.bpf.counters import CountKey
-    from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished
+    from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished, Unwalked
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.follower import Follower
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.stack.walking.ends import End
 
 NOT_RECEIVED = "the stack was not received"
-RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"
 KEPT_ROWS = 4  # times that the maps of counts were read
 
@@ -35,7 +34,7 @@ class CountedStacks:
         self._plan, self._follower = plan, follower
         self._blocked = Blocked()
         self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
-        self._unread: set[CountKey] = set()  # of stacks that could not be read
+        self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
@@ -80,10 +79,14 @@ class CountedStacks:
         if moments is not None:
             moments.add(record.nanoseconds, record.cpu, row)
 
-    def add_unread(self, record: Unfinished) -> None:
-        """The time of that thread will be counted without a stack."""
-        tid = record.tid if self._plan.tells_threads else 0
-        self._unread.update((number, record.pid, tid) for number in (record.hash, record.waiting_hash))
+    def lose(self, stack: Unwalked, reason: str) -> None:
+        """Count a sample as lost; of a thread off the CPU once its time is counted, unless that stack has come until then."""
+        tid = stack.tid if self._plan.tells_threads else 0
+        self._why_unwalked.update(((number, stack.pid, tid), reason) for number in stack.hashes)
+        if not stack.hashes:
+            self.collected.lost[reason] += 1
+        while len(self._why_unwalked) > MOST:
+            del self._why_unwalked[next(iter(self._why_unwalked))]
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
@@ -119,7 +122,7 @@ class CountedStacks:
                 before = self._early.get(key, NOTHING)
                 self._early[key] = Counted(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
-                self.collected.lost[RAN_AGAIN if key in self._unread else NOT_RECEIVED] += counted.samples
+                self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += counted.samples
             else:
                 self._count(row, counted)
         if counts:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
-from sframegen.profile.blocked import with_stack
+from sframegen.profile.blocked import RAN_AGAIN, with_stack
 from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
@@ -150,7 +150,8 @@ class KernelSession:
             self._receive()
         self._waiting.make_due(self._stop_waiting_for_proofs())
         self._walk_due()
-        collected.lost[NO_TABLE_IN_TIME] += len(self._waiting) + len(self._new)
+        for stack in (*self._waiting.drop(), *(record.unwalked for record in self._new)):
+            self._counted.lose(stack, NO_TABLE_IN_TIME)
         self._counted.count(self._walker.take_counts(), last=True)
         self._assemble()
         self._walker.close()  # its buffer takes 64 MiB perhaps, and it takes long to find names
@@ -256,7 +257,7 @@ class KernelSession:
         if found:
             self._new.append(found)
         else:
-            self._counted.add_unread(record)
+            self._counted.lose(record.unwalked, RAN_AGAIN)
 
     # -- tables
 
@@ -390,7 +391,7 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self.collected.lost[self.follower.processes.why_unknown(record.pid, record.nanoseconds)] += 1
+                self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
                 self._keep_names(record.pid, spans)
                 self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
@@ -417,7 +418,8 @@ class KernelSession:
         if end is End.NO_TABLE and not (missing and missing.made):
             self._request_table(number)
             self._request_proof(missing)
-            self.collected.lost[TOO_MANY_WAIT] += self._waiting.add(Waiting(record, spans, number))
+            for stack in self._waiting.add(Waiting(record, spans, number)):
+                self._counted.lose(stack, TOO_MANY_WAIT)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE

@@ -14,7 +14,7 @@ from sframegen.profile.stacks.growing import folder_for_files
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.bpf.kernel_records import Unfinished
+    from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
     from sframegen.profile.following.processes import ProcessSpans
 
 # Why those that are dropped are lost.
@@ -38,6 +38,7 @@ class _Kept(NamedTuple):
     stack: int
     spans: ProcessSpans
     number: int
+    unwalked: Unwalked
 
 
 SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames that were walked
@@ -61,23 +62,24 @@ class WaitingStacks:
     def __len__(self) -> int:
         return len(self._stacks) + len(self._due)
 
-    def add(self, one: Waiting) -> int:
-        """Return how many are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
+    def add(self, one: Waiting) -> list[Unwalked]:
+        """Return those that are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
         record = pickle.dumps(one.record)
         slot = self._free.pop() if self._free else self._slots
         try:
             self._write(record, slot)
         except OSError:
             self._free += [slot] * (slot < self._slots)
-            return 1
+            return [one.record.unwalked]
         self._slots = max(self._slots, slot + 1)
-        kept = _Kept(slot, len(record), len(one.record.stack), one.spans, one.number)
+        kept = _Kept(slot, len(record), len(one.record.stack), one.spans, one.number, one.record.unwalked)
         self._stacks.append(kept)
         self.bytes += kept.stack
-        dropped = 0
+        dropped = []
         while self.bytes > self._limit:
-            self._forget((self._due or self._stacks).popleft())
-            dropped += 1
+            oldest = (self._due or self._stacks).popleft()
+            self._forget(oldest)
+            dropped.append(oldest.unwalked)
         return dropped
 
     @property
@@ -101,6 +103,15 @@ class WaitingStacks:
             record = os.pread(self._file, kept.size, kept.slot * SLOT)
             self._forget(kept)
             yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
+
+    def drop(self) -> list[Unwalked]:
+        """Forget all, and return them."""
+        dropped = [*self._due, *self._stacks]
+        self._due.clear()
+        self._stacks.clear()
+        for kept in dropped:
+            self._forget(kept)
+        return [kept.unwalked for kept in dropped]
 
     def files(self) -> set[int]:
         """Return the numbers of all files that they may need."""

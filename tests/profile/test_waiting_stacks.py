@@ -7,10 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.profile.bpf.kernel_records import Unfinished
+from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
+from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
 WHERE = Start((), 0, 0x1000)
+CHANGED = OffCpu.SLEEPING.hash ^ OffCpu.WAITING.hash  # in the hash of a thread that waits for a CPU again
 
 
 def waiting(number: int, stack: bytes) -> Waiting:
@@ -35,11 +37,11 @@ def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[Waiting]:
 def test_each_gets_its_own_bytes_again() -> None:
     with closing(WaitingStacks()) as stacks:
         given = {number: bytes([number]) * (MAX_COPY >> number % 3) for number in range(1, 40)}
-        assert not sum(stacks.add(waiting(number, stack)) for number, stack in given.items())
+        assert not any(stacks.add(waiting(number, stack)) for number, stack in given.items())
         odd = {number for number in given if number % 2}
         assert {one.number: one.record.stack for one in taken(stacks, odd)} == {number: given[number] for number in odd}
         again = {number: bytes([200 + number]) * 100 for number in range(1, 9)}  # in places that are free now
-        assert not sum(stacks.add(waiting(number, stack)) for number, stack in again.items())
+        assert not any(stacks.add(waiting(number, stack)) for number, stack in again.items())
         rest = sorted((one.number, one.record.stack) for one in taken(stacks, {*given}))
         assert rest == sorted([*again.items(), *((number, stack) for number, stack in given.items() if number not in odd)])
         assert (len(stacks), stacks.bytes) == (0, 0)
@@ -58,8 +60,21 @@ def test_all_of_a_record_comes_back() -> None:
 
 def test_the_oldest_go_first() -> None:
     with closing(WaitingStacks(limit=3000)) as stacks:
-        assert [stacks.add(waiting(number, bytes(1000))) for number in range(1, 6)] == [0, 0, 0, 1, 1]
+        assert [len(stacks.add(waiting(number, bytes(1000)))) for number in range(1, 6)] == [0, 0, 0, 1, 1]
         assert [one.number for one in taken(stacks, {1, 2, 3, 4, 5})] == [3, 4, 5]
+
+
+def test_those_that_are_dropped_are_named() -> None:
+    with closing(WaitingStacks(limit=2)) as stacks:
+        for number, hashed in enumerate((0, 8, 9), 1):
+            one = waiting(number, b"x")
+            where = WHERE._replace(frames=[OffCpu.SLEEPING.frame])
+            record = one.record._replace(pid=number, hash=hashed, where=where)
+            dropped = stacks.add(one._replace(record=record))
+        assert dropped == [Unwalked(1, 1)]
+        stacks.make_due({3})
+        assert stacks.drop() == [Unwalked(number, 1, (hashed, hashed ^ CHANGED)) for number, hashed in ((3, 9), (2, 8))]
+        assert (len(stacks), stacks.bytes, stacks.has_due) == (0, 0, False)
 
 
 def test_one_may_wait_again_while_others_are_taken() -> None:
@@ -79,7 +94,7 @@ def test_what_is_due_and_not_walked_yet_still_counts() -> None:
         stacks.make_due({1})
         assert next(stacks.take_due()).number == 1
         assert (stacks.has_due, len(stacks), stacks.bytes, stacks.files()) == (True, 2, 2, {7})
-        assert [stacks.add(waiting(3, b"xx"))] == [1]  # the oldest that is due
+        assert len(stacks.add(waiting(3, b"xx"))) == 1  # the oldest that is due
         assert not stacks.has_due
         assert [one.number for one in taken(stacks, {2, 3})] == [2, 3]
 
@@ -121,5 +136,5 @@ def test_memory_does_not_grow_with_them() -> None:
 def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     with closing(WaitingStacks()) as stacks:
-        assert stacks.add(waiting(1, b"x")) == 1
+        assert stacks.add(waiting(1, b"x")) == [Unwalked(1, 1)]
         assert not list(taken(stacks, {1}))

@@ -45,6 +45,14 @@ class NewStack(NamedTuple):
         return self._replace(hash=number, frames=frames)
 
 
+class Unwalked(NamedTuple):
+    """A stack of that thread that will not be walked. `hashes`: its time off the CPU is counted with them all the same."""
+
+    pid: int
+    tid: int
+    hashes: tuple[int, ...] = ()
+
+
 class Unfinished(NamedTuple):
     """A walk that met unknown code. `where`: it stopped in the frame at this PC, which is not among those walked."""
 
@@ -68,6 +76,10 @@ class Unfinished(NamedTuple):
     def waiting_hash(self) -> int:
         """Return what the time is counted with in which it waits for a CPU again."""
         return waiting_hash(self.hash, self.where.frames)
+
+    @property
+    def unwalked(self) -> Unwalked:
+        return Unwalked(self.pid, self.tid, (self.hash, self.waiting_hash) if self.hash else ())
 
 
 class SampledMoment(NamedTuple):
