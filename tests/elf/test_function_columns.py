@@ -67,7 +67,7 @@ def test_a_file_without_symbols() -> None:
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
     columns = FunctionColumns(ElfFile(memoryview(header)))
     assert columns.at(0) is None
-    assert columns.at_each([0]) == {}
+    assert columns.at_each([0]) == []
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
@@ -81,5 +81,7 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
         return symbol.name, symbol.address, symbol.size
 
     each = {address: shown(symbol) for address in addresses if (symbol := columns.at(address))}
-    assert {address: shown(symbol) for address, symbol in columns.at_each(addresses).items()} == each
+    found = columns.at_each(addresses)
+    assert {address: shown(symbol) for symbol, held in found for address in held} == each
+    assert len({symbol.address for symbol, _ in found}) == len(found)
     assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver"}

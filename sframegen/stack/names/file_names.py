@@ -17,14 +17,14 @@ from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import Symbol
     from sframegen.stack.names.gopclntab import GoTable
 
 DEBUG_FILES = f"{DIRECTORY}/.build-id"
-MAX_KNOWN = 1 << 13  # addresses that `learn` goes on with
+MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
@@ -52,12 +52,7 @@ class FileNames:
         """Return the function that holds an address."""
         found = self._known.get(address)
         if found is None:
-            found = self._found(address)
-            if self._demangled and found.name and found.name.startswith(MANGLED):
-                from sframegen.stack.names.demangle import demangle  # noqa: PLC0415 - here and below: programs in C have no such names
-
-                found = found._replace(name=demangle(found.name))
-            self._known[address] = found
+            found = self._known[address] = self._found(address)
         return found
 
     def learn(self, addresses: Collection[int]) -> None:
@@ -65,44 +60,39 @@ class FileNames:
         if len(self._known) > MAX_KNOWN:
             self._known, self._functions = {}, {}
         unknown = [address for address in addresses if address not in self._known]
-        if not unknown:
-            return
-        found = self._in_tables(unknown)
-        found |= {address: self._without_symbol(address) for address in unknown if address not in found}
-        mangled = {function.name for function in found.values() if function.name and function.name.startswith(MANGLED)}
-        if self._demangled and mangled:
-            from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415
+        for place, columns in enumerate(self._tables if unknown else ()):
+            found = columns.at_each(unknown)
+            self._learn_functions(place, [symbol for symbol, _ in found])
+            for symbol, held in found:
+                self._known.update(dict.fromkeys(held, self._functions[place, symbol.address]))
+            unknown = [address for address in unknown if address not in self._known]
+        self._known.update((address, self._without_symbol(address)) for address in unknown)
 
-            names = demangle_all(mangled)
-            found = {address: NamedFunction(names.get(name or "", name), start) for address, (name, start) in found.items()}
-        self._known |= found
+    def _learn_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
+        """Name those that are not known yet; mangled names are demangled together."""
+        new = [symbol for symbol in symbols if (place, symbol.address) not in self._functions]
+        names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without its version
+        mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
+        if mangled:
+            from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415 - programs in C have none
+
+            demangled = demangle_all(mangled)
+            names = [demangled.get(name, name) for name in names]
+        for symbol, name in zip(new, names, strict=True):
+            self._functions[place, symbol.address] = NamedFunction(name, symbol.address)
 
     def _found(self, address: int) -> NamedFunction:
         for place, columns in enumerate(self._tables):
             if symbol := columns.at(address):
-                return self._function(place, symbol)
+                self._learn_functions(place, [symbol])
+                return self._functions[place, symbol.address]
         return self._without_symbol(address)
-
-    def _in_tables(self, addresses: Collection[int]) -> dict[int, NamedFunction]:
-        """Return the functions of those addresses that symbols name."""
-        found: dict[int, NamedFunction] = {}
-        for place, columns in enumerate(self._tables):
-            others = [address for address in addresses if address not in found]
-            found |= {address: self._function(place, symbol) for address, symbol in columns.at_each(others).items()}
-        return found
 
     @property
     def _tables(self) -> list[FunctionColumns]:
         if self._symbols is None:
             self._symbols = _functions(self._file, self._debug_files)
         return self._symbols
-
-    def _function(self, place: int, symbol: Symbol) -> NamedFunction:
-        known = self._functions.get((place, symbol.address))
-        if known is None:
-            known = NamedFunction(printable(symbol.name.partition("@")[0]), symbol.address)  # without its version
-            self._functions[place, symbol.address] = known
-        return known
 
     def _without_symbol(self, address: int) -> NamedFunction:
         if self._go is None:

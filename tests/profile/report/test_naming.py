@@ -73,7 +73,7 @@ def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: py
     asked: list[list[int]] = []
     at_each = FunctionColumns.at_each
 
-    def counted(columns: FunctionColumns, addresses: Collection[int]) -> dict[int, Symbol]:
+    def counted(columns: FunctionColumns, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
         asked.append([*addresses])
         return at_each(columns, addresses)
 
