@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu
 from sframegen.profile.walk.copied_stack import Start
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.ends import BY_NUMBER, End
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _TYPE = struct.Struct("=I")
 _MOMENT = struct.Struct("=IIQQQII")
 _AREA = struct.Struct("=IIQQQ")
 _STACK = struct.Struct("=IIQQQIIII16s")
-_STOPPED = struct.Struct(f"=IIQQQQIIQ{REGISTERS}Q")
+_STOPPED = struct.Struct("=IIQQQQIIQ")
+_REGISTER_BYTES = 8 * REGISTERS
 
 
 class NewStack(NamedTuple):
@@ -116,31 +118,19 @@ def decode_record(record: bytes) -> KernelRecord:
     if kind == RECORD_STACK:
         _, end, _, key, cgroup, pid, tid, number, _, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
-        return NewStack(key, pid, tid, End(end), _name(comm), words, cgroup)
-    _, flags, pc, known, start, pages, size, missing, serial, *registers = _STOPPED.unpack_from(record)
-    _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, _STOPPED.size)
-    at = _STOPPED.size + _STACK.size
-    frames = struct.unpack_from(f"={number}Q", record, at)
+        return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words, cgroup)
+    _, flags, pc, known, start, pages, size, missing, serial = _STOPPED.unpack_from(record)
+    at = _STOPPED.size + _REGISTER_BYTES
+    registers = array("Q", record[_STOPPED.size : at])
+    _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, at)
+    at += _STACK.size
+    frames = array("Q", record[at : at + 8 * number]) if number else ()
     at += 8 * number
-    where = Start(registers, known, pc, bool(flags & STOPPED_EXACT), frames, bool(flags & STOPPED_GUESSED))
-    off_cpu = is_off_cpu(frames)
-    return Unfinished(
-        time,
-        cpu,
-        pid,
-        tid,
-        _name(comm),
-        End(end),
-        where,
-        start,
-        record[at : at + size],
-        missing,
-        serial,
-        hash=key if off_cpu else 0,
-        cgroup=cgroup,
-        asleep=off_cpu and bool(flags & STOPPED_ASLEEP),
-        holes=~pages & (1 << pages.bit_length()) - 1,
-    )
+    where = Start(registers, known, pc, flags & STOPPED_EXACT > 0, frames, flags & STOPPED_GUESSED > 0)
+    stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
+    key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
+    name = _name(comm)
+    return Unfinished(time, cpu, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, serial, key, cgroup, asleep, holes)
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:
@@ -148,5 +138,6 @@ def waiting_hash(number: int, frames: Sequence[int]) -> int:
     return number ^ OffCpu(frames[0] & PACKED_ADDRESS).hash ^ OffCpu.WAITING.hash
 
 
+@lru_cache(1 << 10)
 def _name(comm: bytes) -> str:
     return comm.split(b"\0", 1)[0].decode("utf-8", "replace")

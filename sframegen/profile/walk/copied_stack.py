@@ -14,7 +14,7 @@ from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
 from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.ends import BY_NUMBER, End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,7 +123,7 @@ class CopyWalker:
             self._frames[number] = frame
         steps.begin(array("Q", start.values), start.known, start.pc, start.exact, start.guessed, stack_start, stack)
         steps.cursor.holes = holes
-        return End(steps.run(spans))
+        return BY_NUMBER[steps.run(spans)]
 
     @property
     def missing(self) -> int:

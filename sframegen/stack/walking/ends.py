@@ -46,4 +46,5 @@ class End(IntEnum):
     LOOP = 26, "the frames repeat"
 
 
+BY_NUMBER = {int(end): end for end in End}  # quicker than End(number)
 COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the whole stack was walked
