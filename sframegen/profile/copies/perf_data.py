@@ -31,6 +31,7 @@ NEEDED = SampleType.REGS_USER | SampleType.STACK_USER
 NANOSECONDS = 1e9
 NO_EVENT = "the recording does not say what event they are of"
 NOT_WRITTEN = "lost while it was recorded: the ring buffer was full"
+MAPPINGS_LOST = "lost records may have been mappings: then later stacks of those processes are wrong; perf record -m gives a larger buffer"
 
 
 def read_perf_data(
@@ -121,6 +122,8 @@ class _Reading:
         collected = self.collected
         if self.file.unknown:
             collected.lost[NO_EVENT] += self.file.unknown
+        if collected.lost[NOT_WRITTEN]:
+            collected.notes.append(f"{self.file.name}: {MAPPINGS_LOST}")
         collected.seconds = (last - first) / NANOSECONDS
         collected.started = self.file.status.st_mtime - collected.seconds
         collected.notes += self.files.notes

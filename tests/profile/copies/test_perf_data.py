@@ -17,7 +17,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.profile.copies.counting import Wanted, registers_mask
-from sframegen.profile.copies.perf_data import NOT_WRITTEN, read_perf_data
+from sframegen.profile.copies.perf_data import MAPPINGS_LOST, NOT_WRITTEN, read_perf_data
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.tables.proven_code import PROVEN
@@ -182,6 +182,7 @@ def test_what_cannot_be_walked_is_counted_with_the_reason(tmp_path: Path) -> Non
     found = read(tmp_path / "perf.data", perf_data(event, records, []), Wanted(moments=True))
     assert sorted(found.lost.values()) == [1, 1, 1, 1, 7]
     assert found.lost[NOT_WRITTEN] == 7
+    assert any(MAPPINGS_LOST in note for note in found.notes)
     assert (found.stacks.samples, len(found.stacks.moments or ())) == (0, 0)
 
 
