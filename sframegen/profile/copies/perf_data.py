@@ -31,7 +31,7 @@ NEEDED = SampleType.REGS_USER | SampleType.STACK_USER
 NANOSECONDS = 1e9
 NO_EVENT = "the recording does not say what event they are of"
 NOT_WRITTEN = "lost while it was recorded: the ring buffer was full"
-MAPPINGS_LOST = "lost records may have been mappings: then later stacks of those processes are wrong; perf record -m gives a larger buffer"
+MAPPINGS_LOST = "lost records may have been mappings; then later stacks are wrong: give perf record a larger buffer (-m)"
 
 
 def read_perf_data(
