@@ -35,7 +35,7 @@ class CpuRings:
         self.lost = 0  # records that the kernel could not write
         self._pending: list[TimedRecord] = []
         self._number = 0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     @property
     def filenos(self) -> list[int]:
