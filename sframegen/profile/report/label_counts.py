@@ -1,6 +1,7 @@
 """What formats count in a tree of places: costs of functions, trees of labels, groups. Compiled.
 
 `label_of`: for each site of the places a number; sites of equal labels have the same one. Groups are by rows.
+`part`: of the nodes, or of the rows; the first part comes first (`Room.parts`).
 """
 
 from __future__ import annotations
@@ -21,30 +22,36 @@ COMPILED: bool = cython.compiled
 
 
 @cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
-def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray) -> None:
-    """Set the byte of each node that has a site with a flag, or that lies below one."""
+def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray, part: range) -> None:
+    """Set the byte of each node that has a site with a flag, or that lies below one. The root has neither."""
     node: cython.Py_ssize_t
-    for node in range(1, nodes.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for node in range(first, end):
         flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
 
 
 @cython.locals(depths="unsigned int[::1]")
-def deepest(nodes: Numbered, depths: Column) -> int:
-    """Return the largest number of nodes from the root down. `depths`: zeros, for each node."""
+def deepest(nodes: Numbered, depths: Column, part: range) -> int:
+    """Return the largest number of nodes from the root down, which has none. `depths`: zeros, for each node."""
     node: cython.Py_ssize_t
     found: cython.uint = 0
-    for node in range(1, nodes.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for node in range(first, end):
         depths[node] = depths[nodes.second[node]] + 1
         found = max(found, depths[node])
     return found
 
 
 @cython.locals(flags="const unsigned char[::1]", by_end="unsigned long long[::1]")
-def count_samples(tree: CallTree, flags: Bytes, by_end: Column) -> int:
+def count_samples(tree: CallTree, flags: Bytes, by_end: Column, part: range) -> int:
     """Add the samples of each end; return those of nodes with a flag."""
     row: cython.Py_ssize_t
     flagged: cython.ulonglong = 0
-    for row in range(tree.rows.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for row in range(first, end):
         by_end[tree.end_of(row)] += tree.samples[row]
         if flags[tree.node_of(row)]:
             flagged += tree.samples[row]
@@ -57,13 +64,15 @@ def count_samples(tree: CallTree, flags: Bytes, by_end: Column) -> int:
     total="unsigned long long[::1]",
     last="unsigned int[::1]",
 )
-def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column, total: Column, last: Column) -> None:
+def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column, total: Column, last: Column, part: range) -> None:
     """Add the samples of each label: where it is innermost, and in all stacks that have it. `last`: zeros, for each label."""
     row: cython.Py_ssize_t
     node: cython.Py_ssize_t
     label: cython.uint
     samples: cython.ulonglong
-    for row in range(tree.rows.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for row in range(first, end):
         samples = tree.samples[row]
         node = tree.node_of(row)
         if samples and node:
@@ -84,21 +93,24 @@ def count_groups(tree: CallTree, group_of: Column, totals: Column) -> None:
         totals[group_of[row]] += tree.samples[row]
 
 
-@cython.locals(group_of="const unsigned int[::1]", ends="unsigned int[::1]", order="unsigned int[::1]")
-def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column) -> None:
-    """Fill `order` with the rows that have samples, group after group; `ends`, zeros: where each group ends in it."""
+@cython.locals(group_of="const unsigned int[::1]", sizes="unsigned int[::1]")
+def count_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> None:
+    """Add the rows with samples of each group."""
     row: cython.Py_ssize_t
-    group: cython.Py_ssize_t
-    at: cython.uint = 0
-    count: cython.uint
-    for row in range(tree.rows.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for row in range(first, end):
         if tree.samples[row]:
-            ends[group_of[row]] += 1
-    for group in range(len(ends)):
-        count = ends[group]
-        ends[group] = at
-        at += count
-    for row in range(tree.rows.count):
+            sizes[group_of[row]] += 1
+
+
+@cython.locals(group_of="const unsigned int[::1]", ends="unsigned int[::1]", order="unsigned int[::1]")
+def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column, part: range) -> None:
+    """Fill `order` with the rows that have samples, group after group. `ends`: how far each group is filled."""
+    row: cython.Py_ssize_t
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for row in range(first, end):
         if tree.samples[row]:
             order[ends[group_of[row]]] = row
             ends[group_of[row]] += 1

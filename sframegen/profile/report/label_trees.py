@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cfi.columns import zeros
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.label_counts import merge_labels, order_rows
+from sframegen.profile.report.label_counts import count_rows, merge_labels, order_rows
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named, NamedFrame
 
 T = TypeVar("T")
-ROWS = 1 << 18  # that are merged, after which the memory goes that files have
+ROWS = 1 << 16  # that are merged, after which the memory goes that files have
 
 
 class LabelTrees(Generic[T]):
@@ -71,7 +72,11 @@ def rows_by_group(named: Named, group_of: Column | None = None, groups: int = 0)
     group_of = named.group_of if group_of is None else group_of
     order, ends = named.room.column("I"), zeros("I", groups or len(named.groups))
     named.room.grow(order, max(1, named.tree.rows.count))
-    order_rows(named.tree, group_of, ends, order.view)
+    for part in named.room.parts(named.tree.rows.count):
+        count_rows(named.tree, group_of, ends, part)
+    ends[:] = array("I", [*accumulate(ends, initial=0)][:-1])  # until they are filled: where they begin
+    for part in named.room.parts(named.tree.rows.count):
+        order_rows(named.tree, group_of, ends, order.view, part)
     with order.view.toreadonly() as view:
         yield GroupedRows(view, ends)
     named.room.drop(order)

@@ -20,6 +20,7 @@ from sframegen.stack.walking.ends import COMPLETE, End
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cfi.columns import Column
     from sframegen.profile.stacks.moments import Moments
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
@@ -199,8 +200,14 @@ class Named:
         numbers = {path: number for number, path in enumerate(paths, 1)}
         label_of = array("I", [numbers.get(site.path, 0) for site in self.places.sites])
         own, total = (array("Q", bytes(8 * len(paths) + 8)) for _ in range(2))
-        count_labels(self.tree, self.places.numbered, label_of, own, total, array("I", bytes(4 * len(paths) + 4)))
+        self.count_labels(label_of, own, total)
         return max(paths, key=lambda path: total[numbers[path]], default="")
+
+    def count_labels(self, label_of: Column, own: Column, total: Column) -> None:
+        """Add the samples of each label: where it is innermost, and in all stacks that have it. `label_of`: for each site."""
+        last = array("I", bytes(4 * len(own)))
+        for part in self.room.parts(self.tree.rows.count):
+            count_labels(self.tree, self.places.numbered, label_of, own, total, last, part)
 
     @cached_property
     def max_depth(self) -> int:
@@ -209,7 +216,7 @@ class Named:
             return MAX_DEPTH
         depths = self.room.column("I")
         self.room.grow(depths, self.tree.nodes.count)
-        found = deepest(self.tree.nodes, depths.view)
+        found = max(deepest(self.tree.nodes, depths.view, part) for part in self.room.parts(self.tree.nodes.count, 1))
         self.room.drop(depths)
         return found
 
@@ -237,6 +244,8 @@ class Named:
     def _counted(self) -> tuple[Counter[End], int]:
         by_end = array("Q", bytes(8 * (max(End) + 1)))
         flags = bytearray(self.tree.nodes.count)
-        mark_nodes(self.tree.nodes, self.places.numbered, bytes(site.guessed for site in self.places.sites), flags)
-        guessed = count_samples(self.tree, flags, by_end)
+        guessed_site = bytes(site.guessed for site in self.places.sites)
+        for part in self.room.parts(self.tree.nodes.count, 1):
+            mark_nodes(self.tree.nodes, self.places.numbered, guessed_site, flags, part)
+        guessed = sum(count_samples(self.tree, flags, by_end, part) for part in self.room.parts(self.tree.rows.count))
         return Counter({End(number): count for number, count in enumerate(by_end) if count}), guessed

@@ -24,7 +24,7 @@ from sframegen.profile.packed_frames import (
 )
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
-from sframegen.profile.report.renamed import CUT_OFF, WHOLE, flag_nodes, rename_nodes, rename_rows
+from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.report.runtime_frames import MADE, Folding, read_name
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.profile.stacks.growing import Room
@@ -104,14 +104,7 @@ def _programs(collected: Collected) -> Iterator[str]:
                     yield file.path  # glibc's libc.so.6 can be started, too
 
 
-class _Chains(NamedTuple):
-    """The places of each frame: `places` from one of `starts` to the next, the outermost first."""
-
-    starts: array[int]
-    places: array[int]
-
-
-def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> _Chains:
+def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
     """Put the places of each frame, which come in any order, into the order of frames."""
     outermost, inlined = zeros("I", count), {}
     for frame, (first, *others) in placed:
@@ -123,31 +116,35 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> _Chains:
         places.append(place)
         places.extend(inlined.get(frame, ()))
         starts.append(len(places))
-    return _Chains(starts, places)
+    return Chains(starts, places)
 
 
-def _rename(stacks: Stacks, chains: _Chains, folding: Folding | None, named: Named) -> Column:
+def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Named) -> Column:
     """Fill the tree of names; return for each row its row there."""
     tree, into = stacks.tree, named.tree
-    into.nodes.reserve(tree.nodes.count)
+    into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
     flag_of_end = bytes(WHOLE if end in COMPLETE else CUT_OFF for end in range(max(End) + 1))
     flags = bytearray(tree.nodes.count)
-    flag_nodes(tree, flag_of_end, flags)
+    room = named.room
+    for part in room.parts(tree.rows.count):
+        flag_rows(tree, flag_of_end, flags, part)
+    for part in [*room.parts(tree.nodes.count)][::-1]:
+        flag_callers(tree, flags, part)
     maps = []
     for flag in (WHOLE, CUT_OFF):
-        mapped = named.room.column("I")
-        named.room.grow(mapped, tree.nodes.count)
+        mapped = room.column("I")
+        room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
             mapped.view[ROOT] = into.nodes.of(named.places.number(MISSING), ROOT)
-        rename_nodes(tree, flag, flags, *chains, folding, into, mapped.view)
-        named.room.rest()
+        for part in room.parts(tree.nodes.count, 1):
+            rename_nodes(tree, flag, flags, chains, folding, into, mapped.view, part)
         maps.append(mapped)
     rows = array("I", [GONE]) * tree.rows.count
-    rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, rows)
-    named.room.rest()
+    for part in room.parts(tree.rows.count):
+        rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, rows, part)
     for mapped in maps:
-        named.room.drop(mapped)
+        room.drop(mapped)
     return rows
 
 

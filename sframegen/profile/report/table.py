@@ -12,7 +12,6 @@ from cfi.columns import zeros
 from sframegen.elf.text import count_of, most_first
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
-from sframegen.profile.report.label_counts import count_labels
 from sframegen.profile.report.label_trees import LabelTrees, all_rows
 from sframegen.profile.report.named import FrameKind
 from sframegen.profile.units import Unit
@@ -47,8 +46,8 @@ def costs(named: Named) -> list[Cost]:
         "I",
         [functions.of(None if site.kind is FrameKind.MISSING else (site.function, site.object)) for site in named.places.sites],
     )
-    own, total, last = (zeros(code, len(functions.items)) for code in "QQI")
-    count_labels(named.tree, named.places.numbered, label_of, own, total, last)
+    own, total = zeros("Q", len(functions.items)), zeros("Q", len(functions.items))
+    named.count_labels(label_of, own, total)
     found = [Cost(*key, *counts) for key, *counts in zip(functions.items, own, total, strict=True) if key and counts[1]]
     return sorted(found, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
 
@@ -57,8 +56,8 @@ def lines_of(named: Named) -> list[tuple[str, int]]:
     """Return the source lines that ran, those with most samples first."""
     lines: TableNumbers[tuple[str, int]] = TableNumbers()
     label_of = array("I", [lines.of((site.source, site.line)) for site in named.places.sites])
-    own, total, last = (zeros(code, len(lines.items)) for code in "QQI")
-    count_labels(named.tree, named.places.numbered, label_of, own, total, last)
+    own, total = zeros("Q", len(lines.items)), zeros("Q", len(lines.items))
+    named.count_labels(label_of, own, total)
     found = [(f"{source}:{line}", count) for (source, line), count in zip(lines.items, own, strict=True) if line and count]
     return sorted(found, key=lambda item: (-item[1], item[0]))
 

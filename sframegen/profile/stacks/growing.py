@@ -7,10 +7,15 @@ import tempfile
 from array import array
 from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
+from typing import TYPE_CHECKING
 
 from sframegen.program.unused_memory import trim_heap
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 BUDGET = 32 << 20  # bytes in memory
+PART = 1 << 19  # numbers in each column of a part
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
@@ -105,6 +110,13 @@ class Room:
     def bytes(self) -> int:
         """The size of all columns, wherever they are."""
         return sum(len(column.map) for column in self._columns)
+
+    def parts(self, count: int, first: int = 0) -> Iterator[range]:
+        """Yield the numbers from `first` to `count` in parts; before and after each, the memory goes that files have."""
+        for start in range(first, count, PART):
+            self.rest()
+            yield range(start, min(start + PART, count))
+        self.rest()
 
     def rest(self) -> None:
         """Let the memory go that files have, and what is free in the heap."""

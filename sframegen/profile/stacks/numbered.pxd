@@ -12,6 +12,7 @@ cdef class Numbered:
     cdef unsigned long long factor, mask
 
     cpdef Py_ssize_t of(self, unsigned long long first, unsigned long long second) except -9
+    cpdef Py_ssize_t append(self, unsigned long long first, unsigned long long second) except -9
     cpdef Py_ssize_t find(self, unsigned long long first, unsigned long long second) except -9
     cdef Py_ssize_t slot(self, unsigned long long first, unsigned long long second) except -9
     cdef int fill(self) except -9

@@ -35,7 +35,7 @@ class Numbered:
         number: cython.Py_ssize_t = self.index[slot]
         if number:
             return number - 1
-        if self.count == self.capacity:
+        if self.count >= self.capacity:
             self.reserve(self.count + 1)
             slot = self.slot(first, second)
         number = self.count
@@ -43,6 +43,16 @@ class Numbered:
         self.second[number] = second
         self.count = number + 1
         self.index[slot] = number + 1
+        return number
+
+    def append(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+        """The number of a pair that is new, and that nobody looks for: memory is filled from one end to the other."""
+        number: cython.Py_ssize_t = self.count
+        if number >= len(self.first) or number >= len(self.second):
+            self.lengthen(number + 1)
+        self.first[number] = first
+        self.second[number] = second
+        self.count = number + 1
         return number
 
     def find(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
@@ -63,15 +73,13 @@ class Numbered:
 
     def reserve(self, count: int) -> None:
         """Make room for that many."""
-        first, second, index = self.columns
+        index = self.columns[2]
         slots = self.slots
         while count > 2 * slots // 3:
             slots *= 2
+        self.lengthen(count)
         self.leave()
         try:
-            for column in (first, second):
-                if count > len(column):
-                    self.room.grow(column, count)
             if slots > len(index):
                 self.room.grow(index, slots)
         finally:
@@ -80,6 +88,16 @@ class Numbered:
             self.slots = slots
             self.look()
             self.fill()
+
+    def lengthen(self, count: int) -> None:
+        """Make room for that many pairs, but not for their places in the index."""
+        self.leave()
+        try:
+            for column in self.columns[:2]:
+                if count > len(column):
+                    self.room.grow(column, count)
+        finally:
+            self.look()
 
     def leave(self) -> None:
         """Hold no column, for them to grow."""

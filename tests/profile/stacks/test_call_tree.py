@@ -105,6 +105,16 @@ def test_what_was_cleared_is_new_again(before: list[tuple[int, int]], pairs: lis
     assert [numbered.of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
 
 
+def test_pairs_that_nobody_looks_for() -> None:
+    """They have numbers of their own, and those that come later have theirs."""
+    numbered = Numbered(Room())
+    pairs = [(number // 2, number % 3) for number in range(3000)]
+    assert [numbered.append(*pair) for pair in pairs] == [*range(3000)]
+    assert [numbered.of(number, 7) for number in range(2000)] == [*range(3000, 5000)]
+    assert [*zip(numbered.first[:3000], numbered.second[:3000], strict=True)] == pairs
+    assert [numbered.find(number, 7) for number in range(2000)] == [*range(3000, 5000)]
+
+
 @pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
     """It would keep a copy of all that changes here afterwards."""

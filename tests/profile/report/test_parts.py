@@ -1,0 +1,49 @@
+"""Profiles of many stacks are named, counted and written in parts of their columns: what is written does not depend on these."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from sframegen.profile.collected import Collected
+from sframegen.profile.packed_frames import FileFrame
+from sframegen.profile.report.formats.file_formats import FORMATS, format_of
+from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.table import table
+from sframegen.profile.stacks import growing
+from sframegen.profile.stacks.growing import Room
+from sframegen.stack.walking.ends import End
+
+if TYPE_CHECKING:
+    import pytest
+
+ENDS = (End.OUTERMOST, End.NO_RULE, End.KERNEL_THREAD)
+
+
+def outputs() -> list[bytes]:
+    profile = Collected("cpu-clock", "bpf", 99, seconds=1.0)
+    stacks = profile.stacks
+    for number in range(100):
+        frames = [FileFrame(0, number % (5 + depth), guessed=number % 11 == depth).packed() for depth in range(number % 6)]
+        task = stacks.tasks.number(1 + number % 4, 0)
+        stacks.count(stacks.row(task, array("Q", frames), ENDS[number % 3]), number % 5)
+    named = group_stacks(name_stacks(profile), "pid")
+    written = [b"".join(format_of(ending).parts(named)) for ending in FORMATS]
+    return [*written, "\n".join(table(named)).encode()]
+
+
+def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = outputs()
+    for size in (1, 7):
+        monkeypatch.setattr(growing, "PART", size)
+        assert outputs() == whole
+
+
+def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "PART", 4)
+    done: list[str] = []
+    monkeypatch.setattr(Room, "rest", lambda _room: done.append("rest"))
+    done += (str(part) for part in Room().parts(11, 1))
+    assert done.count("rest") == 4
+    assert [one for one in done if one != "rest"] == ["range(1, 5)", "range(5, 9)", "range(9, 11)"]
