@@ -212,6 +212,8 @@ class _Namer:
                 for frame in frames:
                     yield frame, places.numbers(self.frames(numbers.second[frame], numbers.first[frame]))
             self._lines.forget(number)
+            if self._names:
+                self._names.rest()
 
     def _by_function(self, names: FileNames, frames: array[int], places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
         """The same for frames in a file without lines, of which many are in one function: only its first is named."""

@@ -14,6 +14,7 @@ from cfi.errors import FormatError
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
+from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class FileNames:
                 self._known.update(dict.fromkeys(held, self._functions[place, symbol.address]))
             unknown = [address for address in unknown if address not in self._known]
         self._known.update((address, self._without_symbol(address)) for address in unknown)
+
+    def rest(self) -> None:
+        """Leave what was read of the file to the kernel's cache, until it is read again."""
+        drop_pages(self._file.data)
 
     def _learn_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
         """Name those that are not known yet; mangled names are demangled together."""

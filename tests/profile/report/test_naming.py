@@ -87,6 +87,19 @@ def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: py
     assert asked == [[at["f"]], [at["main"]]]
 
 
+def test_what_was_read_for_names_is_not_kept_in_memory(compile_c: Compiler) -> None:
+    def resident() -> int:
+        mappings = Path("/proc/self/smaps").read_text().split(f"{path}\n")[1:]
+        return sum(int(one.partition("Rss:")[2].split()[0]) for one in mappings)
+
+    path = compile_c(SOURCE, "-O0")
+    profile = collected(FileFrame(1, 0x1000))
+    profile.files[1] = TracedFile(1, str(path), open_elf(path))
+    assert resident() > 0
+    assert name_stacks(profile).samples == 1
+    assert resident() == 0
+
+
 def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     elf = open_elf(compile_c(SOURCE, "-O0"))
     start = {symbol.name: symbol.address for symbol in function_symbols(elf)}["f"]
