@@ -114,7 +114,7 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
         *(("--perf-data", other) for other in ("--off-cpu", "--wall", "--filter", "--top", *FILTERS)),
         ("--off-cpu", "--wall"),
         *(("--off-cpu", other) for other in ("--event", "--frequency")),
-        *(("--every", other) for other in ("--top", "--off-cpu", "--wall")),
+        *(("--every", other) for other in ("--top", "--off-cpu", "--wall", "--debuginfod")),
         *(("--list-events", other) for other in ("--output", "--duration", "--system", "--perf-data", "--probe")),
     ],
     examples=[
@@ -147,8 +147,8 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     metavar="N",
     type=Numbers(int, 1, 1_000_000),
     default=99,
-    show_default=True,
-    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
+    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample."
+    "  [default: 99; of tracepoints and probes each one]",
 )
 @duration("Stop after this number of seconds.")
 @part_of_sampling(

@@ -23,6 +23,7 @@ from sframegen.profile.events.attributes import (
     paranoia,
 )
 from sframegen.profile.events.names import available
+from sframegen.profile.this_machine import all_pids
 from sframegen.program.privileges import in_user_namespace, root_in_words
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
@@ -91,7 +92,7 @@ def probe() -> Probe:
     events = Fact("events", bool(names), names or "none")
     facts = [kernel, program, runtime, listed, allowed, level, own, own_kernel, everyone, events]
     bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
-    traces = bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"})
+    traces = bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}) or _may_read_mappings()
     best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
     others = Backend.KERNEL if bpf and traces else Backend.NONE
     is_privileged = listed.fine and traces and (allowed.fine or not runtime.fine)
@@ -122,6 +123,19 @@ def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
     except EventError as error:
         return Fact(name, False, error.message)
     return Fact(name, True, "allowed")
+
+
+def _may_read_mappings() -> bool:
+    """Whether the kernel shows mappings of another user's process: newer ones do with CAP_PERFMON."""
+    for pid in all_pids():
+        try:
+            if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
+                return True
+        except PermissionError:
+            return False
+        except OSError:  # it has ended
+            continue
+    return False
 
 
 def _capabilities() -> set[str]:

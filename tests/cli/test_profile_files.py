@@ -141,6 +141,7 @@ def test_a_program_with_that_name_can_still_be_profiled() -> None:
         (["--keep", "24h"], "--keep is for --every"),
         (["--every", "60 s", "-o", "DIR"], "is not a length of time"),
         (["--every", "60", "--json", "-o", "DIR"], "exclude each other"),
+        (["--every", "60", "--debuginfod", "-o", "DIR"], "exclude each other"),
         (["--every", "60", "--perf-data", "FILE", "-o", "DIR"], "exclude each other"),
     ],
 )

@@ -71,8 +71,23 @@ def test_without_capabilities_it_says_which(machine: pytest.MonkeyPatch) -> None
 
 def test_other_users_need_one_capability_more(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(module, "_capabilities", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    machine.setattr(module, "_may_read_mappings", lambda: False)
     found = probe()
     assert (found.own, found.other, found.all) == (Backend.KERNEL, Backend.NONE, Backend.NONE)
+    machine.setattr(module, "_may_read_mappings", lambda: True)
+    assert probe().other is Backend.KERNEL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_mappings_of_others_are_those_that_the_kernel_shows() -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(65534, 65534, 65534)  # without capabilities from then on
+            os._exit(module._may_read_mappings())
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> None:
