@@ -35,8 +35,8 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
-        Example("Make stack traces of a heap profiler cheaper", "sframegen preload -- heaptrack ./prog"),
-        Example("Make sections for what lacks one, first", "sframegen preload --detached store -- ./prog"),
+        Example("Make sections for what lacks one, then run it", "sframegen preload --detached store -- heaptrack ./prog"),
+        Example("Where all have sections already", "sframegen preload -- ./prog"),
         Example("Also for a library that COMMAND preloads itself", "sframegen preload --detached store --also lib.so -- ./prog"),
         Example("Print at the end how many traces it answered", "sframegen preload --statistics -- ./prog"),
     ],

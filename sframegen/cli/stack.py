@@ -107,7 +107,7 @@ def command(
     max_frames: int,
     how: How,
 ) -> None:
-    """Print the stacks of all threads of a process, using only the SFrame sections of the loaded objects.
+    """Print the stacks of all threads of a process, from SFrame sections. Where there are none, frame pointers are guesses.
 
     PID is a live process; COMMAND is started and sampled. The process is stopped for a few milliseconds and then continues. Ctrl-C
     and SIGTERM end the sampling and print the samples taken so far. The exit status of COMMAND is passed on. Code that a core file
