@@ -136,7 +136,7 @@ def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Name
         mapped = room.column("I")
         room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
-            mapped.view[ROOT] = into.nodes.of(named.places.number(MISSING), ROOT)
+            mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would number all others again
         for part in room.parts(tree.nodes.count, 1):
             rename_nodes(tree, flag, flags, chains, folding, into, mapped.view, part)
         maps.append(mapped)
