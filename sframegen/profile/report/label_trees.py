@@ -67,10 +67,10 @@ class GroupedRows(NamedTuple):
 
 
 @contextmanager
-def rows_by_group(named: Named, group_of: Column | None = None, groups: int = 0) -> Iterator[GroupedRows]:
+def rows_by_group(named: Named, group_of: Column | None = None, groups: int | None = None) -> Iterator[GroupedRows]:
     """Within the block: the rows of each group that have samples. `group_of`: of each row, below `groups`; else named's."""
     group_of = named.group_of if group_of is None else group_of
-    order, ends = named.room.column("I"), zeros("I", groups or len(named.groups))
+    order, ends = named.room.column("I"), zeros("I", len(named.groups) if groups is None else groups)
     named.room.grow(order, max(1, named.tree.rows.count))
     for part in named.room.parts(named.tree.rows.count):
         count_rows(named.tree, group_of, ends, part)

@@ -216,7 +216,8 @@ class Named:
             return MAX_DEPTH
         depths = self.room.column("I")
         self.room.grow(depths, self.tree.nodes.count)
-        found = max(deepest(self.tree.nodes, depths.view, part) for part in self.room.parts(self.tree.nodes.count, 1))
+        parts = self.room.parts(self.tree.nodes.count, 1)
+        found = max((deepest(self.tree.nodes, depths.view, part) for part in parts), default=0)
         self.room.drop(depths)
         return found
 

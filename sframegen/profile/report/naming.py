@@ -129,7 +129,7 @@ def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Name
     room = named.room
     for part in room.parts(tree.rows.count):
         flag_rows(tree, flag_of_end, flags, part)
-    for part in [*room.parts(tree.nodes.count)][::-1]:
+    for part in room.parts(tree.nodes.count, last_first=True):
         flag_callers(tree, flags, part)
     maps = []
     for flag in (WHOLE, CUT_OFF):

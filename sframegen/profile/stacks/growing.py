@@ -111,9 +111,10 @@ class Room:
         """The size of all columns, wherever they are."""
         return sum(len(column.map) for column in self._columns)
 
-    def parts(self, count: int, first: int = 0) -> Iterator[range]:
+    def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
         """Yield the numbers from `first` to `count` in parts; before and after each, the memory goes that files have."""
-        for start in range(first, count, PART):
+        starts = range(first, count, PART)
+        for start in reversed(starts) if last_first else starts:
             self.rest()
             yield range(start, min(start + PART, count))
         self.rest()

@@ -46,7 +46,7 @@ class Numbered:
         return number
 
     def append(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of a pair that is new, and that nobody looks for: memory is filled from one end to the other."""
+        """The number of a pair that is new, and that nobody looks for, nor clears: memory is filled from one end."""
         number: cython.Py_ssize_t = self.count
         if number >= len(self.first) or number >= len(self.second):
             self.lengthen(number + 1)

@@ -77,14 +77,17 @@ class FileNames:
         """Name those that are not known yet; mangled names are demangled together."""
         new = [symbol for symbol in symbols if (place, symbol.address) not in self._functions]
         names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without its version
-        mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
-        if mangled:
-            from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415 - programs in C have none
-
-            demangled = demangle_all(mangled)
-            names = [demangled.get(name, name) for name in names]
-        for symbol, name in zip(new, names, strict=True):
+        for symbol, name in zip(new, self._demangle(names), strict=True):
             self._functions[place, symbol.address] = NamedFunction(name, symbol.address)
+
+    def _demangle(self, names: list[str]) -> list[str]:
+        mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
+        if not mangled:
+            return names
+        from sframegen.stack.names.demangle import demangle_all  # noqa: PLC0415 - programs in C have no such names
+
+        demangled = demangle_all(mangled)
+        return [demangled.get(name, name) for name in names]
 
     def _found(self, address: int) -> NamedFunction:
         for place, columns in enumerate(self._tables):
@@ -104,7 +107,7 @@ class FileNames:
             self._go = (_go_table(self._file),)
         function = self._go[0].function_at(address) if self._go[0] else None
         if function:
-            return NamedFunction(function.name, function.start)
+            return NamedFunction(self._demangle([function.name])[0], function.start)
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described

@@ -9,11 +9,14 @@ from sframegen.profile.collected import Collected
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of
 from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.named import Named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.stacks import growing
 from sframegen.profile.stacks.growing import Room
 from sframegen.stack.walking.ends import End
+from tests.support.named_stacks import frame, stack_of
+from tests.support.named_stacks import named as named_stacks
 
 if TYPE_CHECKING:
     import pytest
@@ -47,3 +50,18 @@ def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monke
     done += (str(part) for part in Room().parts(11, 1))
     assert done.count("rest") == 4
     assert [one for one in done if one != "rest"] == ["range(1, 5)", "range(5, 9)", "range(9, 11)"]
+
+
+def test_a_profile_in_which_nothing_is_counted() -> None:
+    """All that was sampled is in other threads, or in the interval before: frames have places, and no stack has samples."""
+    named = group_stacks(named_stacks(stack_of([frame("outer"), frame("inlined")._replace(inlined=True)], 0)), "pid")
+    empty = Named("cpu-clock", "bpf", 99, 0.0, 1.0)
+    empty.places.numbers([frame("outer"), frame("inlined")._replace(inlined=True)])
+    for one in (named, group_stacks(empty, "pid")):
+        assert all(b"".join(format_of(ending).parts(one)) or ending in (".folded", ".txt") for ending in FORMATS)
+        assert [*table(one)]
+
+
+def test_parts_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "PART", 4)
+    assert [*Room().parts(6, last_first=True)] == [range(4, 6), range(4)]

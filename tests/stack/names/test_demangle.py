@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.elf.file import open_elf
 from sframegen.stack.names import demangle as module
+from sframegen.stack.names import file_names
 from sframegen.stack.names.demangle import demangle, demangle_all
+from sframegen.stack.names.file_names import FileNames, NamedFunction
+
+if TYPE_CHECKING:
+    from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(module._functions() is None, reason="no libstdc++ on this machine")
 
@@ -88,3 +95,19 @@ def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found[name] for name in names[count:][:5]] == ["g()", bomb(30), "h()", "main", "example::main"]
     assert [found[name] for name in names[count + 5 :]] == [f"f{number}()" for number in range(5000)]
     assert all(found[name].startswith(f"{long}(") for name in names[:count])
+
+
+def test_names_of_a_table_of_go_are_demangled_too(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in Go may hold C++, as its detector of races is."""
+
+    class Table:
+        def function_at(self, _address: int) -> NamedFunction:
+            return NamedFunction("_ZN6__tsan4InitEv", 0x10)
+
+    monkeypatch.setattr(file_names, "_go_table", lambda _file: Table())
+    elf = open_elf(compile_c("int main(void) { return 0; }", "-s"))
+    learned = FileNames(elf)
+    learned.learn([0x18])
+    for names in (learned, FileNames(elf)):
+        assert names.at(0x18) == ("__tsan::Init()", 0x10)
+    assert FileNames(elf, demangled=False).at(0x18).name == "_ZN6__tsan4InitEv"
