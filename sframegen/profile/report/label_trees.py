@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named, NamedFrame
 
 T = TypeVar("T")
-ROWS = 1 << 16  # that are merged, after which the memory goes that files have
+ROWS = 1 << 18  # that are merged, after which the memory goes that files have
 
 
 class LabelTrees(Generic[T]):

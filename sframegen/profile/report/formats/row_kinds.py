@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
 
 ROWS = 1 << 13  # of a part
-REST = 1 << 16  # rows, after which the memory goes that files have
+REST = 1 << 18  # rows, after which the memory goes that files have
 
 
 class RowKind(NamedTuple):
