@@ -2,7 +2,8 @@
 
     python -m benchmarks.profile_stacks --stacks 6500000
 
-Stacks of 20 to 30 frames in one program, each like the one before but for its innermost frames; a process has some hundred of them.
+All stacks are of one program, and have 20 to 30 frames. Each differs from the one before only in its innermost frames.
+A process has a few hundred stacks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 PROGRAM = sys.executable
 ADDRESSES, HOT = 60_000, 3_000  # in code: all, and those of four frames in five
 REST = 50_000  # stacks, after which the memory goes that files have: as in each second of a profile
-CUT_OFF = 50  # one in so many stacks is not whole
+CUT_OFF = 50  # stacks, of which one is incomplete
 LOOKS = 0.05  # seconds between two looks at the memory
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.profile.bpf.kernel_records import NewStack
 from sframegen.profile.following.follower import read_memory
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.stack.walking.ends import End
 
+T = TypeVar("T")
 RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"
 MOST = 1 << 18  # stacks; the kernel program sends those that are used again
 
@@ -30,8 +31,7 @@ class Blocked:
         key = (stack.hash, stack.pid, stack.tid)
         self._stacks.pop(key, None)  # it goes to the end
         self._stacks[key] = stack
-        while len(self._stacks) > MOST:
-            del self._stacks[next(iter(self._stacks))]
+        drop_oldest(self._stacks)
 
     def add_walked(self, record: Unfinished, frames: Column, end: End, tid: int) -> None:
         """One whose walk was finished here. `tid`: 0 if threads are not told apart."""
@@ -42,6 +42,12 @@ class Blocked:
 
     def get(self, key: CountKey) -> NewStack | None:
         return self._stacks.get(key)
+
+
+def drop_oldest(known: dict[CountKey, T]) -> None:
+    """Keep as many as are kept of stacks."""
+    while len(known) > MOST:
+        del known[next(iter(known))]
 
 
 def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:

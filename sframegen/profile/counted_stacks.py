@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sframegen.profile.blocked import MOST, Blocked
+from sframegen.profile.blocked import Blocked, drop_oldest
 from sframegen.profile.bpf.counters import NOTHING, Counted
 from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.packed_frames import is_off_cpu
@@ -85,8 +85,7 @@ class CountedStacks:
         self._why_unwalked.update(((number, stack.pid, tid), reason) for number in stack.hashes)
         if not stack.hashes:
             self.collected.lost[reason] += 1
-        while len(self._why_unwalked) > MOST:
-            del self._why_unwalked[next(iter(self._why_unwalked))]
+        drop_oldest(self._why_unwalked)
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""

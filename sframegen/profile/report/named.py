@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.columns import zeros
 from sframegen.profile.report.label_counts import count_labels, count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
@@ -205,7 +206,7 @@ class Named:
 
     def count_labels(self, label_of: Column, own: Column, total: Column) -> None:
         """Add the samples of each label: where it is innermost, and in all stacks that have it. `label_of`: for each site."""
-        last = array("I", bytes(4 * len(own)))
+        last = zeros("I", len(own))
         for part in self.room.parts(self.tree.rows.count):
             count_labels(self.tree, self.places.numbered, label_of, own, total, last, part)
 

@@ -112,12 +112,16 @@ class Room:
         return sum(len(column.map) for column in self._columns)
 
     def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
-        """Yield the numbers from `first` to `count` in parts; before and after each, the memory goes that files have."""
+        """Yield the numbers from `first` to `count` in parts; if columns are in files, memory goes before and after each."""
         starts = range(first, count, PART)
         for start in reversed(starts) if last_first else starts:
-            self.rest()
+            self._leave_files()
             yield range(start, min(start + PART, count))
-        self.rest()
+        self._leave_files()
+
+    def _leave_files(self) -> None:
+        if self.in_file:  # else there is nothing to let go, and small profiles are named each second
+            self.rest()
 
     def rest(self) -> None:
         """Let the memory go that files have, and what is free in the heap."""
