@@ -126,7 +126,7 @@ def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
 
 
 def _may_read_mappings() -> bool:
-    """Whether the kernel shows mappings of another user's process: newer ones do with CAP_PERFMON."""
+    """Tell whether the kernel shows mappings of another user's process. With CAP_PERFMON a newer kernel does."""
     for pid in all_pids():
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
