@@ -13,6 +13,7 @@ from sframegen import add_section, read
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE
 from sframegen.program.build import build_kind
+from tests.support.memory_files import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +48,11 @@ def time_cap() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def attempt(data: bytes, tmp_path: Path) -> bool:
+def attempt(data: bytes) -> bool:
     """True if the damaged file could be given a section; it is left unchanged in any case."""
-    file, out = tmp_path / "damaged", tmp_path / "out"
-    for old in (file, out):  # ext4 waits for the disk where a file is written in another one's place
-        old.unlink(missing_ok=True)
-    file.write_bytes(data)
+    file = written(data)
+    out = file.with_name("out")
+    out.unlink(missing_ok=True)
     refusal = ""
     with time_cap():
         try:
@@ -83,11 +83,11 @@ def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
     return bytes(data)
 
 
-def test_truncated_at_any_byte(victim: bytes, tmp_path: Path) -> None:
-    assert attempt(victim, tmp_path)
+def test_truncated_at_any_byte(victim: bytes) -> None:
+    assert attempt(victim)
     # Where nothing is read that lies after, a cut is not noticed; it is in the first half.
     sizes = range(0, len(victim), 1 if build_kind() == "compiled" else 7)
-    outcomes = [attempt(victim[:size], tmp_path) for size in sizes]
+    outcomes = [attempt(victim[:size]) for size in sizes]
     assert not any(outcomes[: (EHDR_SIZE + PHDR_SIZE) // sizes.step])
 
 
@@ -107,15 +107,13 @@ def interesting(path: Path) -> Iterator[range]:
 
 
 @pytest.mark.full
-def test_any_flipped_bit(victim: bytes, tmp_path: Path) -> None:
-    original = tmp_path / "original"
-    original.write_bytes(victim)
-    places = sorted({place for places in interesting(original) for place in places if place < len(victim)})
+def test_any_flipped_bit(victim: bytes) -> None:
+    places = sorted({place for places in interesting(written(victim)) for place in places if place < len(victim)})
     outcomes = set()
     damaged = bytearray(victim)
     for place in places:
         for bit in range(8) if build_kind() == "compiled" else (place % 8,):  # interpreted: an eighth of them, for the time
             damaged[place] ^= 1 << bit
-            outcomes.add(attempt(bytes(damaged), tmp_path))
+            outcomes.add(attempt(bytes(damaged)))
             damaged[place] ^= 1 << bit
     assert outcomes == {True, False}

@@ -15,8 +15,8 @@ from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
-from tests.fuzz.files import directory
 from tests.fuzz.seeds import seed
+from tests.support.memory_files import directory
 
 if TYPE_CHECKING:
     from pathlib import Path

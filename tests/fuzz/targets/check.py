@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import sframegen
 from cfi.errors import SframegenError
-from tests.fuzz.files import written
+from tests.support.memory_files import written
 
 SEEDS = (
     "sframe-file", "sframe-file-2", "sframe-file-big", "injected", "injected-tail", "unloaded", "gcc-unloaded", "library",

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import linker.inject.verify  # noqa: F401 - with LIEF: what is imported later would count as memory that an input takes
 from sframegen.cli import commands as cli
-from tests.fuzz.files import directory, written
+from tests.support.memory_files import directory, written
 
 SEEDS = (
     "program", "injected", "injected-tail", "sframe-file", "sframe-file-big", "gcc-library", "gcc-stripped", "gcc-debug",

@@ -9,7 +9,7 @@ from cfi.errors import FormatError
 from sframegen.stack.core.core_process import Core
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from tests.fuzz.files import written
+from tests.support.memory_files import written
 
 SEEDS = ("core-AMD64", "core-AArch64", "core-s390x", "core-listed", "core-gcc")
 MAX_FRAMES = 64

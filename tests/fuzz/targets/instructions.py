@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import sframegen
 from cfi.errors import FormatError
-from tests.fuzz.files import written
+from tests.support.memory_files import written
 
 SEEDS = ("gcc-library", "gcc-added", "gcc-added-2", "gcc-stripped", "library")
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cfi.errors import FormatError
 from linker.merge.maps import read_map
-from tests.fuzz.files import written
+from tests.support.memory_files import written
 
 SEEDS = ("gcc-map", "map-lld", "map-mold", "map-gold")
 

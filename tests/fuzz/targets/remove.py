@@ -9,7 +9,7 @@ from linker.existing.find_section import extents, own_loads
 from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal
 from sframegen.elf.file import ElfFile, open_elf
-from tests.fuzz.files import written
+from tests.support.memory_files import written
 
 SEEDS = (
     "injected",

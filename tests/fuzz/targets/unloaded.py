@@ -13,9 +13,9 @@ from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
 from sframegen.format.locate import unloaded_of
-from tests.fuzz.files import written
 from tests.fuzz.seeds import sframe_table
 from tests.support.inputs.linker_inputs import restored
+from tests.support.memory_files import written
 
 SEEDS = ("unloaded", "gcc-unloaded", "injected", "program", "big-endian", "many-sections", "gcc-added", "no-sections")
 
