@@ -46,7 +46,7 @@ class Helpers:
             raise NoAnswerError
         if len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
-        helper, self._idle = self._idle or Forked(_called, _hold_nothing), None
+        helper, self._idle = self.begin(), None
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
@@ -84,11 +84,10 @@ class Helpers:
             pass
         return True
 
-    def rest(self) -> None:
-        """End the process that waits for the next call, which then starts another one."""
-        if self._idle:
-            self._idle.end()
-            self._idle = None
+    def begin(self) -> Forked:
+        """Start the process for the next call, if none waits for it. It keeps what this one has now. Raises OSError."""
+        self._idle = self._idle or Forked(_called, _hold_nothing)
+        return self._idle
 
     def close(self) -> None:
         for helper, _ in self._stuck.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from mmap import MADV_DONTNEED, mmap
+from mmap import MADV_DONTNEED, PAGESIZE, mmap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ def share_heap() -> None:
     """Let threads that begin from now on use the one heap: glibc gives each its own, which keeps what others could use."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def bytes_of_files() -> int:
+    """How much of the files that this process has mapped, and of memory that it shares, is resident."""
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
+        return int(file.read().split()[2]) * PAGESIZE
 
 
 def drop_pages(data: Bytes) -> None:

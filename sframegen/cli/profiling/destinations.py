@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import click
@@ -17,7 +18,7 @@ from sframegen.profile.report.table import table
 from sframegen.profile.stored.intervals import IntervalDirectory
 from sframegen.program.helper import helpers
 from sframegen.program.unused_memory import trim_heap
-from sframegen.stack.names.demangle import end_process
+from sframegen.stack.names.demangle import begin_demangling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,11 +67,9 @@ class Shown:
         return LiveTable(self._live(session)) if top else Live(session)
 
     def __call__(self, collected: Collected) -> None:
-        _end_helpers()
-        trim_heap()  # those that are forked for names would keep it
+        trim_heap()  # processes that read debug information would keep it
         named = self._naming.named(collected, self._detail)
         collected.stacks.close()
-        _end_helpers()
         self.outputs.write(group_stacks(named, self._by))
 
 
@@ -118,7 +117,6 @@ class Cutting:
             self._due += self._written.every
             self._written(self._session.cut())
             self._session.follower.files.rest()
-            _end_helpers()
             trim_heap()
         return True
 
@@ -129,7 +127,8 @@ class Cutting:
         pass
 
 
-def _end_helpers() -> None:
-    """End the processes that name frames: each keeps what we had when it began, and nothing is named for some time."""
-    end_process()
-    helpers().rest()
+def begin_helpers() -> None:
+    """Start the processes that help to name frames, while this one is small: each keeps what this one has now."""
+    begin_demangling()
+    with suppress(OSError):
+        helpers().begin()

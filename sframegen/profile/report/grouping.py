@@ -44,5 +44,6 @@ def group_stacks(named: Named, by: str) -> Named:
 
 def counts_of_groups(named: Named) -> Counter[str]:
     totals = array("Q", bytes(8 * len(named.groups)))
-    count_groups(named.tree, named.group_of, totals)
+    for part in named.room.parts(named.tree.rows.count):
+        count_groups(named.tree, named.group_of, totals, part)
     return Counter({group: count for group, count in zip(named.groups, totals, strict=True) if count})

@@ -86,10 +86,12 @@ def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column
 
 
 @cython.locals(group_of="const unsigned int[::1]", totals="unsigned long long[::1]")
-def count_groups(tree: CallTree, group_of: Column, totals: Column) -> None:
+def count_groups(tree: CallTree, group_of: Column, totals: Column, part: range) -> None:
     """Add the samples of each group."""
     row: cython.Py_ssize_t
-    for row in range(tree.rows.count):
+    first: cython.Py_ssize_t = part.start
+    end: cython.Py_ssize_t = part.stop
+    for row in range(first, end):
         totals[group_of[row]] += tree.samples[row]
 
 
@@ -132,6 +134,7 @@ def number_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kin
 @cython.locals(
     label_of="const unsigned int[::1]",
     rows="const unsigned int[::1]",
+    held="unsigned int[::1]",
     mapped="unsigned long long[::1]",
     path="unsigned int[::1]",
 )
@@ -141,14 +144,17 @@ def merge_labels(
     label_of: Column,
     rows: Column,
     turn: cython.ulonglong,
+    held: Column,
     mapped: Column,
     path: Column,
     into: CallTree,
 ) -> None:
     """Count rows in a tree whose frames are labels.
 
-    `mapped`: a word for each node, whose upper half is no earlier `turn`, from 1 on. `path`: room for the nodes of a stack.
+    `held`, `mapped`: for a power of two of nodes what they are there, with `turn` in the upper half, from 1 on and another one for
+    each tree. A word for each node of a profile would be memory that is touched everywhere. `path`: room for the nodes of a stack.
     """
+    last: cython.Py_ssize_t = len(held) - 1
     at: cython.Py_ssize_t
     node: cython.Py_ssize_t
     depth: cython.Py_ssize_t
@@ -156,16 +162,17 @@ def merge_labels(
     for at in range(len(rows)):
         node = tree.node_of(rows[at])
         depth = 0
-        while node and mapped[node] >> 32 != turn:
+        while node and (held[node & last] != node or mapped[node & last] >> 32 != turn):
             path[depth] = node
             depth += 1
             node = tree.nodes.second[node]
-        merged = mapped[node] & tree.root if node else 0
+        merged = mapped[node & last] & tree.root if node else 0
         while depth:
             depth -= 1
             node = path[depth]
             merged = into.nodes.of(label_of[places.second[tree.nodes.first[node]]], merged)
-            mapped[node] = turn << 32 | merged
+            held[node & last] = node
+            mapped[node & last] = turn << 32 | merged
         into.count(into.row(merged, 0, 0), tree.samples[rows[at]], tree.weights[rows[at]])
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named, NamedFrame
 
 T = TypeVar("T")
-ROWS = 1 << 18  # that are merged, after which the memory goes that files have
+HELD = 1 << 16  # nodes: more than a process has, as a rule
+ROWS = 1 << 14  # that are merged, after which memory goes that files have
 
 
 class LabelTrees(Generic[T]):
@@ -31,8 +32,7 @@ class LabelTrees(Generic[T]):
         self.label_of = array("I", [numbers.of(key(site)) for site in named.places.sites])
         self.labels = numbers.items
         self.tree = CallTree(named.room)
-        self._mapped = named.room.column("Q")
-        named.room.grow(self._mapped, named.tree.nodes.count)
+        self._held, self._mapped = zeros("I", HELD), zeros("Q", HELD)
         self._path = zeros("I", named.max_depth)
         self._turn = self._rows = 0
 
@@ -42,10 +42,10 @@ class LabelTrees(Generic[T]):
         self._rows += len(rows)
         if self._rows > ROWS:
             self._rows = 0
-            self._named.room.rest()
+            self._named.room.leave_files()
         self.tree.clear()
-        places, mapped = self._named.places.numbered, self._mapped.view
-        merge_labels(self._named.tree, places, self.label_of, rows, self._turn, mapped, self._path, self.tree)
+        tree, places = self._named.tree, self._named.places.numbered
+        merge_labels(tree, places, self.label_of, rows, self._turn, self._held, self._mapped, self._path, self.tree)
         return self.tree
 
     def path(self, node: int) -> list[T]:

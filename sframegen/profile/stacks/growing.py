@@ -9,13 +9,14 @@ from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 from typing import TYPE_CHECKING
 
-from sframegen.program.unused_memory import trim_heap
+from sframegen.program.unused_memory import bytes_of_files, trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUDGET = 32 << 20  # bytes in memory
-PART = 1 << 19  # numbers in each column of a part
+PART = 1 << 17  # numbers in each column of a part
+MOST_OF_FILES = 64 << 20  # bytes of files that are in this process's memory between parts
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
@@ -112,15 +113,15 @@ class Room:
         return sum(len(column.map) for column in self._columns)
 
     def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
-        """Yield the numbers from `first` to `count` in parts; if columns are in files, memory goes before and after each."""
+        """Yield the numbers from `first` to `count` in parts, between which memory goes that files have."""
         starts = range(first, count, PART)
         for start in reversed(starts) if last_first else starts:
-            self._leave_files()
             yield range(start, min(start + PART, count))
-        self._leave_files()
+            self.leave_files()
 
-    def _leave_files(self) -> None:
-        if self.in_file:  # else there is nothing to let go, and small profiles are named each second
+    def leave_files(self) -> None:
+        """If columns are in files, and much of files is in memory, let it go."""
+        if self.in_file and bytes_of_files() > MOST_OF_FILES:
             self.rest()
 
     def rest(self) -> None:

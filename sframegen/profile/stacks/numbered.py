@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.growing import Room
 
 COMPILED: bool = cython.compiled
+FILLED = 1 << 19  # pairs, after which their memory goes, if it is a file's
 EMPTY64, EMPTY32 = memoryview(array("Q")), memoryview(array("I"))
 
 
@@ -110,12 +111,16 @@ class Numbered:
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)
 
     def fill(self) -> None:
-        """Fill the index from the pairs."""
+        """Fill the index from the pairs. Of them, little is in memory at a time: the index is, all of it."""
         place: cython.Py_ssize_t
         for place in range(len(self.index)):
             self.index[place] = 0
+        part: cython.Py_ssize_t = FILLED
         number: cython.Py_ssize_t
         for number in range(self.count):
+            if number % part == 0:
+                for column in self.columns[:2]:
+                    column.rest()
             self.index[self.slot(self.first[number], self.second[number])] = number + 1
 
     def close(self) -> None:

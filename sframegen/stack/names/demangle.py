@@ -10,6 +10,7 @@ import ctypes
 import re
 import signal
 import sys
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,9 @@ class _Demangler:
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
             part = names[len(texts) : len(texts) + most]
             try:
-                self._process = self._process or Forked(_demangled, _limit)
-                self._process.ask((part,))
-                texts += self._process.answer().value
+                process = self.begin()
+                process.ask((part,))
+                texts += process.answer().value
             except OSError:
                 self.end()
                 if len(part) == 1:
@@ -68,6 +69,11 @@ class _Demangler:
                     texts.append(b"")
                 most = MAX_PART if len(part) == 1 else 1  # one of them ended it
         return texts + [b""] * (len(names) - len(texts))
+
+    def begin(self) -> Forked:
+        """Raises OSError."""
+        self._process = self._process or Forked(_demangled, _limit)
+        return self._process
 
     def end(self) -> None:
         if self._process:
@@ -78,12 +84,14 @@ class _Demangler:
 _DEMANGLER = _Demangler()
 
 
-def end_process() -> None:
-    """End the process that demangles; it is started again for the next name."""
-    _DEMANGLER.end()
+def begin_demangling() -> None:
+    """Start the process while this one is small: it keeps what this one has now, and changes or drops later."""
+    with suppress(OSError):
+        if _functions():
+            _DEMANGLER.begin()
 
 
-atexit.register(end_process)
+atexit.register(_DEMANGLER.end)
 
 
 # -- in the process

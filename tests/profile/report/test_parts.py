@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.collected import Collected
 from sframegen.profile.packed_frames import FileFrame
+from sframegen.profile.report import label_trees
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import Named
@@ -41,17 +42,24 @@ def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatc
     for size in (1, 7):
         monkeypatch.setattr(growing, "PART", size)
         assert outputs() == whole
+    for held in (1, 4):  # nodes, each in the place of others
+        monkeypatch.setattr(label_trees, "HELD", held)
+        assert outputs() == whole
 
 
 def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing, "PART", 4)
+    monkeypatch.setattr(growing, "MOST_OF_FILES", 0)
     done: list[str] = []
     monkeypatch.setattr(Room, "rest", lambda _room: done.append("rest"))
     room = Room()
     room.in_file = True
     done += (str(part) for part in room.parts(11, 1))
-    assert done.count("rest") == 4
-    assert [one for one in done if one != "rest"] == ["range(1, 5)", "range(5, 9)", "range(9, 11)"]
+    assert done == ["range(1, 5)", "rest", "range(5, 9)", "rest", "range(9, 11)", "rest"]
+    monkeypatch.setattr(growing, "MOST_OF_FILES", 1 << 40)
+    done.clear()
+    assert [*room.parts(11, 1)]
+    assert not done
 
 
 def test_a_profile_in_which_nothing_is_counted() -> None:
