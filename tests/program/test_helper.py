@@ -77,6 +77,12 @@ def held() -> Answer:
     return Answer([path for path in found if path != os.devnull and not path.startswith(("socket:", "/proc"))])
 
 
+def test_the_first_call_is_for_the_process_that_was_begun(called: Helpers) -> None:
+    begun = called.begin()
+    assert called.begin() is begun
+    assert called.call("a risk", process).value == begun.pid != os.getpid()
+
+
 def test_what_is_returned_comes_back(called: Helpers) -> None:
     assert called.call("risk", twice, "ab").value == "abab"
     assert len(called.call("risk", long).value) == 2 * MAX_MESSAGE

@@ -10,7 +10,7 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.stack.names import demangle as module
 from sframegen.stack.names import file_names
-from sframegen.stack.names.demangle import demangle, demangle_all
+from sframegen.stack.names.demangle import begin_demangling, demangle, demangle_all
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ def test_the_library_is_loaded_for_mangled_names_only(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "_functions", lambda: pytest.fail("libstdc++ takes longer to load than all stacks to print"))
     names = ["main", "", "z_Z", "_RNvC7example4main"]
     assert [*demangle_all(names).values()] == ["main", "", "z_Z", "example::main"]
+
+
+def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the memory of this one is small, which it would keep."""
+    monkeypatch.setattr(module, "_DEMANGLER", module._Demangler())
+    begin_demangling()
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("another process"))
+    assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
+    module._DEMANGLER.end()
 
 
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
