@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from cfi.errors import SframegenError
-from sframegen.cli.profiling.destinations import Intervals, Recorded, Shown, begin_helpers
+from sframegen.cli.profiling.destinations import Intervals, Recorded, Shown
 from sframegen.cli.profiling.loop import sample
 from sframegen.cli.profiling.naming_options import Naming
 from sframegen.cli.shared.command import Command, Example, Part, Value
@@ -249,7 +249,6 @@ def command(
     shown.check()
     if run.status:
         ctx.exit(run.status)
-    begin_helpers()
     moments = not (timed or intervals.every) and any(format_for(path).needs_moments for path in output)
     perf_data = sampling.perf_data
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)

@@ -18,6 +18,7 @@ from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMomen
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
 from sframegen.profile.collected import Collected, Stacks, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
+from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.following.jit import MadeCode
@@ -76,6 +77,7 @@ class KernelSession:
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.enter_context(going_first())
+            begin_helpers()  # they go first, too
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(plan.pace.workers, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
@@ -85,12 +87,10 @@ class KernelSession:
             self._counted = CountedStacks(plan, self.follower, self.collected)
             self._made = MadeCode(self._files, self.follower.processes)
             self._waiting = opened.enter_context(closing(WaitingStacks()))
-            targets = None if plan.targets is None else set(plan.targets)
-            self._walker = KernelWalker(targets, plan.sampling(), plan.max_memory)
+            self._walker = KernelWalker(None if plan.targets is None else set(plan.targets), plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
             self._copies = CopyWalker(host_abi(), self._elf_of)
-            self._poll = select.epoll()
-            opened.callback(self._poll.close)
+            self._poll = opened.enter_context(select.epoll())
             self._polled = set(self.follower.filenos)
             for fileno in (*self._polled, self._walker.fileno, self._builder.fileno()):
                 self._poll.register(fileno, select.EPOLLIN)

@@ -75,6 +75,10 @@ class Forked:
     def has_answered(self, seconds: float) -> bool:
         return is_readable(self.pipe, seconds)
 
+    def is_gone(self) -> bool:
+        """Of one that has answered all that it was asked: True if it has died since."""
+        return is_readable(self.pipe, 0)
+
     def answer(self) -> Answer:
         """Wait for it. Raises ChildProcessError if the process has died."""
         with suppress(EOFError, ConnectionError):
@@ -164,6 +168,12 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def ignore_ends() -> None:
+    """Ignore signals that end all of a group or session: the parent may need this process to write what it has."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def hold_only(*descriptors: int) -> None:

@@ -27,9 +27,12 @@ def share_heap() -> None:
 
 
 def bytes_of_files() -> int:
-    """How much of the files that this process has mapped, and of memory that it shares, is resident."""
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
-        return int(file.read().split()[2]) * PAGESIZE
+    """How much of the files that this process has mapped, and of memory that it shares, is resident; 0 if nothing says so."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
+            return int(file.read().split()[2]) * PAGESIZE
+    except OSError:
+        return 0
 
 
 def drop_pages(data: Bytes) -> None:

@@ -15,6 +15,7 @@ import pytest
 from sframegen.profile import kernel_session
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.counters import Statistic
+from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
 from sframegen.profile.following.processes import NOT_FOLLOWED
@@ -24,6 +25,7 @@ from sframegen.profile.pace import sparing
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.this_machine import PRIORITY
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
@@ -86,6 +88,22 @@ int main(void) { puts("here"); fflush(stdout); return deep(2); }
 """
 BUFFER = 8 << 20  # bytes
 SAMPLES = 200
+
+
+def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waited for a processor would be taken for a file system that does not answer."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    seen: list[int] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise EventError("what is made after them")
+
+    monkeypatch.setattr(kernel_session, "begin_helpers", lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
+    monkeypatch.setattr(kernel_session, "TableBuilder", refuse)
+    with pytest.raises(EventError):
+        KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99))
+    assert seen == [PRIORITY if own == 0 == os.geteuid() else own]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) -> None:

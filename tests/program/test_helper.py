@@ -80,7 +80,16 @@ def held() -> Answer:
 def test_the_first_call_is_for_the_process_that_was_begun(called: Helpers) -> None:
     begun = called.begin()
     assert called.begin() is begun
+    os.kill(begun.pid, signal.SIGTERM)  # as `timeout` and systemd send it to all processes of a group
+    os.kill(begun.pid, signal.SIGHUP)
     assert called.call("a risk", process).value == begun.pid != os.getpid()
+
+
+def test_one_that_died_before_it_was_called_costs_no_answer(called: Helpers) -> None:
+    begun = called.begin()
+    os.kill(begun.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)
+    assert called.call("a risk", twice, "a").value == "aa"
 
 
 def test_what_is_returned_comes_back(called: Helpers) -> None:

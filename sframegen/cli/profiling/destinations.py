@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import click
@@ -16,9 +15,7 @@ from sframegen.profile.report.formats.file_formats import format_of, write_parts
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.stored.intervals import IntervalDirectory
-from sframegen.program.helper import helpers
 from sframegen.program.unused_memory import trim_heap
-from sframegen.stack.names.demangle import begin_demangling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,10 +122,3 @@ class Cutting:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
-
-
-def begin_helpers() -> None:
-    """Start the processes that help to name frames, while this one is small: each keeps what this one has now."""
-    begin_demangling()
-    with suppress(OSError):
-        helpers().begin()

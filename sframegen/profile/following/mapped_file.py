@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GET_GENERATION = 0x80087601  # request of ioctl
 LONG = Struct("=I4x")
+KNOWN_SECONDS = 60.0
 CLOCK_STEP = 10_000_000  # nanoseconds: times of files may be that much older than the change
 CHANGED = "it was changed or replaced after the process mapped it"
 
@@ -110,9 +111,13 @@ class Opener:
 
     def __init__(self) -> None:
         self._devices: dict[tuple[int, int], set[int]] = {}  # of mappings -> st_dev
+        self._since = time.monotonic()  # they are learned: others have these numbers after an unmount
 
     def open(self, key: FileKey, place: MappedPlace) -> int:
         """Return a descriptor. Raises OSError, or FormatError if what can be opened is not that file, or not regular."""
+        if time.monotonic() > self._since + KNOWN_SECONDS:
+            self._devices.clear()
+            self._since = time.monotonic()
         path = place.path.removesuffix(DELETED)
         error: OSError | FormatError = FormatError("it has no path")
         try:

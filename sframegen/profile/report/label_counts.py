@@ -151,8 +151,9 @@ def merge_labels(
 ) -> None:
     """Count rows in a tree whose frames are labels.
 
-    `held`, `mapped`: for a power of two of nodes what they are there, with `turn` in the upper half, from 1 on and another one for
-    each tree. A word for each node of a profile would be memory that is touched everywhere. `path`: room for the nodes of a stack.
+    `held`: the node that was there last, at its number modulo the length, a power of two. `mapped`: at the same place its node in
+    `into`, with `turn` in the upper half. `turn`: another one for each tree, from 1 on. `path`: room for the nodes of a stack.
+    A word for each node of the profile would be memory that is touched everywhere.
     """
     last: cython.Py_ssize_t = len(held) - 1
     at: cython.Py_ssize_t

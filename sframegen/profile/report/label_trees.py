@@ -39,13 +39,15 @@ class LabelTrees(Generic[T]):
     def merge(self, rows: Column) -> CallTree:
         """Return the tree of these rows, which is the same object for the next ones."""
         self._turn += 1
-        self._rows += len(rows)
-        if self._rows > ROWS:
-            self._rows = 0
-            self._named.room.leave_files()
         self.tree.clear()
         tree, places = self._named.tree, self._named.places.numbered
-        merge_labels(tree, places, self.label_of, rows, self._turn, self._held, self._mapped, self._path, self.tree)
+        for start in range(0, len(rows), ROWS):
+            part = rows[start : start + ROWS]
+            merge_labels(tree, places, self.label_of, part, self._turn, self._held, self._mapped, self._path, self.tree)
+            self._rows += len(part)
+            if self._rows >= ROWS:
+                self._rows = 0
+                self._named.room.leave_files()
         return self.tree
 
     def path(self, node: int) -> list[T]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUDGET = 32 << 20  # bytes in memory
 PART = 1 << 17  # numbers in each column of a part
-MOST_OF_FILES = 64 << 20  # bytes of files that are in this process's memory between parts
+MOST_OF_FILES = 64 << 20  # bytes of files in memory, more than those that stay
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
 
@@ -86,6 +86,7 @@ class Room:
         self.budget = budget
         self.folder = folder or folder_for_files()
         self.in_file = False
+        self._staying = 0
         self._columns: list[Growing] = []
 
     def column(self, code: str) -> Growing:
@@ -113,16 +114,21 @@ class Room:
         return sum(len(column.map) for column in self._columns)
 
     def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
-        """Yield the numbers from `first` to `count` in parts, between which memory goes that files have."""
+        """Yield the numbers from `first` to `count` in parts, each followed by `leave_files`."""
         starts = range(first, count, PART)
         for start in reversed(starts) if last_first else starts:
             yield range(start, min(start + PART, count))
             self.leave_files()
 
     def leave_files(self) -> None:
-        """If columns are in files, and much of files is in memory, let it go."""
-        if self.in_file and bytes_of_files() > MOST_OF_FILES:
+        """If columns are in files, and much of files is in memory, let it go. What others have mapped stays, as libraries."""
+        if not self.in_file:
+            return
+        size = bytes_of_files()
+        self._staying = min(self._staying, size)
+        if size > self._staying + MOST_OF_FILES:
             self.rest()
+            self._staying = bytes_of_files()
 
     def rest(self) -> None:
         """Let the memory go that files have, and what is free in the heap."""

@@ -15,4 +15,5 @@ cdef class Numbered:
     cpdef Py_ssize_t append(self, unsigned long long first, unsigned long long second) except -9
     cpdef Py_ssize_t find(self, unsigned long long first, unsigned long long second) except -9
     cdef Py_ssize_t slot(self, unsigned long long first, unsigned long long second) except -9
+    cdef Py_ssize_t first_slot(self, unsigned long long first, unsigned long long second) except -9
     cdef int fill(self) except -9

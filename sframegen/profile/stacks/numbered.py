@@ -64,13 +64,17 @@ class Numbered:
     def slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
         """Where the index has the number of a pair, or has room for it."""
         last: cython.ulonglong = len(self.index) - 1
-        mixed: cython.ulonglong = ((first ^ (second << 32)) * self.factor) & self.mask
-        place: cython.ulonglong = (mixed ^ (mixed >> 29)) & last
+        place: cython.ulonglong = self.first_slot(first, second)
         number: cython.Py_ssize_t = self.index[place]
         while number and (self.first[number - 1] != first or self.second[number - 1] != second):
             place = (place + 1) & last
             number = self.index[place]
         return place
+
+    def first_slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+        """Where the index has the number of a pair, unless others came before."""
+        mixed: cython.ulonglong = ((first ^ (second << 32)) * self.factor) & self.mask
+        return (mixed ^ (mixed >> 29)) & (len(self.index) - 1)
 
     def reserve(self, count: int) -> None:
         """Make room for that many."""
@@ -111,17 +115,21 @@ class Numbered:
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)
 
     def fill(self) -> None:
-        """Fill the index from the pairs. Of them, little is in memory at a time: the index is, all of it."""
+        """Fill the index from the pairs. All of the index is in memory, but only a part of the pairs at a time."""
         place: cython.Py_ssize_t
         for place in range(len(self.index)):
             self.index[place] = 0
         part: cython.Py_ssize_t = FILLED
+        last: cython.Py_ssize_t = len(self.index) - 1
         number: cython.Py_ssize_t
         for number in range(self.count):
             if number % part == 0:
                 for column in self.columns[:2]:
                     column.rest()
-            self.index[self.slot(self.first[number], self.second[number])] = number + 1
+            place = self.first_slot(self.first[number], self.second[number])
+            while self.index[place]:  # of another pair: none is there twice
+                place = (place + 1) & last
+            self.index[place] = number + 1
 
     def close(self) -> None:
         """Give the memory back."""

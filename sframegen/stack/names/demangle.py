@@ -10,11 +10,10 @@ import ctypes
 import re
 import signal
 import sys
-from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sframegen.program.forked import Forked, hold_only
+from sframegen.program.forked import Forked, end_with_parent, hold_only, ignore_ends, nowhere
 from sframegen.program.memory_limit import limit_memory
 from sframegen.stack.names.rust import demangle_v0
 
@@ -46,7 +45,7 @@ def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
 
 
 class _Demangler:
-    """The process; started for the first name, and again after a name ended it."""
+    """The process; started for the first name if it was not begun before, and again after a name ended it."""
 
     def __init__(self) -> None:
         self._process: Forked | None = None
@@ -71,7 +70,9 @@ class _Demangler:
         return texts + [b""] * (len(names) - len(texts))
 
     def begin(self) -> Forked:
-        """Raises OSError."""
+        """Return the process, which may start now. Raises OSError."""
+        if self._process and self._process.is_gone():
+            self.end()
         self._process = self._process or Forked(_demangled, _limit)
         return self._process
 
@@ -85,10 +86,9 @@ _DEMANGLER = _Demangler()
 
 
 def begin_demangling() -> None:
-    """Start the process while this one is small: it keeps what this one has now, and changes or drops later."""
-    with suppress(OSError):
-        if _functions():
-            _DEMANGLER.begin()
+    """Start the process while this one has little memory: what this one changes later, the other one keeps. Raises OSError."""
+    if _functions():
+        _DEMANGLER.begin()
 
 
 atexit.register(_DEMANGLER.end)
@@ -98,10 +98,11 @@ atexit.register(_DEMANGLER.end)
 
 
 def _limit(pipe: int) -> None:
+    end_with_parent()
+    ignore_ends()
+    nowhere(1, 2)
     hold_only(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # its parent may still need names: this process ends with it
-        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     limit_memory(MAX_MEMORY)
 

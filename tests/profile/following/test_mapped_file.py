@@ -108,6 +108,9 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     os.close(opener.open(key, moved))  # the device is known now
     with pytest.raises(FormatError, match="another file"):
         Opener().open(key, moved)
+    monkeypatch.setattr(mapped_file, "KNOWN_SECONDS", -1.0)  # a device that is unmounted leaves its number to another one
+    with pytest.raises(FormatError, match="another file"):
+        opener.open(key, moved)
 
 
 def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

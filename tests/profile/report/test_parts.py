@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 from sframegen.profile.collected import Collected
@@ -13,7 +14,7 @@ from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import Named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table
-from sframegen.profile.stacks import growing
+from sframegen.profile.stacks import growing, numbered
 from sframegen.profile.stacks.growing import Room
 from sframegen.stack.walking.ends import End
 from tests.support.named_stacks import frame, stack_of
@@ -22,6 +23,7 @@ from tests.support.named_stacks import named as named_stacks
 if TYPE_CHECKING:
     import pytest
 
+NONE = -1 << 40  # less than any memory
 ENDS = (End.OUTERMOST, End.NO_RULE, End.KERNEL_THREAD)
 
 
@@ -42,14 +44,31 @@ def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatc
     for size in (1, 7):
         monkeypatch.setattr(growing, "PART", size)
         assert outputs() == whole
+    monkeypatch.setattr(label_trees, "ROWS", 2)
     for held in (1, 4):  # nodes, each in the place of others
         monkeypatch.setattr(label_trees, "HELD", held)
         assert outputs() == whole
 
 
+def test_columns_in_files_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where memory goes after each part, and an index is filled in parts."""
+    whole = outputs()
+    monkeypatch.setattr(growing, "SMALL", 0)
+    for module, name, value in (
+        (growing, "PART", 7),
+        (growing, "MOST_OF_FILES", NONE),
+        (numbered, "FILLED", 8),
+        (label_trees, "ROWS", 2),
+    ):
+        monkeypatch.setattr(module, name, value)
+    in_files = partialmethod(Room.__init__, -1)
+    monkeypatch.setattr(Room, "__init__", in_files)
+    assert outputs() == whole
+
+
 def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing, "PART", 4)
-    monkeypatch.setattr(growing, "MOST_OF_FILES", 0)
+    monkeypatch.setattr(growing, "MOST_OF_FILES", NONE)
     done: list[str] = []
     monkeypatch.setattr(Room, "rest", lambda _room: done.append("rest"))
     room = Room()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,11 +48,17 @@ def test_the_library_is_loaded_for_mangled_names_only(monkeypatch: pytest.Monkey
 
 def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the memory of this one is small, which it would keep."""
-    monkeypatch.setattr(module, "_DEMANGLER", module._Demangler())
+    demangler = module._Demangler()
+    monkeypatch.setattr(module, "_DEMANGLER", demangler)
     begin_demangling()
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("another process"))
-    assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
-    module._DEMANGLER.end()
+    with monkeypatch.context() as later:
+        later.setattr(os, "fork", lambda: pytest.fail("another process"))
+        assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
+    pid = demangler.begin().pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert demangle_all(["_Z1gv"]) == {"_Z1gv": "g()"}
+    demangler.end()
 
 
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
