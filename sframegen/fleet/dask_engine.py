@@ -87,6 +87,12 @@ def connected(cluster: Cluster) -> Iterator[Any]:
         yield client
 
 
+def has_workers(client: Any) -> bool:  # noqa: ANN401 - Dask's
+    """Return True if any have joined the scheduler. Raises EngineError if it is gone."""
+    with _reached():
+        return any(client.nthreads().values())
+
+
 async def _expect_scheduler(address: str) -> None:
     """Raises EngineError if no scheduler answers. Dask's client would wait for a silent port for ever."""
     from distributed.comm import connect  # noqa: PLC0415 - of the extra `fleet`

@@ -17,7 +17,7 @@ from sframegen.elf.text import count_of
 from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.coverage_gate import CoverageDemand, Gate
-from sframegen.fleet.dask_engine import Cluster, Job, connected, results_of
+from sframegen.fleet.dask_engine import Cluster, Job, connected, has_workers, results_of
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.policy import Patterns
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.run_options import RunOptions
     from sframegen.program.workers import Progress
 
+NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
 
 
@@ -53,6 +54,7 @@ class FleetRun:
         self.progress = progress
         self.packages = Patterns()  #: by their names
         self.demand = CoverageDemand()
+        self.note: Callable[[str], object] = lambda _: None  #: called with a line that is no failure
         self.total = 0
         self.excluded = 0  #: packages
         self.outcomes: Counter[Outcome] = Counter()
@@ -83,6 +85,8 @@ class FleetRun:
             first = next(waiting, None)
             if first is not None:
                 client = stack.enter_context(connected(cluster))
+                if cluster.scheduler and not has_workers(client):
+                    self.note(f"{cluster.scheduler}: {NO_WORKERS}: `dask worker {cluster.scheduler}`")
                 job = Job(self.options, self.path, self.token, self.total)
                 for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
                     self._finished(keys, number, item, finished)

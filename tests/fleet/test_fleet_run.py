@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -348,6 +348,25 @@ def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> Non
         assert (fleet.done, watched.findings) == (PACKAGES, [])
     run(pool, tmp_path / "local")
     assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
+
+
+def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path: Path) -> None:
+    started: list[str] = []
+    with (
+        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
+        ExitStack() as workers,
+    ):
+
+        def start_worker(line: str) -> None:
+            started.append(line)
+            options = "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch")
+            workers.enter_context(dask_program("worker", address, *options, says="Registered to"))
+
+        fleet = FleetRun([str(pool)], str(tmp_path / "out"), RunOptions(), pytest.fail, None)
+        fleet.note = start_worker
+        fleet.run(Cluster(address))
+        assert fleet.done == PACKAGES
+    assert started == [f"{address}: this scheduler has no workers yet; the run waits for some: `dask worker {address}`"]
 
 
 def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
