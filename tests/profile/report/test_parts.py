@@ -81,6 +81,22 @@ def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monke
     assert not done
 
 
+def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries, and files that others have mapped: they would have memory go after each part."""
+    monkeypatch.setattr(growing, "MOST_OF_FILES", 50)
+    rested: list[str] = []
+    monkeypatch.setattr(Room, "rest", lambda _room: rested.append("rest"))
+    room = Room()
+    room.in_file = True
+    done = []
+    for size, staying in ((100, 90), (130, 0), (150, 95), (60, 0), (120, 60)):  # after the fourth, 60 of the 95 are left
+        sizes = iter([size, staying])
+        monkeypatch.setattr(growing, "bytes_of_files", sizes.__next__)
+        room.leave_files()
+        done.append(len(rested))
+    assert done == [1, 1, 2, 2, 3]
+
+
 def test_a_profile_in_which_nothing_is_counted() -> None:
     """All that was sampled is in other threads, or in the interval before: frames have places, and no stack has samples."""
     named = group_stacks(named_stacks(stack_of([frame("outer"), frame("inlined")._replace(inlined=True)], 0)), "pid")
