@@ -123,7 +123,14 @@ def _demangled(names: list[bytes]) -> list[bytes]:
 
 def _length(address: int) -> int:
     """Return the length of the text; 0 if it is too long."""
-    return size if (size := ctypes.CDLL(None)["strnlen"](ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
+    return size if (size := _strnlen()(ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
+
+
+@cache
+def _strnlen() -> Callable[..., Any]:
+    """Each CDLL is a class, which only a collection frees: they would be most of this process."""
+    function: Callable[..., Any] = ctypes.CDLL(None)["strnlen"]
+    return function
 
 
 @lru_cache(1 << 14)

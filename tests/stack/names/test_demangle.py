@@ -61,6 +61,13 @@ def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyP
     demangler.end()
 
 
+def test_names_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may live for days, and looks for garbage as rarely as the command does."""
+    module._demangled([b"_Z1fv"])
+    monkeypatch.setattr("ctypes.CDLL", lambda _: pytest.fail("a class for each name"))
+    assert module._demangled([b"_Z1fv", b"_Z1gv"]) == [b"f()", b"g()"]
+
+
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay unchanged; no process is left running, and other names are read as long as not too many are of that kind."""
     started = []
