@@ -64,7 +64,7 @@ class Shown:
         return LiveTable(self._live(session)) if top else Live(session)
 
     def __call__(self, collected: Collected) -> None:
-        trim_heap()  # processes that read debug information would keep it
+        collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
         named = self._naming.named(collected, self._detail)
         collected.stacks.close()
         self.outputs.write(group_stacks(named, self._by))
