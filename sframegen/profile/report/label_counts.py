@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 try:
     import cython
@@ -131,6 +131,18 @@ def number_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kin
             kind_of[place] = known.of(end << 32 | tree.rows.second[row], group_of[row])
 
 
+class RecentNodes(NamedTuple):
+    """Nodes that were asked for last: a word for each one of the profile would be memory that is touched everywhere.
+
+    `held`: a node, at its number modulo the length, a power of two. `mapped`: at the same place its node in the other tree, with
+    the turn in the upper half. `path`: room for the nodes of a stack.
+    """
+
+    held: Column
+    mapped: Column
+    path: Column
+
+
 @cython.locals(
     label_of="const unsigned int[::1]",
     rows="const unsigned int[::1]",
@@ -144,17 +156,13 @@ def merge_labels(
     label_of: Column,
     rows: Column,
     turn: cython.ulonglong,
-    held: Column,
-    mapped: Column,
-    path: Column,
+    recent: RecentNodes,
     into: CallTree,
 ) -> None:
-    """Count rows in a tree whose frames are labels.
-
-    `held`: the node that was there last, at its number modulo the length, a power of two. `mapped`: at the same place its node in
-    `into`, with `turn` in the upper half. `turn`: another one for each tree, from 1 on. `path`: room for the nodes of a stack.
-    A word for each node of the profile would be memory that is touched everywhere.
-    """
+    """Count rows in a tree whose frames are labels. `turn`: another one for each tree, from 1 on."""
+    held = recent.held
+    mapped = recent.mapped
+    path = recent.path
     last: cython.Py_ssize_t = len(held) - 1
     at: cython.Py_ssize_t
     node: cython.Py_ssize_t

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from cfi.columns import zeros
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
-from sframegen.profile.report.label_counts import count_rows, merge_labels, order_rows
+from sframegen.profile.report.label_counts import RecentNodes, count_rows, merge_labels, order_rows
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class LabelTrees(Generic[T]):
         self.label_of = array("I", [numbers.of(key(site)) for site in named.places.sites])
         self.labels = numbers.items
         self.tree = CallTree(named.room)
-        self._held, self._mapped = zeros("I", HELD), zeros("Q", HELD)
-        self._path = zeros("I", named.max_depth)
+        self._recent = RecentNodes(zeros("I", HELD), zeros("Q", HELD), zeros("I", named.max_depth))
         self._turn = self._rows = 0
 
     def merge(self, rows: Column) -> CallTree:
@@ -43,7 +42,7 @@ class LabelTrees(Generic[T]):
         tree, places = self._named.tree, self._named.places.numbered
         for start in range(0, len(rows), ROWS):
             part = rows[start : start + ROWS]
-            merge_labels(tree, places, self.label_of, part, self._turn, self._held, self._mapped, self._path, self.tree)
+            merge_labels(tree, places, self.label_of, part, self._turn, self._recent, self.tree)
             self._rows += len(part)
             if self._rows >= ROWS:
                 self._rows = 0
