@@ -76,7 +76,7 @@ class Forked:
         return is_readable(self.pipe, seconds)
 
     def is_gone(self) -> bool:
-        """Of one that has answered all that it was asked: True if it has died since."""
+        """Return True if it has died. For one that was asked nothing since its last answer."""
         return is_readable(self.pipe, 0)
 
     def answer(self) -> Answer:
