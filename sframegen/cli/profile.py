@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 from contextlib import ExitStack
 from functools import partial
@@ -31,6 +30,7 @@ from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
+from sframegen.profile.limits import WORKERS
 from sframegen.profile.pace import AT_ONCE, sparing
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
@@ -256,7 +256,7 @@ def command(
     status = 0
     with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
         if perf_data is not None:
-            workers, cache = os.cpu_count() or 1, TableCache()
+            workers, cache = WORKERS, TableCache()
             recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=workers, cache=cache, stores=stores)
             recorded.keep_threads(frozenset(tid))
             shown(recorded)

@@ -32,6 +32,7 @@ from sframegen.profile.events.event_records import RecordReader, SampleRecord
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
+from sframegen.profile.limits import WORKERS
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -69,7 +70,7 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            builder = opened.enter_context(TableBuilder(os.cpu_count() or 1, TableCache(), stores=plan.stores))
+            builder = opened.enter_context(TableBuilder(WORKERS, TableCache(), stores=plan.stores))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import NamedTuple
+
+from sframegen.profile.limits import WORKERS
 
 
 class Pace(NamedTuple):
@@ -15,7 +16,7 @@ class Pace(NamedTuple):
     check: float = 1.0  # between two looks at what nobody reports
     count_interval: float = 1.0  # between two readings of the counts in the kernel: a stack is sent again after that
     publish: int = 1  # samples of a process walked here, after which the kernel gets its mappings
-    workers: int = 1 + (os.cpu_count() or 1)  # that make tables: one more, since each waits for our next turn when it is done
+    workers: int = 1 + WORKERS  # that make tables: one more, since each waits for our next turn when it is done
     lazy: bool = False  # what processes map is read, and tables are made, once a sample needs it
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +11,7 @@ from cfi.errors import FormatError
 from sframegen.elf.records import SHT_NOBITS
 from sframegen.elf.text import printable
 from sframegen.profile.kept_files import KeptFiles
+from sframegen.profile.limits import WORKERS
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
 from sframegen.program.forked import end_with_parent, nowhere
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     seconds: float = SECONDS
     together: float = math.inf
     memory: int = MAX_MEMORY
-    processes: int = os.cpu_count() or 1
+    processes: int = WORKERS
 
 
 def has_library() -> bool:
