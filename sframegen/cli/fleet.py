@@ -238,7 +238,8 @@ def run(
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
         fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
-        fleet.note = (lambda _: None) if how.quiet else note
+        if not how.quiet:
+            fleet.note = note
         fleet.demand = CoverageDemand(
             policy.minimum if min_coverage is None else min_coverage, policy.machines, strict, options.mode is Mode.CHECK
         )

@@ -256,8 +256,8 @@ def command(
     status = 0
     with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
         if perf_data is not None:
-            workers, cache = WORKERS, TableCache()
-            recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=workers, cache=cache, stores=stores)
+            cache = TableCache()
+            recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=WORKERS, cache=cache, stores=stores)
             recorded.keep_threads(frozenset(tid))
             shown(recorded)
         else:

@@ -75,10 +75,6 @@ class Forked:
     def has_answered(self, seconds: float) -> bool:
         return is_readable(self.pipe, seconds)
 
-    def is_gone(self) -> bool:
-        """Return True if it has died. For one that was asked nothing since its last answer."""
-        return is_readable(self.pipe, 0)
-
     def answer(self) -> Answer:
         """Wait for it. Raises ChildProcessError if the process has died."""
         with suppress(EOFError, ConnectionError):
@@ -110,6 +106,17 @@ class Forked:
 
 
 _ALL: WeakSet[Forked] = WeakSet()
+
+
+def alive(process: Forked | None, begin: Callable[[], Forked]) -> Forked:
+    """Return the process, which was asked nothing since its last answer; what `begin` returns if there is none, or it has died.
+
+    Raises OSError as `begin` does.
+    """
+    if process and is_readable(process.pipe, 0):
+        process.end()
+        process = None
+    return process or begin()
 
 
 def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) -> None:
@@ -163,17 +170,14 @@ def serve(pipe: socket.socket, work: Work, seconds: float = 0) -> None:
                 os.close(descriptor)
 
 
-def end_with_parent() -> None:
-    """Even in the middle of a task, which must have nothing to remove: what is inherited would outlive the parent."""
+def end_with_parent(*, only: bool = False) -> None:
+    """Even in the middle of a task, which must have nothing to remove: what is inherited would outlive the parent.
+
+    `only`: not by signals that end all of a group or session; the parent may need this process to write what it has.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def ignore_ends() -> None:
-    """Ignore signals that end all of a group or session: the parent may need this process to write what it has."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN if only else signal.SIG_DFL)
 
 
 def hold_only(*descriptors: int) -> None:

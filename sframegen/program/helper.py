@@ -13,7 +13,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sframegen.program.forked import Answer, Forked, end_with_parent, hold_only, ignore_ends, nowhere
+from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -86,10 +86,7 @@ class Helpers:
 
     def begin(self) -> Forked:
         """Return the process for the next call, which may start now: it keeps what this one has now. Raises OSError."""
-        if self._idle and self._idle.is_gone():
-            self._idle.end()
-            self._idle = None
-        self._idle = self._idle or Forked(_called, _hold_nothing)
+        self._idle = alive(self._idle, lambda: Forked(_called, _hold_nothing))
         return self._idle
 
     def close(self) -> None:
@@ -133,9 +130,8 @@ def _is_running(process: Forked) -> bool:
 
 
 def _hold_nothing(pipe: int) -> None:
-    """Close what others wait for the end of: pipes of our output, events, the kernel program. It ends with its parent only."""
-    end_with_parent()
-    ignore_ends()
+    """Close what others wait for the end of: pipes of our output, events, the kernel program."""
+    end_with_parent(only=True)
     nowhere(0, 1, 2)
     hold_only(pipe)
 

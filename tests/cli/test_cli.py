@@ -143,7 +143,7 @@ NOT_AT_START = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 98)])
+@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 97)])
 def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
     """What click and Python import themselves, which depends on their releases, is not counted, nor Cython's own parts."""
     with_section = tmp_path / "sh"

@@ -13,7 +13,7 @@ import sys
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sframegen.program.forked import Forked, end_with_parent, hold_only, ignore_ends, nowhere
+from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
 from sframegen.program.memory_limit import limit_memory
 from sframegen.stack.names.rust import demangle_v0
 
@@ -71,9 +71,7 @@ class _Demangler:
 
     def begin(self) -> Forked:
         """Return the process, which may start now. Raises OSError."""
-        if self._process and self._process.is_gone():
-            self.end()
-        self._process = self._process or Forked(_demangled, _limit)
+        self._process = alive(self._process, lambda: Forked(_demangled, _limit))
         return self._process
 
     def end(self) -> None:
@@ -98,8 +96,7 @@ atexit.register(_DEMANGLER.end)
 
 
 def _limit(pipe: int) -> None:
-    end_with_parent()
-    ignore_ends()
+    end_with_parent(only=True)
     nowhere(1, 2)
     hold_only(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -14,7 +14,6 @@ from cfi.errors import FormatError
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
-from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ class FileNames:
 
     def rest(self) -> None:
         """Leave what was read of the file to the kernel's cache, until it is read again."""
+        from sframegen.program.unused_memory import drop_pages  # noqa: PLC0415 - for long profiles
+
         drop_pages(self._file.data)
 
     def _learn_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
