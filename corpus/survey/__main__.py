@@ -44,7 +44,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    packages = [package for group in fetched(options.manifest) for package in group]
+    groups = list(fetched(options.manifest))
+    packages = [package for group in groups for package in group.packages]
     options.output.mkdir(parents=True, exist_ok=True)
     surveyed, rewritten = options.output / "survey", options.output / "rewrite"
     small = [package for package in packages if package.file.stat().st_size <= options.rewrite_up_to * 1e6]
@@ -55,7 +56,7 @@ def main() -> int:
     subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
-    results = Results(packages, surveyed, rewritten, options.rewrite_up_to, judged)
+    results = Results(groups, surveyed, rewritten, options.rewrite_up_to, judged)
     text = markdown(results)
     if options.report:
         write_page(options.report, text, results.run["sframegen"])

@@ -1,11 +1,12 @@
 """Fetches the packages of survey.toml, whole, with apt and pip as the machine has them configured; keeps them in the cache.
 
 They lie in CACHE/survey, a folder for each suite and kind of wheel. CACHE/survey/lock.json records version and sha256 of each;
-what is there and undamaged is not fetched again.
+what is there and undamaged is not fetched again. What an archive lists and does not have is left out, and the report says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import subprocess
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpus.fetch.__main__ import FetchError, Locked, cache_directory, download, sha256_of, write_atomically
+from corpus.fetch.__main__ import Locked, cache_directory, download, sha256_of, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,8 +81,13 @@ def wheels_group(table: dict[str, Any]) -> Group:
     return Group(table["about"], tuple(table["packages"]), f"wheels-{table['machine']}", fetch)
 
 
-def fetched(manifest: Path = MANIFEST) -> Iterator[list[Fetched]]:
-    """The packages, group for group. Raises FetchError, CalledProcessError."""
+class FetchedGroup(NamedTuple):
+    packages: list[Fetched]
+    lost: list[str]  #: those that the archive does not give, as `GROUP: NAME`
+
+
+def fetched(manifest: Path = MANIFEST) -> Iterator[FetchedGroup]:
+    """The packages, group for group."""
     home = cache_directory() / "survey"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as running:
@@ -91,18 +97,19 @@ def fetched(manifest: Path = MANIFEST) -> Iterator[list[Fetched]]:
         for group in groups(manifest):
             missing = [package for package in group.packages if not is_present(lock.get(group.key(package)), home)]
             if missing:
+                for package in missing:
+                    lock.pop(group.key(package), None)
                 with tempfile.TemporaryDirectory(dir=home, prefix=".new.") as scratch:
                     keep(group, missing, home, Path(scratch), lock)
                 write_atomically(lock_file, json.dumps(lock, indent=2, sort_keys=True) + "\n")
-            if lost := [package for package in group.packages if group.key(package) not in lock]:
-                raise FetchError(f"{group.about}: not fetched: {', '.join(lost)}")
-            found = [lock[group.key(package)] for package in group.packages]
-            yield [Fetched(group.about, one["package"], one["version"], home / one["file"]) for one in found]
+            names = {package: lock.get(group.key(package)) for package in group.packages}
+            there = [Fetched(group.about, one["package"], one["version"], home / one["file"]) for one in names.values() if one]
+            yield FetchedGroup(there, [f"{group.about}: {name}" for name, one in names.items() if one is None])
 
 
 def keep(group: Group, packages: Sequence[str], home: Path, scratch: Path, lock: dict[str, Locked]) -> None:
     (home / group.folder).mkdir(exist_ok=True)
-    for name, version, file in group.fetch(packages, scratch):
+    for name, version, file in each_fetched(group, packages, scratch):
         kept = file.rename(home / group.folder / file.name)
         lock[group.key(name)] = {
             "package": name,
@@ -110,6 +117,16 @@ def keep(group: Group, packages: Sequence[str], home: Path, scratch: Path, lock:
             "sha256": sha256_of(kept),
             "file": f"{group.folder}/{kept.name}",
         }
+
+
+def each_fetched(group: Group, packages: Sequence[str], scratch: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield as `Group.fetch` does; if that fails, package for package, without those that fail alone."""
+    for chosen in (packages, *([package] for package in packages)):
+        folder = Path(tempfile.mkdtemp(dir=scratch))
+        with contextlib.suppress(subprocess.CalledProcessError):
+            yield from list(group.fetch(chosen, folder))
+            if chosen is packages:
+                return
 
 
 def is_present(locked: Locked | None, home: Path) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from corpus.survey.judged_files import Judged
-    from corpus.survey.survey_packages import Fetched
+    from corpus.survey.survey_packages import Fetched, FetchedGroup
     from sframegen.fleet.result_rows import FileRow, PackageRow
 
 HEAD = Path(__file__).with_name("head.md")
@@ -29,11 +29,15 @@ SHOWN = 12  # rows of a table that could have many
 
 
 class Results(NamedTuple):
-    packages: Sequence[Fetched]
+    groups: Sequence[FetchedGroup]
     surveyed: Path  # directories of runs
     rewritten: Path
     rewritten_up_to: float  # MB
     judged: Sequence[Judged]
+
+    @property
+    def packages(self) -> list[Fetched]:
+        return [package for group in self.groups for package in group.packages]
 
     @property
     def run(self) -> dict[str, str]:
@@ -71,6 +75,8 @@ def markdown(results: Results) -> str:
     survey = Survey(results)
     lines = [HEAD.read_text(), "## Results", "", sentence(survey.figures), ""]
     lines += [f"Python {platform.python_version()}, {results.run['started'][:10]}.", ""]
+    if lost := [name for group in results.groups for name in group.lost]:
+        lines += [f"Left out, as the archive lists but does not have them: {', '.join(lost)}.", ""]
     order = list(dict.fromkeys(package.group for package in results.packages))
     lines += sums_table("packages", [(name, survey.group_packages[name], survey.groups[name]) for name in order])
     for title, name in (("By language", "language"), ("By compiler", "compiler"), ("By machine", "machine")):

@@ -15,7 +15,7 @@ import pytest
 
 from corpus.survey import survey_packages
 from corpus.survey.judged_files import judge, merged, within
-from corpus.survey.survey_packages import MANIFEST, Fetched, fetched, groups
+from corpus.survey.survey_packages import MANIFEST, Fetched, FetchedGroup, fetched, groups
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -67,13 +67,17 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
     program = Path(shutil.which("true") or "")
     deb = make_deb(tmp_path, "it", program)
     wheel = make_wheel(tmp_path, compile_c(LIBRARY, "-shared", "-fPIC"))
-    packages = [[Fetched("Programs", "it", "1:2-3", deb)], [Fetched("Wheels", "twice", "1.0", wheel)]]
-    monkeypatch.setattr(survey, "fetched", lambda _manifest: iter(packages))
+    groups = [
+        FetchedGroup([Fetched("Programs", "it", "1:2-3", deb)], ["Programs: lost"]),
+        FetchedGroup([Fetched("Wheels", "twice", "1.0", wheel)], []),
+    ]
+    monkeypatch.setattr(survey, "fetched", lambda _manifest: iter(groups))
     report, page, output = (tmp_path / name for name in ("survey.md", "survey.html", "output"))
     monkeypatch.setattr(sys, "argv", ["survey", "--output", str(output), "--report", str(report), "--page", str(page)])
     assert survey.main() == 0
     text = report.read_text()
     assert "2 packages, " in text
+    assert "does not have them: Programs: lost.\n" in text
     assert "\n2 files with " in text
     assert "drawn with a seed: 0 differences." in text
     assert "| Programs (1) | 1 | 1 |" in text
@@ -115,13 +119,25 @@ def test_packages_are_fetched_once_and_again_if_damaged(tmp_path: Path, monkeypa
     monkeypatch.setenv("SFRAMEGEN_CACHE", str(tmp_path / "cache"))
     manifest = tmp_path / "survey.toml"
     manifest.write_text('[[debian]]\nabout = "X"\nsuite = "sid"\narchitecture = "arm64"\npackages = ["one", "two"]\n')
-    [[one, two]] = fetched(manifest)
+    [([one, two], [])] = fetched(manifest)
     assert (one.group, one.name, one.version) == ("X", "one", "1:2-3")
     lock = json.loads((tmp_path / "cache" / "survey" / "lock.json").read_text())
     assert lock["debian-sid-arm64/two"]["sha256"] == sha256(two.file.read_bytes()).hexdigest()
     list(fetched(manifest))
     assert asked == [("sid:arm64", ["one", "two"])]
     two.file.write_bytes(b"damaged")
-    [[_, again]] = fetched(manifest)
+    [([_, again], [])] = fetched(manifest)
     assert asked[1:] == [("sid:arm64", ["two"])]
     assert again.file.read_bytes() != b"damaged"
+
+    def lists_only(packages: list[str], suite: str, directory: Path) -> list[Path]:
+        if "two" in packages:
+            raise subprocess.CalledProcessError(100, "apt-get")
+        return download(packages, suite, directory)
+
+    monkeypatch.setattr(survey_packages, "download", lists_only)
+    two.file.write_bytes(b"damaged")
+    one.file.unlink()
+    [([there], lost)] = fetched(manifest)
+    assert there.file.read_bytes() != b""
+    assert (there.name, lost) == ("one", ["X: two"])
