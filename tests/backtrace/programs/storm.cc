@@ -1,5 +1,5 @@
 /* SIGPROF at 10,000 Hz in threads that allocate, load and unload libraries, throw and print. Each handler walks the stack, and
-   libgcc walks it in every 16th. storm SECONDS THREADS LIBRARY LIBRARY */
+   libgcc walks it in every 16th. It ends after SECONDS, or later, when there are enough walks. storm SECONDS THREADS LIBRARY LIBRARY */
 #include "compare.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <vector>
 
-enum { MOST_THREADS = 64 };
+enum { MOST_THREADS = 64, ENOUGH = 5000 /* walks */ };
 
 static int over;
 static long walks, bad_ends[6];
@@ -123,6 +123,8 @@ int main(int count, char **words)
 		pthread_create(&all[at], NULL, work, (void *)at);
 	while (nanosleep(&rest, &rest) && errno == EINTR)
 		continue;
+	while (__atomic_load_n(&walks, __ATOMIC_RELAXED) < ENOUGH)
+		usleep(10000);
 	__atomic_store_n(&over, 1, __ATOMIC_RELAXED);
 	for (int at = 0; at < threads; at++)
 		pthread_join(all[at], NULL);
