@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,7 @@ ROOTS = (
     Root("bookworm", "root", "sframegen", "022"),
     Root("trixie", "someone", "a check out/sframegen", "077"),
 )
+LAST, WIDTH = 12, 160  # lines and characters of a root that failed, once more at the end: others print between its lines
 AT_ONCE = 2  # each waits for downloads, and for a single processor
 
 
@@ -54,15 +56,15 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [root for root in ROOTS if options.only in str(root)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        went_well = list(pool.map(partial(tried, what=["first"] if options.first else []), chosen))
-    failed = [root for root, well in zip(chosen, went_well, strict=True) if not well]
-    for root in failed:
-        print(f"failed: {root}", file=sys.stderr)
-    return 1 if failed or not chosen else 0
+        ends = list(pool.map(partial(tried, what=["first"] if options.first else []), chosen))
+    for root, lines in zip(chosen, ends, strict=True):
+        if lines:
+            print(f"failed: {root}", *lines, sep="\n", file=sys.stderr)
+    return 1 if any(ends) or not chosen else 0
 
 
-def tried(root: Root, what: list[str]) -> bool:
-    """`what`: for inside.py. True if all went well. What is committed is tried."""
+def tried(root: Root, what: list[str]) -> list[str]:
+    """`what`: for inside.py. Returns the last lines if something failed. What is committed is tried."""
     print(f"== {root}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bare-", dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:  # noqa: S108 - on a disk
@@ -74,11 +76,13 @@ def tried(root: Root, what: list[str]) -> bool:
         binds = [f"--bind={path}" for path in paths]
         inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask, root.tests, *what]
         command: list[str | Path] = [CHECKOUT / "tools/in-chroot", *binds, root.suite, PACKAGES, folder, *inside]
+        last: deque[str] = deque(maxlen=LAST)
         with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             for line in process.stdout or ():
+                last.append(line.rstrip()[:WIDTH])
                 print(f"{root.suite}: {line}", end="", flush=True)
     print(f"== {root}: {'done' if process.returncode == 0 else 'failed'} after {time.monotonic() - began:.0f} s", flush=True)
-    return process.returncode == 0
+    return [*last, f"exit status {process.returncode}"] if process.returncode else []
 
 
 def pip_settings() -> tuple[str, list[str]]:
