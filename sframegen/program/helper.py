@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 SECONDS = 0.5  # for one answer
+AT_WORK = 3.0  # seconds for one that runs, or waits for a CPU or a disk: those of a busy machine
 PATIENCE = 2.0  # seconds that are waited in vain in all; after that, hardly at all
 AT_LEAST = 0.02  # seconds that are always waited
 MAX_STUCK = 64  # processes
@@ -51,8 +52,9 @@ class Helpers:
         try:
             helper.ask((work, *arguments), descriptors)
             answered = helper.has_answered(max(AT_LEAST, min(self._seconds, self._patience)))
-            while not answered and (waited := time.monotonic() - began) < self._seconds and _is_running(helper):
-                answered = helper.has_answered(AT_LEAST)  # it waits for a CPU, not for a file system
+            states = b"RD" if self._patience > 0 else b"R"  # D: for a disk, or for a server of NFS, which may never answer
+            while not answered and (waited := time.monotonic() - began) < AT_WORK and _state(helper) in states:
+                answered = helper.has_answered(AT_LEAST)
         except BaseException:
             helper.end(signal.SIGKILL, waits=False)  # its answer would be taken for that of the next call
             raise
@@ -117,13 +119,13 @@ def helpers() -> Helpers:
     return Helpers()
 
 
-def _is_running(process: Forked) -> bool:
-    """Return True if it runs, or would if a CPU were free."""
+def _state(process: Forked) -> bytes:
+    """Return `R` if it runs, or would if a CPU were free, and other letters as proc(5) has them; `?` if it has gone."""
     try:
         with open(f"/proc/{process.pid}/stat", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
-            return file.read().rpartition(b") ")[2].startswith(b"R")
+            return file.read().rpartition(b") ")[2][:1]
     except OSError:
-        return False
+        return b"?"
 
 
 # -- in a helper

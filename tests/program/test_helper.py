@@ -169,6 +169,7 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(Forked, "has_answered", has_answered)
+    monkeypatch.setattr(helper, "_state", lambda _: b"S")
     helpers = Helpers(seconds=2, patience=4)
     for risk in range(3):
         with pytest.raises(NoAnswerError):
@@ -187,8 +188,11 @@ def busy_until_told(pipe: int) -> Answer:
             pass
 
 
-def test_one_that_only_lacks_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    helpers = Helpers(seconds=60, patience=0)
+@pytest.mark.parametrize(("state", "patience"), [(b"R", 0), (b"R", 1), (b"D", 1)])
+def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers = Helpers(seconds=0, patience=patience)
+    monkeypatch.setattr(helper, "AT_WORK", 60)
+    monkeypatch.setattr(helper, "_state", lambda _: state)
     read, write = os.pipe()
     answers = iter([False, False, False])
 
@@ -201,6 +205,20 @@ def test_one_that_only_lacks_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(helper, "Forked", Slow)
     assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
+    helpers.close()
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(("state", "patience"), [(b"S", 1), (b"D", 0), (b"R", 0)])
+def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a disk, after others have not answered: it may be a server that never does."""
+    helpers = Helpers(seconds=0, patience=patience)
+    monkeypatch.setattr(helper, "AT_WORK", 0 if state == b"R" else 60)
+    monkeypatch.setattr(helper, "_state", lambda _: state)
+    read, write = os.pipe()
+    with pytest.raises(NoAnswerError):
+        helpers.call("slow", until_told, descriptors=[read])
     helpers.close()
     os.close(read)
     os.close(write)
