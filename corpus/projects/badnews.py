@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROJECT = "xz"  # which this knows how to link again
 PROGRAM, SHIM = "src/xzdec/xzdec", "shims/ld"
 LINK = f"rm -f {PROGRAM} && make --silent -C src/xzdec xzdec LDFLAGS='-static'"  # libtool's, of its own libraries only
-STATIC = LINK.replace("-static", "-all-static -fuse-ld=gold")
+STATIC = LINK.replace("-static", "-static -static-pie -fuse-ld=mold")
 
 # Preloaded: what a Python forks is killed, and `sframegen link` forks for nothing but the section.
 KILLER = """
@@ -70,7 +70,7 @@ def try_all(judge: Judge, project: Project) -> Iterator[News]:
         shim.write_text(text)
         yield tried(judge, directory, "killed", LINK.replace("make", f"LD_PRELOAD={killer} make"), fatal=fatal)
     for fatal in (False, True):
-        yield tried(judge, directory, "refuses the file: static, linked by gold", STATIC, fatal=fatal)
+        yield tried(judge, directory, "refuses the file: static-pie, linked by mold", STATIC, fatal=fatal)
     directory.rename(kept)
 
 
