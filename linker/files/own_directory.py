@@ -9,7 +9,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from linker.files.location import ROOT, HeldOpen, Location, below, locate, make_directory
+from linker.files.location import ROOT, HeldOpen, Location, below, errors_naming, locate, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ def temporary_directory(place: Location) -> Iterator[OwnDirectory]:
 
 def _make(path: str) -> None:
     make_directory(os.path.dirname(path.rstrip("/")))  # noqa: PTH120 - as text, for messages
-    with locate(path) as location:
+    with errors_naming(path), locate(path) as location:
         if location.status() is None:
             with suppress(FileExistsError):
                 os.mkdir(location.name, MODE, dir_fd=location.directory)

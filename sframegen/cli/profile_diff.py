@@ -11,7 +11,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
 from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.output import PathName, Run
-from sframegen.cli.shared.profile_output import WIDTH
+from sframegen.cli.shared.profile_output import WIDTH, refuse_closed_stdout
 from sframegen.profile.report.difference import difference_graph, difference_table, share_changes
 from sframegen.profile.report.formats.file_formats import check_target, write_parts
 from sframegen.profile.report.grouping import GROUPS, group_stacks
@@ -46,6 +46,8 @@ def command(ctx: click.Context, before: str, after: str, *, output: str | None, 
     """
     if output is not None and not output.endswith(HTML):
         raise click.UsageError(f"--output draws a page: its name has to end with {HTML}")
+    if how.as_json or output is None:
+        refuse_closed_stdout()
     run = Run()
     if output is not None:
         with run.file(output):

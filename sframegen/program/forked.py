@@ -7,6 +7,7 @@ its own, takes 0.1 seconds to import, pickles what a fork has already, and passe
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import pickle
@@ -132,8 +133,15 @@ def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) ->
 
 
 def receive(pipe: socket.socket) -> Answer:
-    """Wait for what the other end sends. Raises EOFError and ConnectionError if there is none any more."""
-    message, descriptors, _, _ = socket.recv_fds(pipe, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    """Wait for what the other end sends.
+
+    Raises EOFError and ConnectionError if there is none any more, OSError if this process may not have so many open files.
+    """
+    message, descriptors, flags, _ = socket.recv_fds(pipe, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if flags & socket.MSG_CTRUNC:  # the kernel has dropped what could not be opened here
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     if not message:
         raise EOFError
     if message == IN_A_FILE:

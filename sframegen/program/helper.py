@@ -100,12 +100,15 @@ class Helpers:
         self._idle = None
 
     def _answer_of(self, helper: Forked) -> Answer:
-        """Raises OSError if it has died; else it can be asked again."""
+        """Raises OSError if it has died, or its answer cannot be taken; else it can be asked again."""
         try:
             answer = helper.answer()
         except ChildProcessError:
             helper.end()
             raise OSError(errno.EIO, "it became shorter while it was read, or could not be read") from None
+        except OSError:
+            helper.end(signal.SIGKILL)
+            raise
         if self._idle is None:
             self._idle = helper
         else:

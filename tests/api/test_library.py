@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import pickle
@@ -230,6 +231,12 @@ def test_errors_say_where_also_from_another_process(error: sframegen.SframegenEr
         raise error
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_a_limit_is_named_not_the_file_that_met_it() -> None:
+    line = in_words(OSError(errno.EMFILE, "Too many open files", "/sys/devices/system/cpu/online"), "")
+    assert line == "more open files are needed than are allowed: raise the limit with `ulimit -n`"
+    assert in_words(OSError(errno.ENOMEM, "Cannot allocate memory"), "a file") == "a file: not enough memory"
 
 
 @pytest.mark.parametrize("reason", Refusal)

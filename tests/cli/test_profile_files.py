@@ -179,7 +179,9 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(tmp_path: Path, monk
 def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:
     source, output = tmp_path / "in.pb.gz", tmp_path / "out.folded"
     write_profile(named(*EXAMPLE), str(source))
-    commands = ["profile", "--", "true"], ["profile-report", source], ["profile-report", "--json", "-o", output, source]
+    commands: list[list[object]] = [["profile", "--", "true"]]
+    commands += [["profile-report", source], ["profile-report", "--json", "-o", output, source]]
+    commands += [["profile-diff", source, source], ["profile-diff", "--json", source, source]]
     for words in (*commands, ["profile-report", "-o", output, source]):
         command = [sys.executable, "-P", "-m", "sframegen", *map(str, words)]
         done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))

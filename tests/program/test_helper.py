@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,26 @@ def test_descriptors_go_and_come(called: Helpers) -> None:
     assert os.read(file, 100) == b"given, returned"
     for descriptor in (read, write, file):
         os.close(descriptor)
+
+
+def test_a_descriptor_that_cannot_be_taken_is_an_error(called: Helpers) -> None:
+    """At the limit of open files, the kernel drops it without a word."""
+    read, write = os.pipe()
+    os.write(write, b"given, ")
+    called.begin()
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pipe = os.pipe()
+    for descriptor in pipe:
+        os.close(descriptor)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(pipe), usual[1]))  # as many as are open
+        with pytest.raises(OSError, match="Too many open files"):
+            called.call("risk", of_file, "returned", descriptors=[read])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert called.call("risk", twice, "a").value == "aa"
+    os.close(read)
+    os.close(write)
 
 
 def test_what_is_raised_comes_back(called: Helpers) -> None:

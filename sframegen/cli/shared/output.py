@@ -56,6 +56,11 @@ SECTIONS = click.option(
 
 
 OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors that an open file can still have
+LIMITS = {
+    errno.EMFILE: "more open files are needed than are allowed: raise the limit with `ulimit -n`",
+    errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
+    errno.ENOMEM: "not enough memory",
+}  # errors that no file is to blame for
 PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # by which a command ends
 
 
@@ -140,6 +145,8 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, OSError):
         if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _nowhere():
             return "the current directory has been removed: change to one that exists"
+        if limit := LIMITS.get(error.errno or 0):
+            return f"{path}: {limit}" if path else limit
         name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
         return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)
     if isinstance(error, MemoryError):

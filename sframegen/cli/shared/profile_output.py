@@ -54,6 +54,12 @@ def refuse_times(files: Iterable[str]) -> None:
         raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
 
 
+def refuse_closed_stdout() -> None:
+    """Raises UsageError."""
+    if STDOUT in closed:
+        raise click.UsageError("standard output is closed; name a file with --output")
+
+
 class Outputs(NamedTuple):
     """`files`: names, whose endings are known."""
 
@@ -63,8 +69,8 @@ class Outputs(NamedTuple):
 
     def check(self) -> None:
         """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
-        if STDOUT in closed and (self.as_json or not self.files):
-            raise click.UsageError("standard output is closed; name a file with --output")
+        if self.as_json or not self.files:
+            refuse_closed_stdout()
         for path in self.files:
             format_for(path)
         for path in self.files:

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.errors import SframegenError
 from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
 from sframegen.program.unused_memory import share_heap, trim_heap
@@ -64,10 +65,16 @@ class RingReader:
         return bool(self._batches)
 
     def start(self, interval: float, collect: Callable[[], None]) -> None:
-        """Look once in that many seconds, and let `collect` empty other buffers."""
+        """Look once in that many seconds, and let `collect` empty other buffers. Raises SframegenError."""
         share_heap()  # what the thread has read is freed elsewhere
-        self._thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise SframegenError(
+                f"{error}: memory (`ulimit -v`) or the number of processes (`ulimit -u`) has too low a limit"
+            ) from None
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread: before its process forks others that live on."""

@@ -136,7 +136,7 @@ def totals(named: Named) -> Iterator[str]:
     """Return how many samples there are, how their walks ended, and what was lost."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
-    yield f"{named.unit.shown(samples)} of {named.event}{rate} in {named.seconds:.1f} s; {named.backend}"
+    yield f"{named.unit.shown(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
     if samples:
         whole = whole_stacks(named)
         yield f"complete: {_amount(whole, named)} ({_percent(whole, named)} %)"

@@ -102,7 +102,7 @@ def time_of(text: str, now: float) -> float:
     for form in TIMES:
         try:
             return datetime.strptime(text, form).astimezone().timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     for form in TIMES_OF_DAY:
         try:

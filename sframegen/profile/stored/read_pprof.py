@@ -95,15 +95,18 @@ def uncompressed(data: bytes) -> bytes:
     """Raises FormatError."""
     if data[:2] != b"\x1f\x8b":
         return data
-    inflater = zlib.decompressobj(wbits=31)
-    try:
-        found = inflater.decompress(data, MAX_BYTES)
-    except zlib.error as error:
-        raise FormatError(str(error), "gzip") from None
-    if inflater.unconsumed_tail:
-        raise FormatError(f"more than {MAX_BYTES:,} bytes", "gzip")
-    if not inflater.eof:
-        raise FormatError("it is cut off", "gzip")
+    found = b""
+    while data.strip(b"\0"):  # a file may have several members, and zeros after the last
+        inflater = zlib.decompressobj(wbits=31)
+        try:
+            found += inflater.decompress(data, MAX_BYTES + 1 - len(found))
+        except zlib.error as error:
+            raise FormatError(str(error), "gzip") from None
+        if len(found) > MAX_BYTES:
+            raise FormatError(f"more than {MAX_BYTES:,} bytes", "gzip")
+        if not inflater.eof:
+            raise FormatError("it is cut off", "gzip")
+        data = inflater.unused_data
     return found
 
 
@@ -288,7 +291,7 @@ class _File:
 
     def _add_about(self, about: _About, unit: Unit) -> None:
         named = self._named
-        began, seconds = self._one(9) / NANOSECONDS, self._one(10) / NANOSECONDS
+        began, seconds = (value / NANOSECONDS if value < SIGNED else 0.0 for value in (self._one(9), self._one(10)))
         named.started = min(named.started, began) if named.started else began
         named.seconds += seconds
         named.frequency = about.frequency or (round(NANOSECONDS / self._one(12)) if self._one(12) else 0)
@@ -340,8 +343,10 @@ class _File:
 
     def _sample(self, sample: dict[int, list[_Field]], column: int) -> _Sample:
         locations, values = array("Q", self._numbers(sample.get(1, []))), self._numbers(sample.get(2, []))
-        if not 0 <= column < len(values) or values[column] >= SIGNED:
+        if not 0 <= column < len(values):
             raise FormatError("a sample has no value", "pprof")
+        if values[column] >= SIGNED:
+            raise FormatError("a sample has a negative value, as in the difference of two profiles", "pprof")
         return _Sample(self._node(locations, len(locations)), *self._end_and_task(sample.get(3, [])), values[column])
 
     def _end_and_task(self, fields: list[_Field]) -> tuple[End, int]:

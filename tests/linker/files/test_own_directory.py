@@ -41,6 +41,13 @@ def test_a_directory_is_made(directory: Path) -> None:
         OwnDirectory.opened(directory / "none")
 
 
+@pytest.mark.parametrize("path", ["/proc/none", "/proc/none/below"])
+def test_a_directory_that_cannot_be_made_is_named_whole(path: str) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        OwnDirectory.opened(path, make=True)
+    assert caught.value.filename in (path, "/proc/none")
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
 def test_a_directory_that_all_can_write_to(directory: Path, mode: int) -> None:
     directory.chmod(mode)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from cfi.errors import SframegenError
 from sframegen.profile.bpf import ring_reader
 from sframegen.profile.bpf.ring_reader import RingReader
 
@@ -116,6 +117,15 @@ def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyP
             reader.look()
         assert ring.looks == 2
         assert reader.records(0) == [record(number) for number in range(6)]
+
+
+def test_without_a_thread_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with closing(reader_of(Ring())) as reader, pytest.raises(SframegenError, match=r"can't start new thread: .*`ulimit -v`"):
+        reader.start(1.0, lambda: None)
 
 
 def test_it_looks_while_nobody_asks() -> None:

@@ -96,7 +96,7 @@ def test_a_file_of_another_profiler() -> None:
     [
         (message(2, packed_numbers(1, [8]) + packed_numbers(2, [1])), "a sample has an unknown location"),
         (message(2, packed_numbers(1, [9])), "a sample has no value"),
-        (message(2, packed_numbers(1, [9]) + packed_numbers(2, [1 << 63])), "a sample has no value"),
+        (message(2, packed_numbers(1, [9]) + packed_numbers(2, [1 << 63])), "a sample has a negative value"),
         (message(2, message(1, b"\x80") + integer(2, 1)), "a list of numbers is cut off"),
         (message(4, integer(1, 9)), "there are two locations 9"),
         (message(1, integer(1, 99)), "there is no string 99"),
@@ -141,7 +141,22 @@ def test_damaged_files_are_refused_or_read() -> None:
                 continue
 
 
-@pytest.mark.parametrize(("data", "why"), [(b"\x1f\x8bnothing", "gzip"), (gzip.compress(b"abc", mtime=0)[:-4], "it is cut off")])
+def test_all_members_of_a_compressed_file_are_read() -> None:
+    data = gzip.decompress(written(named(*EXAMPLE)))
+    members = b"".join(gzip.compress(part, mtime=0) for part in (data[:40], data[40:]))
+    assert stacks_of(read(members)) == stacks_of(read(members + b"\0\0")) == stacks_of(named(*EXAMPLE))
+
+
+def test_a_negative_length_counts_as_none() -> None:
+    assert read(of_another_profiler() + integer(10, (1 << 64) - 1)).seconds == read(of_another_profiler() + integer(10, 0)).seconds
+
+
+MEMBER = gzip.compress(b"abc", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"), [(b"\x1f\x8bnothing", "gzip"), (MEMBER[:-4], "it is cut off"), (MEMBER + b"more", "gzip")]
+)
 def test_damaged_compression(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         read(data)
