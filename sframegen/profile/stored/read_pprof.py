@@ -43,7 +43,7 @@ WIDE = 4  # numbers for each field that `read_messages` reads
 NANOSECONDS = 1e9
 SIGNED = 1 << 63
 ABOUT = re.compile(
-    r"(?:[\d,]+ samples?|[\d,]+\.\d+ s) of (?P<event>.+?)(?:, (?P<rate>[\d,]{1,12}) Hz)? in [\d.]+ s; (?P<backend>.*)"
+    r"(?:[\d,]+ samples?|[\d,]+\.\d+ s) of (?P<event>.+?)(?:, (?P<rate>[\d,]{1,12}) Hz)? in [\d.]+ s(?:; (?P<backend>.*))?"
 )
 LOST = re.compile(r"lost: ([\d,]{1,24}) samples?: (.*)")
 WHOLE_OR_NOT = ("complete: ", "incomplete: ", "with guessed frames: ", "there was nothing to sample")
@@ -120,7 +120,7 @@ class _File:
             self._fields.setdefault(field.number, []).append(field)
         self._strings = [printable(bytes(self._text(field)).decode(errors="replace")) for field in self._of(6)]
         if self._strings[:1] != [""]:
-            raise FormatError("it does not begin with an empty string", "pprof string table")
+            raise FormatError("it has no empty string at its beginning: this is no profile in pprof's format", "pprof string table")
         self._ids = zeros("Q", MAX_LOCATIONS)
         self._labelled: dict[tuple[int, bytes], tuple[End, int]] = {}  # by the bytes of all labels of a sample
         self._known = Numbered(named.room)  # locations by id
@@ -149,7 +149,7 @@ class _File:
             found = zeros("Q", 3 * count)
             read_fields(self._data, begin, end, found)
         if count < 0:
-            raise FormatError("a field is cut off", f"pprof {where}", begin)
+            raise FormatError("a field is cut off: the file is damaged, or no profile in pprof's format", f"pprof {where}", begin)
         sizes = [size - 1 for size in found[2 : 3 * count : 3]]
         return list(map(_Field, found[: 3 * count : 3], found[1 : 3 * count : 3], sizes))
 
@@ -282,7 +282,7 @@ class _File:
         for number in self._numbers(self._of(13)):
             line = self._string(number)
             if about := ABOUT.fullmatch(line):
-                found = _About(about["event"], int((about["rate"] or "0").replace(",", "")), about["backend"])
+                found = _About(about["event"], int((about["rate"] or "0").replace(",", "")), about["backend"] or "")
             elif counted := LOST.fullmatch(line):
                 lost.append((counted[2], int(counted[1].replace(",", ""))))
             elif not line.startswith(WHOLE_OR_NOT):

@@ -15,6 +15,7 @@ from sframegen.profile.report.formats.message_bytes import integer, message, pac
 from sframegen.profile.report.formats.pprof import pprof
 from sframegen.profile.report.grouping import counts_of_groups, group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
+from sframegen.profile.report.table import totals
 from sframegen.profile.stored.read_pprof import PprofProfiles
 from sframegen.profile.units import Unit
 from tests.support.named_stacks import EXAMPLE, named, stack
@@ -89,6 +90,10 @@ def test_a_file_of_another_profiler() -> None:
     assert ([frame.function for frame in one.frames], one.samples, profile.event) == (["work", "inner"], 50, "cpu")
     assert [(frame.inlined, frame.line) for frame in one.frames] == [(False, 0), (True, 12)]
     assert one.frames[0].path == "/bin/prog"
+    [line, *_] = totals(group_stacks(profile, "comm"))
+    assert line.endswith(" s")  # nothing says how it was sampled
+    again = read(written(group_stacks(profile, "comm")))
+    assert (again.event, again.backend, again.notes) == (profile.event, "", [])
 
 
 @pytest.mark.parametrize(
@@ -120,9 +125,9 @@ def test_of_a_damaged_file_nothing_is_counted() -> None:
     assert stacks_of(again) == stacks_of(profile)
 
 
-@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), text_field(6, "samples")])
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), text_field(6, "samples"), b"main;step 3\n", b"\x7fELF", b"{}"])
 def test_a_file_that_holds_no_profile_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError, match="string table"):
+    with pytest.raises(FormatError, match="no profile in pprof's format"):
         read(data)
 
 
