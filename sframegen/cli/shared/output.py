@@ -59,6 +59,7 @@ OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors that
 LIMITS = {
     errno.EMFILE: "more open files are needed than are allowed: raise the limit with `ulimit -n`",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
+    errno.EAGAIN: "more processes are needed than are allowed: raise the limit with `ulimit -u`",
     errno.ENOMEM: "not enough memory",
 }  # errors that no file is to blame for
 PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # by which a command ends
