@@ -146,7 +146,8 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, OSError):
         if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _nowhere():
             return "the current directory has been removed: change to one that exists"
-        if limit := LIMITS.get(error.errno or 0):
+        limit = LIMITS.get(error.errno or 0)
+        if limit and not (error.errno == errno.EAGAIN and error.filename):  # that file is locked, or has nothing to read
             return f"{path}: {limit}" if path else limit
         name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
         return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 import zlib
 from array import array
@@ -95,18 +97,15 @@ def uncompressed(data: bytes) -> bytes:
     """Raises FormatError."""
     if data[:2] != b"\x1f\x8b":
         return data
-    found = b""
-    while data.strip(b"\0"):  # a file may have several members, and zeros after the last
-        inflater = zlib.decompressobj(wbits=31)
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
         try:
-            found += inflater.decompress(data, MAX_BYTES + 1 - len(found))
-        except zlib.error as error:
+            found = stream.read(MAX_BYTES + 1)
+        except EOFError:
+            raise FormatError("it is cut off", "gzip") from None
+        except (OSError, zlib.error) as error:
             raise FormatError(str(error), "gzip") from None
-        if len(found) > MAX_BYTES:
-            raise FormatError(f"more than {MAX_BYTES:,} bytes", "gzip")
-        if not inflater.eof:
-            raise FormatError("it is cut off", "gzip")
-        data = inflater.unused_data
+    if len(found) > MAX_BYTES:
+        raise FormatError(f"more than {MAX_BYTES:,} bytes", "gzip")
     return found
 
 

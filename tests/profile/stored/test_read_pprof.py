@@ -152,6 +152,11 @@ def test_all_members_of_a_compressed_file_are_read() -> None:
     assert stacks_of(read(members)) == stacks_of(read(members + b"\0\0")) == stacks_of(named(*EXAMPLE))
 
 
+def test_many_members_take_no_time_each_for_all_that_follow() -> None:
+    members = gzip.compress(b"", mtime=0) * 200_000  # 4 MB
+    assert stacks_of(read(members + written(named(*EXAMPLE)))) == stacks_of(named(*EXAMPLE))
+
+
 def test_a_negative_length_counts_as_none() -> None:
     assert read(of_another_profiler() + integer(10, (1 << 64) - 1)).seconds == read(of_another_profiler() + integer(10, 0)).seconds
 
