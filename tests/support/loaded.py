@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING, Any
 
 from elftools.elf.elffile import ELFFile
@@ -27,6 +27,7 @@ ADDED = (".sframe", ".sframegen.")
 PATCHELF_FILLERS = b"XZ"  # where it moved something away
 CHUNK = 1 << 16
 EHDR_SIZE, PHDR_SIZE = 64, 56
+SYMBOL_SIZE, SHNDX = 24, 6
 
 
 class Image:
@@ -118,6 +119,20 @@ def is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
     return any(start <= offset < end for start, end in ranges)
 
 
+def renumbered(old: Image, new: Image) -> set[int]:
+    """Offsets in the old file of section numbers in loaded symbols that are another number, as the section has one."""
+    numbers = dict(kept_sections(old, new))
+    found = set()
+    for number, header in enumerate(old.sections):
+        if header.sh_type == "SHT_DYNSYM" and new.sections[numbers[number]].sh_addr == header.sh_addr:
+            for at in range(header.sh_offset + SHNDX, header.sh_offset + header.sh_size, SYMBOL_SIZE):
+                [before] = struct.unpack_from(old.order + "H", old.data, at)
+                after = struct.pack(old.order + "H", numbers.get(before, before))
+                if new.at(header.sh_addr + at - header.sh_offset, 2) == after:
+                    found |= {at, at + 1}
+    return found
+
+
 def check_loaded_bytes(old: Image, new: Image) -> None:
     """Code and data are where they were; the added segment comes after them, and headers may come before."""
     last = old.loads[-1]
@@ -134,6 +149,7 @@ def check_loaded_bytes(old: Image, new: Image) -> None:
     for number, _ in moved.values():
         at = new.sections[number].sh_addr - old.loads[0].p_vaddr + old.loads[0].p_offset
         allowed.append((at, at + new.sections[number].sh_size))
+    numbers = renumbered(old, new)
     left = [(old.sections[n].sh_offset, old.sections[n].sh_offset + old.sections[n].sh_size) for n in moved]
     kept = [
         (header.sh_offset, header.sh_offset + header.sh_size)
@@ -149,7 +165,7 @@ def check_loaded_bytes(old: Image, new: Image) -> None:
         else:
             sizes = ("p_vaddr", "p_paddr", "p_filesz", "p_memsz")
             assert [after[name] for name in sizes] == [before[name] for name in sizes]
-        for offset in different(old, new, before):
+        for offset in filterfalse(numbers.__contains__, different(old, new, before)):
             place = before.p_vaddr + offset - before.p_offset
             cleared = new.at(place, 1) == b"\0" and (is_in(left, offset) or old.data[offset] in PATCHELF_FILLERS)
             assert cleared or is_in(allowed, offset), hex(offset)
@@ -164,7 +180,7 @@ def check_displaced_metadata(old: Image, new: Image) -> None:
         before, after = old.sections[number], new.sections[new_number]
         contents = bytearray(old.data[before.sh_offset : before.sh_offset + before.sh_size])
         if before.sh_type == "SHT_DYNSYM":
-            for at in range(0, len(contents), 24):
+            for at in range(0, len(contents), SYMBOL_SIZE):
                 _, _, _, section, value, _ = struct.unpack_from(old.order + "IBBHQQ", contents, at)
                 if section in moved:
                     struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section][1])
