@@ -12,6 +12,7 @@ from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.packed_frames import OffCpu
+from sframegen.profile.stacks import growing
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.ends import End
@@ -133,8 +134,17 @@ def test_memory_does_not_grow_with_them() -> None:
         assert resident() - before < 16 << 20
 
 
+def test_a_minimal_root_lacks_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(growing, "FOLDERS", (str(tmp_path / "var/tmp"), str(tmp_path)))
+    with closing(WaitingStacks()) as stacks:
+        assert stacks.add(waiting(1, b"x")) == []
+        assert len(list(taken(stacks, {1}))) == 1
+
+
 def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(growing, "FOLDERS", ())
     with closing(WaitingStacks()) as stacks:
         assert stacks.add(waiting(1, b"x")) == [Unwalked(1, 1)]
         assert not list(taken(stacks, {1}))

@@ -18,12 +18,13 @@ BUDGET = 32 << 20  # bytes in memory
 PART = 1 << 17  # numbers in each column of a part
 MOST_OF_FILES = 64 << 20  # bytes of files in memory, more than those that stay
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
-FOLDER = "/var/tmp"  # noqa: S108 - on a disk, where /tmp may be memory; the files have no names
+FOLDERS = ("/var/tmp", "/tmp")  # noqa: S108 - the first on a disk, where /tmp may be memory; the files have no names
 
 
 def folder_for_files() -> str:
-    """Return where the files without names are."""
-    return os.environ.get("TMPDIR", FOLDER)
+    """Return where the files without names are: in a minimal root, some of these folders are missing."""
+    folders = (*filter(None, [os.environ.get("TMPDIR")]), *FOLDERS)
+    return next((folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)), folders[0])
 
 
 class Growing:
