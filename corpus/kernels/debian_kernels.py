@@ -8,15 +8,16 @@ import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from corpus.fetch.__main__ import APT_SUITE, FetchError, cache_directory, download, unpack_member
 
 USERLAND_SUITE = "trixie"
-# Debian's Python with the modules that sframegen imports, and libbpf; each needs libc6.
+# Debian's Python with the modules that sframegen imports, libbpf, and capstone, which reads PLTs; each needs libc6.
 USERLAND = (
     *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib"),
     *("libbpf1", "libelf1t64", "zlib1g", "libzstd1", "libffi8", "libexpat1", "libbz2-1.0", "liblzma5", "libssl3t64", "libuuid1"),
-    *("libncursesw6", "libtinfo6", "libc6", "libgcc-s1"),
+    *("libncursesw6", "libtinfo6", "libc6", "libgcc-s1", "python3-capstone", "libcapstone5"),
 )
 
 
@@ -80,7 +81,7 @@ def fetch_kernel(kernel: Kernel) -> Path:
 
 def fetch_userland(architecture: str) -> Path:
     """Return a folder with Python, libbpf and the libraries that they need, for that machine."""
-    folder = kernels_directory() / f"userland-{architecture}"
+    folder = kernels_directory() / f"userland-{architecture}-{crc32(' '.join(USERLAND).encode()):08x}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
