@@ -133,10 +133,7 @@ def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) ->
 
 
 def receive(pipe: socket.socket) -> Answer:
-    """Wait for what the other end sends.
-
-    Raises EOFError and ConnectionError if there is none any more, OSError if this process may not have so many open files.
-    """
+    """Wait for what the other end sends. Raises EOFError and ConnectionError at its end, OSError for too many open files."""
     message, descriptors, flags, _ = socket.recv_fds(pipe, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if flags & socket.MSG_CTRUNC:  # the kernel has dropped what could not be opened here
         for descriptor in descriptors:
