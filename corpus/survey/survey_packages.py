@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpus.fetch.__main__ import Locked, cache_directory, download, sha256_of, write_atomically
+from corpus.fetch.__main__ import FetchError, Locked, cache_directory, download, sha256_of, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +87,7 @@ class FetchedGroup(NamedTuple):
 
 
 def fetched(manifest: Path = MANIFEST) -> Iterator[FetchedGroup]:
-    """The packages, group for group."""
+    """The packages, group for group. Raises FetchError where nothing of a group can be fetched."""
     home = cache_directory() / "survey"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as running:
@@ -104,6 +104,8 @@ def fetched(manifest: Path = MANIFEST) -> Iterator[FetchedGroup]:
                 write_atomically(lock_file, json.dumps(lock, indent=2, sort_keys=True) + "\n")
             names = {package: lock.get(group.key(package)) for package in group.packages}
             there = [Fetched(group.about, one["package"], one["version"], home / one["file"]) for one in names.values() if one]
+            if not there:
+                raise FetchError(f"{group.about}: nothing was fetched")
             yield FetchedGroup(there, [f"{group.about}: {name}" for name, one in names.items() if one is None])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corpus.fetch.__main__ import FetchError
 from corpus.survey import survey_packages
 from corpus.survey.judged_files import judge, merged, within
 from corpus.survey.survey_packages import MANIFEST, Fetched, FetchedGroup, fetched, groups
@@ -141,3 +142,7 @@ def test_packages_are_fetched_once_and_again_if_damaged(tmp_path: Path, monkeypa
     [([there], lost)] = fetched(manifest)
     assert there.file.read_bytes() != b""
     assert (there.name, lost) == ("one", ["X: two"])
+    there.file.unlink()
+    monkeypatch.setattr(survey_packages, "download", lambda *_: lists_only(["two"], "", tmp_path))
+    with pytest.raises(FetchError, match="X: nothing was fetched"):
+        list(fetched(manifest))
