@@ -125,8 +125,14 @@ def test_of_a_damaged_file_nothing_is_counted() -> None:
     assert stacks_of(again) == stacks_of(profile)
 
 
-@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), text_field(6, "samples"), b"main;step 3\n", b"\x7fELF", b"{}"])
+@pytest.mark.parametrize("data", [b"", gzip.compress(b"", mtime=0), text_field(6, "samples")])
 def test_a_file_that_holds_no_profile_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError, match="string table"):
+        read(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"main;step 3\n", b"\x7fELF", b"{}"])
+def test_a_file_in_another_format_is_called_so(data: bytes) -> None:
     with pytest.raises(FormatError, match="no profile in pprof's format"):
         read(data)
 
