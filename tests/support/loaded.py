@@ -127,8 +127,8 @@ def renumbered(old: Image, new: Image) -> set[int]:
         if header.sh_type == "SHT_DYNSYM" and new.sections[numbers[number]].sh_addr == header.sh_addr:
             for at in range(header.sh_offset + SHNDX, header.sh_offset + header.sh_size, SYMBOL_SIZE):
                 [before] = struct.unpack_from(old.order + "H", old.data, at)
-                after = struct.pack(old.order + "H", numbers.get(before, before))
-                if new.at(header.sh_addr + at - header.sh_offset, 2) == after:
+                after = numbers.get(before, before)
+                if after != before and new.at(header.sh_addr + at - header.sh_offset, 2) == struct.pack(old.order + "H", after):
                     found |= {at, at + 1}
     return found
 
@@ -174,7 +174,7 @@ def check_loaded_bytes(old: Image, new: Image) -> None:
 
 def check_displaced_metadata(old: Image, new: Image) -> None:
     """It is the same elsewhere, and named there."""
-    moved = displaced(old, new)
+    moved, numbers = displaced(old, new), dict(kept_sections(old, new))
     for number in moved:
         new_number, _ = moved[number]
         before, after = old.sections[number], new.sections[new_number]
@@ -182,6 +182,7 @@ def check_displaced_metadata(old: Image, new: Image) -> None:
         if before.sh_type == "SHT_DYNSYM":
             for at in range(0, len(contents), SYMBOL_SIZE):
                 _, _, _, section, value, _ = struct.unpack_from(old.order + "IBBHQQ", contents, at)
+                struct.pack_into(old.order + "H", contents, at + SHNDX, numbers.get(section, section))
                 if section in moved:
                     struct.pack_into(old.order + "Q", contents, at + 8, value + moved[section][1])
         assert new.at(after.sh_addr, after.sh_size) == contents
