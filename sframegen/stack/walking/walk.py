@@ -101,6 +101,7 @@ class StackWalker:
         sp_register: cython.int = cursor.machine.sp
         guessed: cython.bint = False
         exact: cython.bint
+        signal: bool
         found: CodeRule
         end: cython.int = -1
         count: cython.Py_ssize_t = 0
@@ -121,6 +122,7 @@ class StackWalker:
                 frames.append(Frame(pc, sp, None, None, exact or self.is_put(pc), guessed=guessed))
                 return WalkedStack(frames, answer)
             found = answer
+            signal = found.signal  # of the code, by whatever rule the walk leaves it
             end = self.step(found)
             if end == 9 and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
                 found = self.instead
@@ -129,7 +131,7 @@ class StackWalker:
                 exact = self.is_put(pc)
             cfa = cursor.cfa if end < 0 or end == 1 else None  # NO_RETURN
             # What Frame(...) does, in a third of the time.
-            frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, found.signal, guessed)))
+            frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, signal, guessed)))
             count += 1
             guessed = found.failing is not None
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.stack.objects.loaded_objects import Answers
+    from sframegen.stack.walking.frames import Frame
     from tests.support.peers import Compiler
 
 MACHINES = (AMD64, AARCH64)
@@ -160,10 +161,24 @@ def test_the_tracer_walks_the_same_frames(abi: Abi, data: st.DataObject) -> None
     stack = b"".join(word.to_bytes(8, "little") for word in data.draw(st.lists(words, min_size=8, max_size=64)))
     values = {abi.sp: SP, abi.fp: data.draw(words), 3: data.draw(words), abi.ra % 32: data.draw(words)}
     pc = data.draw(st.integers(CODE.start - 1, CODE.stop))
-    mask = conventions_of(abi).ra_mask
-    expected = stack_walk.walk(ThreadRegisters(pc, values, mask), abi, View(abi, rules, signals, stack), MAX_DEPTH)
-    walker = walker_with(abi, rules, signals)
-    end = walker.walk(SPANS, start_of(values, pc), SP, stack)
+    same_frames(View(abi, rules, signals, stack), values, pc)
+
+
+def test_a_frame_record_leads_on_from_code_of_signal_handlers() -> None:
+    """Its rule needs SP, which a frame record does not give there; what the frame is called does not change by that."""
+    rules: list[Rule | None] = [None] * FUNCTIONS
+    rules[1] = Rule(Where(31, 16, deref=True), Where(None, -8, deref=True))
+    stack = stack_of({SP + 16: SP + 24, SP + 24: place(1, 1), SP + 32: place(0, 1)}, 64)
+    frames = same_frames(View(AARCH64, rules, frozenset({1}), stack), {31: SP, 29: SP + 16}, place(0))
+    assert [frame.code for frame in frames] == [place(0), place(1, 1), place(0, 0)]
+
+
+def same_frames(view: View, values: dict[int, int], pc: int) -> list[Frame]:
+    """Walk twice; return the tracer's frames."""
+    abi = view.abi
+    expected = stack_walk.walk(ThreadRegisters(pc, values, conventions_of(abi).ra_mask), abi, view, MAX_DEPTH)
+    walker = walker_with(abi, view.rules, view.signals)
+    end = walker.walk(SPANS, start_of(values, pc), SP, view.stack)
     frames = [
         FileFrame(FILE, code - BIAS, guessed) if code in CODE else FileFrame(0, code & PACKED_ADDRESS, guessed)
         for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
@@ -172,10 +187,11 @@ def test_the_tracer_walks_the_same_frames(abi: Abi, data: st.DataObject) -> None
     if end is End.COPY_TOO_SHORT and expected.frames[len(found) - 1].signal:
         # The interrupted code's frame pointer is not in the copy. The tracer has asked the process, and goes on without it.
         assert found == frames[: len(found)]
-        return
+        return expected.frames
     assert end in SAME.get(expected.end, {expected.end})
     if expected.end is not End.LOOP:
         assert found == frames
+    return expected.frames
 
 
 def test_where_a_signal_frame_has_its_return_address_no_call_ends() -> None:
