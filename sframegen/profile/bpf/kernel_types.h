@@ -59,7 +59,12 @@ struct signal_struct {
 	atomic_t live;
 } RELOCATED;
 
+struct sched_entity {
+	u64 sum_exec_runtime, prev_sum_exec_runtime;
+} RELOCATED;
+
 struct task_struct {
+	struct sched_entity se;
 	u32 flags, __state;
 	s32 pid, tgid;
 	char comm[COMM_BYTES];

@@ -987,35 +987,6 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	return count_of(&key, sample) ? sample->hash : 0;
 }
 
-INLINE void leave(struct switch_context *context, u64 now)
-{
-	struct task_struct *task = current_task();
-	u64 id = current_pid_tgid();
-	u32 tgid = id >> 32, tid = id, state = settings.switch_has_state ? (u32)context->state : task->__state;
-	struct block block = { .since = now }, *known;
-	struct sample *sample;
-
-	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_chosen(tgid))
-		return;
-	if (context->preempted & 0xff)
-		state = 0;
-	add(STAT_SAMPLES, 1);
-	sample = free_sample();
-	if (!sample)
-		return;
-	block.tgid = tgid;
-	block.cpu = sample->record.cpu;
-	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
-	*(volatile u64 *)&sample->busy = 0;
-	if (!block.hash)
-		return;
-	known = map_lookup(&blocks, &tid);
-	if (known)
-		*known = block;
-	else if (map_update(&blocks, &tid, &block, UPDATE_ANY))
-		add(STAT_BLOCKS_FULL, 1);
-}
-
 INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 until)
 {
 	struct count_key key = { .hash = hash, .tgid = block->tgid, .tid = settings.threads ? tid : 0 };
@@ -1031,14 +1002,10 @@ INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 u
 	}
 }
 
-INLINE void come_back(u32 tid, u64 now)
+INLINE void come_back(struct block *block, u32 tid, u64 now)
 {
-	struct block *block = map_lookup(&blocks, &tid);
-	u64 since, woken, hash;
+	u64 since = block->since, hash = block->hash, woken;
 
-	if (!block || !block->since)
-		return;
-	since = block->since;
 	woken = block->woken > since && block->woken < now ? block->woken : now;
 	block->since = 0;
 	if (now - since < settings.min_block) {
@@ -1046,20 +1013,63 @@ INLINE void come_back(u32 tid, u64 now)
 		add(STAT_SHORT_TIME, now - since);
 		return;
 	}
-	hash = block->hash;
 	count_block(block, tid, hash, since, woken);
 	if (woken < now)
 		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
 }
 
+/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Its time off the CPU
+   ended when it was put on the CPU last. */
+INLINE void come_back_unseen(struct task_struct *task, struct block *block, u32 tid, u64 now)
+{
+	u64 ran = task->se.sum_exec_runtime - task->se.prev_sum_exec_runtime;
+
+	if (block->since)
+		come_back(block, tid, ran < now - block->since ? now - ran : block->since);
+}
+
+INLINE void leave(struct switch_context *context, u64 now)
+{
+	struct task_struct *task = current_task();
+	u64 id = current_pid_tgid();
+	u32 tgid = id >> 32, tid = id, state = settings.switch_has_state ? (u32)context->state : task->__state;
+	struct block block = { .since = now }, *known;
+	struct sample *sample;
+
+	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_chosen(tgid))
+		return;
+	if (context->preempted & 0xff)
+		state = 0;
+	known = map_lookup(&blocks, &tid);
+	if (known)
+		come_back_unseen(task, known, tid, now);
+	add(STAT_SAMPLES, 1);
+	sample = free_sample();
+	if (!sample)
+		return;
+	block.tgid = tgid;
+	block.cpu = sample->record.cpu;
+	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
+	*(volatile u64 *)&sample->busy = 0;
+	if (!block.hash)
+		return;
+	if (known)
+		*known = block;
+	else if (map_update(&blocks, &tid, &block, UPDATE_ANY))
+		add(STAT_BLOCKS_FULL, 1);
+}
+
 SECTION("raw_tp/sched_switch") int on_switch(struct switch_context *context)
 {
 	struct task_struct *after = context->after;
+	struct block *block = 0;
 	u64 now = nanoseconds();
 	s32 tid;
 
 	if (READ_KERNEL(tid, after, pid) == 0 && tid != 0)
-		come_back(tid, now);
+		block = map_lookup(&blocks, &tid);
+	if (block && block->since)
+		come_back(block, tid, now);
 	leave(context, now);
 	return 0;
 }

@@ -94,7 +94,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "locks")) locks();
     if (!strcmp(words[1], "reads")) reads();
     if (!strcmp(words[1], "syncs")) syncs(words[2]);
-    if (!strcmp(words[1], "spins")) spins();
+    if (!strcmp(words[1], "spins") || !strcmp(words[1], "works")) spins();
     if (!strcmp(words[1], "turns")) turns();
     if (!strcmp(words[1], "vforks")) waits_for_child();
     long long end = now(CLOCK_MONOTONIC), used_then = now(CLOCK_THREAD_CPUTIME_ID);
@@ -162,6 +162,11 @@ def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
             yield Waits(program, process)
         finally:
             os.killpg(process.pid, 9)
+
+
+def used_by(pid: int) -> int:
+    """Nanoseconds of CPU time."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, Counted, NewStack]]:
@@ -274,6 +279,29 @@ def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
         taken = sampled.walker.take_counts()
     waited = taken[record.hash, record.pid, record.tid].nanoseconds
     assert 200_000_000 <= waited < time.monotonic_ns() - begin
+
+
+def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
+    """Under load, kernels leave out some switches. Its time off the CPU ends where it has begun to run before it leaves again."""
+    with waits(compile_c, "works") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+        walker = sampled.walker
+        sampled.publish(program.pid)
+        began = time.monotonic_ns()
+        walker.attach()
+        sampled.until(lambda: bool(sampled.unfinished()))
+        (record,) = sampled.unfinished()
+        time.sleep(0.2)
+        while walker._everywhere:
+            walker._program.detach(walker._everywhere.pop())
+        program.begin()
+        while used_by(program.pid) < 50_000_000:
+            os.sched_yield()
+        walker.attach()
+        program.until_done()
+        sampled.end()
+        passed = time.monotonic_ns() - began
+        waited = walker.take_counts()[record.hash, program.pid, program.pid].nanoseconds
+    assert 200_000_000 <= waited <= passed
 
 
 def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
