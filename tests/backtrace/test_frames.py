@@ -118,7 +118,7 @@ def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
 def test_a_coroutine_s_stack_is_not_the_thread_s_own(own_stack: OwnStack) -> None:
     """Nor is it known to be readable when it is gone."""
     program = own_stack.program("beside.c", own_stack.object(), "-O1")
-    assert own_stack.run(program) == "1 frame\n"
+    assert {own_stack.run(program) for _ in range(5)} - {"no room\n"} == {"1 frame\n"}
 
 
 LARGE_FRAME = "int f{number}(int (*f)(void)) {{ volatile char room[{size}]; room[0] = 1; return f() + room[0]; }}"
