@@ -245,7 +245,11 @@ def command(
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = Recorded(run, output, intervals, naming) if intervals.every else Shown(Outputs(run, output, how.as_json), by, naming)
+    shown = (
+        Recorded(run, output, intervals, naming)
+        if intervals.every
+        else Shown(Outputs(run, output, how.as_json, keeps=True), by, naming)
+    )
     shown.check()
     if run.status:
         ctx.exit(run.status)

@@ -92,7 +92,7 @@ def command(
     --output, the hottest functions and stacks are printed.
     """
     run = Run()
-    outputs = Outputs(run, output, how.as_json)
+    outputs = Outputs(run, output, how.as_json, keeps=False)
     outputs.check()
     if run.status:
         ctx.exit(run.status)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from sframegen.cli import profile_report
 from sframegen.cli.commands import cli
 from sframegen.cli.shared import profile_output
+from sframegen.cli.shared.output import Run
 from sframegen.profile.report.formats.file_formats import write_profile
 from sframegen.profile.stored import read_pprof
 from sframegen.profile.stored.intervals import name_of
@@ -151,29 +152,48 @@ def test_wrong_usage(arguments: list[str], why: str) -> None:
     assert why in done.stderr
 
 
-def test_an_output_that_cannot_be_written_keeps_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk is full when the profile ends: the other outputs are written, the table is printed, and a copy is kept."""
-    source, kept, full = tmp_path / "in.pb.gz", tmp_path / "kept", tmp_path / "full.html"
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file on a disk that is full when it is written. Temporary files are in `kept`."""
+    path, kept = tmp_path / "full.html", tmp_path / "kept"
     kept.mkdir()
-    write_profile(named(*EXAMPLE), str(source))
 
-    def write(profile: Named, path: str) -> None:
-        if path == str(full):
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-        write_profile(profile, path)
+    def write(profile: Named, name: str) -> None:
+        if name == str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        write_profile(profile, name)
 
     monkeypatch.setattr(profile_output, "write_profile", write)
     monkeypatch.setattr("tempfile.tempdir", str(kept))
-    done = run("profile", "report", "-o", full, "-o", tmp_path / "out.folded", source)
-    [copy] = kept.iterdir()
-    assert done.exit_code == 1
-    assert done.stderr.splitlines() == [
+    return path
+
+
+def test_an_output_that_cannot_be_written_keeps_the_profile(full: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other outputs are written, the table is printed, and a copy is kept."""
+    folded = full.with_name("out.folded")
+    outputs = profile_output.Outputs(Run(), (str(full), str(folded)), as_json=False, keeps=True)
+    outputs.write(named(*EXAMPLE))
+    [copy] = (full.parent / "kept").iterdir()
+    printed = capsys.readouterr()
+    assert outputs.run.status == 1
+    assert printed.err.splitlines() == [
         f"sframegen: {full}: No space left on device",
         f"sframegen: the profile is kept in {copy}: sframegen profile-report shows it, or writes it in another format",
     ]
-    assert "SELF %" in done.stdout
-    assert (tmp_path / "out.folded").read_text()
+    assert "SELF %" in printed.out
+    assert folded.read_text()
     assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
+
+
+def test_a_report_that_cannot_be_written_leaves_no_copy(full: Path) -> None:
+    """The profile is in the files that it was read from."""
+    source = full.with_name("in.pb.gz")
+    write_profile(named(*EXAMPLE), str(source))
+    done = run("profile", "report", "-o", full, source)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [f"sframegen: {full}: No space left on device"]
+    assert "SELF %" in done.stdout
+    assert not list((full.parent / "kept").iterdir())
 
 
 def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:

@@ -61,11 +61,12 @@ def refuse_closed_stdout() -> None:
 
 
 class Outputs(NamedTuple):
-    """`files`: names, whose endings are known."""
+    """`files`: names, whose endings are known. `keeps`: the profile is nowhere else."""
 
     run: Run
     files: tuple[str, ...]
     as_json: bool
+    keeps: bool
 
     def check(self) -> None:
         """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
@@ -78,7 +79,7 @@ class Outputs(NamedTuple):
                 check_target(path)
 
     def write(self, named: Named) -> None:
-        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy."""
+        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy if `keeps`."""
         failed = False
         for path in self.files:
             ended = False
@@ -91,10 +92,10 @@ class Outputs(NamedTuple):
         except BrokenPipeError:  # whoever reads it has seen enough
             raise
         except OSError:
-            _keep(named)
+            self._keep(named)
             raise
         if failed:
-            _keep(named)
+            self._keep(named)
         elif not self.as_json:
             next_to_view(self.files)
 
@@ -110,20 +111,21 @@ class Outputs(NamedTuple):
                 note(line)
         sys.stdout.flush()
 
-
-def _keep(named: Named) -> None:
-    """Write the profile where there may be room, and say where."""
-    for folder in KEPT_IN:
-        try:
-            descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
-        except OSError:
-            continue
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(format_of(name).parts(named))
-        except OSError:
-            Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
-            continue
-        note(f"the profile is kept in {name}: sframegen profile-report shows it, or writes it in another format")
-        return
-    note("the profile cannot be kept: no directory for temporary files can be written to")
+    def _keep(self, named: Named) -> None:
+        """Write the profile where there may be room, and say where."""
+        if not self.keeps:
+            return
+        for folder in KEPT_IN:
+            try:
+                descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
+            except OSError:
+                continue
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.writelines(format_of(name).parts(named))
+            except OSError:
+                Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
+                continue
+            note(f"the profile is kept in {name}: sframegen profile-report shows it, or writes it in another format")
+            return
+        note("the profile cannot be kept: no directory for temporary files can be written to")
