@@ -32,8 +32,10 @@ SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users
 TOGETHER = 15.0  # by default, for all files: the profile waits to be written
 NO_TIME = f"all files together took longer than {TOGETHER:g} seconds"
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
+AT_ONCE = 1 << 26  # bytes of debug information that are read at the same time, or one file: each takes a multiple of that in memory
 MAX_WHY = 1000  # characters
-DEBUG_INFORMATION = (".debug_info", ".zdebug_info")
+DEBUG = (".debug_", ".zdebug_")
+DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG)
 
 
 class Limits(NamedTuple):
@@ -52,6 +54,11 @@ def has_library() -> bool:
 def has_debug_information(file: ElfFile) -> bool:
     """Return True if places can be found in it; False, too, for copies and stripped files."""
     return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT_NOBITS for section in file.sections)
+
+
+def _size(file: ElfFile) -> int:
+    """Bytes of its debug information."""
+    return sum(section.header.sh_size for section in file.sections if section.name.startswith(DEBUG))
 
 
 def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
@@ -83,18 +90,33 @@ def find_places(
 
     try:
         with ForkedPool(work, limits.processes, prepare, limits.seconds) as pool:
-            pool.put(*range(len(questions)))
-            left = set(range(len(questions)))
+            sizes = {number: _size(question.file) for number, question in enumerate(questions)}
+            waiting, at_work = set(sizes), set[int]()
             deadline = time.monotonic() + limits.together
-            while pool.pending and (rest := deadline - time.monotonic()) > 0:
+            while (waiting or at_work) and (rest := deadline - time.monotonic()) > 0:
+                begun = _fitting(sizes, waiting, at_work)
+                pool.put(*begun)
+                waiting.difference_update(begun)
+                at_work.update(begun)
                 for number, answer in pool.ready(None if rest == math.inf else rest):
-                    left.discard(number)
+                    at_work.discard(number)
                     yield number, _read(questions[number], answer.value, demangled=demangled)
-        for number in sorted(left):
+        for number in sorted(waiting | at_work):
             yield number, NO_TIME
     finally:
         kept.trim()
         kept.close()
+
+
+def _fitting(sizes: dict[int, int], waiting: set[int], at_work: set[int]) -> list[int]:
+    """Return which of those that wait may begin, the largest first."""
+    begun: list[int] = []
+    size = sum(sizes[number] for number in at_work)
+    for number in sorted(waiting, key=lambda number: (-sizes[number], number)):
+        if size + sizes[number] <= AT_ONCE or not (at_work or begun):
+            size += sizes[number]
+            begun.append(number)
+    return begun
 
 
 def _why(error: Exception) -> str:

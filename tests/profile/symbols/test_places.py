@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from array import array
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import places as places_module
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.places import NO_TIME, Limits, find_places, has_debug_information, places_at
+from sframegen.profile.symbols.symcache import PlaceColumns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +128,27 @@ def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compi
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
     question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
     assert [*find_places([question] * 2, directory=tmp_path, limits=Limits(together=0))] == [(0, NO_TIME), (1, NO_TIME)]
+
+
+def test_large_debug_information_is_read_one_file_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path
+) -> None:
+    """Each takes a multiple of it in memory. A second one at the same time finds that the lock is there."""
+    lock = tmp_path / "lock"
+
+    def places_in(*_: object) -> PlaceColumns:
+        lock.touch(exist_ok=False)
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+        lock.unlink()
+        return PlaceColumns([], array("B", [0]), array("I"))
+
+    monkeypatch.setattr(places_module, "places_in", places_in)
+    monkeypatch.setattr(places_module, "AT_ONCE", 1)
+    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    found = dict(find_places([question] * 4, directory=tmp_path, limits=Limits(processes=4)))
+    assert found == {number: {1: ()} for number in range(4)}
 
 
 def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
