@@ -92,7 +92,8 @@ def command(
     --output, the hottest functions and stacks are printed.
     """
     run = Run()
-    outputs = Outputs(run, output, how.as_json, keeps=False)
+    gone = not all(Path(name).is_file() or Path(name).is_dir() for name in files)  # after reading: a pipe
+    outputs = Outputs(run, output, how.as_json, keeps=gone)
     outputs.check()
     if run.status:
         ctx.exit(run.status)

@@ -77,20 +77,22 @@ def test_a_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.exit_code, done.stderr) == (1, "sframegen: /dev/zero: pprof: more than 1,000 bytes\n")
 
 
-def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_finds_no_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def parts(_named: Named) -> Iterator[bytes]:
         yield b"part" * 10_000
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    source, kept = tmp_path / "in.pb.gz", tmp_path / "kept"
+    kept = tmp_path / "kept"
     kept.mkdir()
-    write_profile(named(*EXAMPLE), str(source))
     monkeypatch.setattr(profile_output, "KEPT_IN", (str(kept),))
     monkeypatch.setattr("sframegen.profile.report.formats.pprof.pprof", parts)
-    done = run("profile", "report", "-o", tmp_path / "out.pb.gz", source)
-    assert done.exit_code == 1
-    assert "the profile cannot be kept" in done.stderr
-    assert (list(kept.iterdir()), sorted(path.name for path in tmp_path.iterdir())) == ([], ["in.pb.gz", "kept"])
+    outputs = profile_output.Outputs(Run(), (str(tmp_path / "out.pb.gz"),), as_json=False, keeps=True)
+    outputs.write(named(*EXAMPLE))
+    assert outputs.run.status == 1
+    assert "the profile cannot be kept" in capsys.readouterr().err
+    assert (list(kept.iterdir()), [path.name for path in tmp_path.iterdir()]) == ([], ["kept"])
 
 
 def test_a_format_without_times_is_refused_for_times(tmp_path: Path) -> None:
@@ -194,6 +196,18 @@ def test_a_report_that_cannot_be_written_leaves_no_copy(full: Path) -> None:
     assert done.stderr.splitlines() == [f"sframegen: {full}: No space left on device"]
     assert "SELF %" in done.stdout
     assert not list((full.parent / "kept").iterdir())
+
+
+def test_a_report_of_a_pipe_that_cannot_be_written_keeps_a_copy(full: Path) -> None:
+    source, pipe = full.with_name("in.pb.gz"), full.with_name("pipe")
+    write_profile(named(*EXAMPLE), str(source))
+    os.mkfifo(pipe)
+    with subprocess.Popen(["dd", f"if={source}", f"of={pipe}", "status=none"]) as writer:
+        done = run("profile", "report", "-o", full, pipe)
+        writer.wait()
+    assert done.exit_code == 1
+    [copy] = (full.parent / "kept").iterdir()
+    assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
 
 
 def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ struct signal_struct {
 } RELOCATED;
 
 struct sched_entity {
-	u64 sum_exec_runtime, prev_sum_exec_runtime;
+	u64 sum_exec_runtime;
 } RELOCATED;
 
 struct task_struct {

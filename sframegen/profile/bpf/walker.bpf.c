@@ -1008,6 +1008,8 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 
 	woken = block->woken > since && block->woken < now ? block->woken : now;
 	block->since = 0;
+	if (now <= since)
+		return;
 	if (now - since < settings.min_block) {
 		add(STAT_SHORT, 1);
 		add(STAT_SHORT_TIME, now - since);
@@ -1018,14 +1020,12 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
 }
 
-/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Its time off the CPU
-   ended when it was put on the CPU last. */
+/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Since it left, it has
+   run as long as the scheduler says; the rest of the time it was off the CPU. */
 INLINE void come_back_unseen(struct task_struct *task, struct block *block, u32 tid, u64 now)
 {
-	u64 ran = task->se.sum_exec_runtime - task->se.prev_sum_exec_runtime;
-
 	if (block->since)
-		come_back(block, tid, ran < now - block->since ? now - ran : block->since);
+		come_back(block, tid, now - (task->se.sum_exec_runtime - block->ran));
 }
 
 INLINE void leave(struct switch_context *context, u64 now)
@@ -1049,6 +1049,7 @@ INLINE void leave(struct switch_context *context, u64 now)
 		return;
 	block.tgid = tgid;
 	block.cpu = sample->record.cpu;
+	block.ran = task->se.sum_exec_runtime;
 	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
 	if (!block.hash)
@@ -1099,6 +1100,7 @@ SECTION("iter/task") int on_begin(struct iterator_context *context)
 		own_hash(sample, tid, block.reason);
 		block.since = sample->record.time;
 		block.hash = sample->hash;
+		block.ran = task->se.sum_exec_runtime;
 		block.tgid = tgid;
 		block.cpu = sample->record.cpu;
 		if (send_unfinished(sample, 1))

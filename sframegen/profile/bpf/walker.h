@@ -105,9 +105,9 @@ struct count {
 };
 
 /* A thread off the CPU since a time; if that is 0, it runs. `woken`: when it could have run again, if that is later. `hash`: of its stack,
-   with the reason. */
+   with the reason. `ran`: its CPU time. */
 struct block {
-	u64 since, woken, hash;
+	u64 since, woken, hash, ran;
 	u32 tgid, reason, cpu, padding;
 };
 

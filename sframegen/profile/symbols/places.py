@@ -57,8 +57,11 @@ def has_debug_information(file: ElfFile) -> bool:
 
 
 def _size(file: ElfFile) -> int:
-    """Bytes of its debug information."""
-    return sum(section.header.sh_size for section in file.sections if section.name.startswith(DEBUG))
+    """Bytes of its debug information, expanded; of damaged one, as much as may be."""
+    try:
+        return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG))
+    except FormatError:
+        return AT_ONCE
 
 
 def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
@@ -109,10 +112,10 @@ def find_places(
 
 
 def _fitting(sizes: dict[int, int], waiting: set[int], at_work: set[int]) -> list[int]:
-    """Return which of those that wait may begin, the largest first."""
+    """Return which of those that wait may begin, the smallest first: a file that takes all the time costs no other its places."""
     begun: list[int] = []
     size = sum(sizes[number] for number in at_work)
-    for number in sorted(waiting, key=lambda number: (-sizes[number], number)):
+    for number in sorted(waiting, key=lambda number: (sizes[number], number)):
         if size + sizes[number] <= AT_ONCE or not (at_work or begun):
             size += sizes[number]
             begun.append(number)

@@ -104,6 +104,8 @@ int main(int count, char **words) {
 """
 MEASURED = {"naps", "locks", "reads", "syncs", "spins", "waits_for_child"}
 SLACK = 20_000_000  # nanoseconds: a tick of stolen time on each CPU, and what happens between the program's own clocks
+USED = 50_000_000  # nanoseconds of CPU time
+GUARD = 60  # seconds
 OFF_CPU = Sampling(on_cpu=False, off_cpu=True, threads=True)
 
 
@@ -282,26 +284,31 @@ def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
 
 
 def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
-    """Under load, kernels leave out some switches. Its time off the CPU ends where it has begun to run before it leaves again."""
-    with waits(compile_c, "works") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        walker = sampled.walker
-        sampled.publish(program.pid)
-        began = time.monotonic_ns()
-        walker.attach()
-        sampled.until(lambda: bool(sampled.unfinished()))
-        (record,) = sampled.unfinished()
-        time.sleep(0.2)
-        while walker._everywhere:
-            walker._program.detach(walker._everywhere.pop())
-        program.begin()
-        while used_by(program.pid) < 50_000_000:
-            os.sched_yield()
-        walker.attach()
-        program.until_done()
-        sampled.end()
-        passed = time.monotonic_ns() - began
-        waited = walker.take_counts()[record.hash, program.pid, program.pid].nanoseconds
-    assert 200_000_000 <= waited <= passed
+    """Under load, kernels leave out some switches. Until it leaves again, it was off the CPU when it did not run."""
+    for _ in range(5):  # again, if it was not running when the program was attached again: then its return is seen
+        with waits(compile_c, "works") as program, Sampled({program.pid}, OFF_CPU) as sampled:
+            walker = sampled.walker
+            sampled.publish(program.pid)
+            began = time.monotonic_ns()
+            walker.attach()
+            sampled.until(lambda: bool(sampled.unfinished()))
+            (record,) = sampled.unfinished()
+            time.sleep(0.2)
+            while walker._everywhere:
+                walker._program.detach(walker._everywhere.pop())
+            program.begin()
+            until = time.monotonic() + GUARD
+            while used_by(program.pid) < USED and time.monotonic() < until:
+                os.sched_yield()
+            walker.attach()
+            program.until_done()
+            sampled.end()
+            passed = time.monotonic_ns() - began
+            waited = walker.take_counts()[record.hash, program.pid, program.pid].nanoseconds
+        assert 200_000_000 <= waited <= passed
+        if waited <= passed - USED:
+            return
+    pytest.fail("the time that it ran counts, too")
 
 
 def test_moments_have_the_time_that_follows(compile_c: Compiler) -> None:
