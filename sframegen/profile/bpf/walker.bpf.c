@@ -1020,36 +1020,29 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
 }
 
-/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Since it left, it has
-   run as long as the scheduler says; the rest of the time it was off the CPU. */
-INLINE void come_back_unseen(struct task_struct *task, struct block *block, u32 tid, u64 now)
-{
-	if (block->since)
-		come_back(block, tid, now - (task->se.sum_exec_runtime - block->ran));
-}
-
 INLINE void leave(struct switch_context *context, u64 now)
 {
 	struct task_struct *task = current_task();
 	u64 id = current_pid_tgid();
 	u32 tgid = id >> 32, tid = id, state = settings.switch_has_state ? (u32)context->state : task->__state;
-	struct block block = { .since = now }, *known;
+	struct block block = { .since = now, .ran = task->se.sum_exec_runtime }, *known;
 	struct sample *sample;
 
 	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_chosen(tgid))
 		return;
 	if (context->preempted & 0xff)
 		state = 0;
+	/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Since it left, it
+	   has run as long as the scheduler says; the rest of the time it was off the CPU. */
 	known = map_lookup(&blocks, &tid);
-	if (known)
-		come_back_unseen(task, known, tid, now);
+	if (known && known->since)
+		come_back(known, tid, now - (block.ran - known->ran));
 	add(STAT_SAMPLES, 1);
 	sample = free_sample();
 	if (!sample)
 		return;
 	block.tgid = tgid;
 	block.cpu = sample->record.cpu;
-	block.ran = task->se.sum_exec_runtime;
 	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
 	if (!block.hash)

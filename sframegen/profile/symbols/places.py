@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -91,35 +92,28 @@ def find_places(
         nowhere(1, 2)  # the library reports its end there
         limit_memory(limits.memory)
 
+    sizes = [_size(question.file) for question in questions]
+    left = set(range(len(questions)))
+    waiting = deque(sorted(left, key=sizes.__getitem__))  # a file that takes all the time is the last
+    size = 0  # of those that are read
     try:
         with ForkedPool(work, limits.processes, prepare, limits.seconds) as pool:
-            sizes = {number: _size(question.file) for number, question in enumerate(questions)}
-            waiting, at_work = set(sizes), set[int]()
             deadline = time.monotonic() + limits.together
-            while (waiting or at_work) and (rest := deadline - time.monotonic()) > 0:
-                begun = _fitting(sizes, waiting, at_work)
+            while left and (rest := deadline - time.monotonic()) > 0:
+                begun = []
+                while waiting and (size + sizes[waiting[0]] <= AT_ONCE or not size):
+                    size += sizes[waiting[0]]
+                    begun.append(waiting.popleft())
                 pool.put(*begun)
-                waiting.difference_update(begun)
-                at_work.update(begun)
                 for number, answer in pool.ready(None if rest == math.inf else rest):
-                    at_work.discard(number)
+                    left.discard(number)
+                    size -= sizes[number]
                     yield number, _read(questions[number], answer.value, demangled=demangled)
-        for number in sorted(waiting | at_work):
+        for number in sorted(left):
             yield number, NO_TIME
     finally:
         kept.trim()
         kept.close()
-
-
-def _fitting(sizes: dict[int, int], waiting: set[int], at_work: set[int]) -> list[int]:
-    """Return which of those that wait may begin, the smallest first: a file that takes all the time costs no other its places."""
-    begun: list[int] = []
-    size = sum(sizes[number] for number in at_work)
-    for number in sorted(waiting, key=lambda number: (sizes[number], number)):
-        if size + sizes[number] <= AT_ONCE or not (at_work or begun):
-            size += sizes[number]
-            begun.append(number)
-    return begun
 
 
 def _why(error: Exception) -> str:

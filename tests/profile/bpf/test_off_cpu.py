@@ -23,6 +23,7 @@ from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
+from tests.support.processes.live import until_it_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,8 +105,7 @@ int main(int count, char **words) {
 """
 MEASURED = {"naps", "locks", "reads", "syncs", "spins", "waits_for_child"}
 SLACK = 20_000_000  # nanoseconds: a tick of stolen time on each CPU, and what happens between the program's own clocks
-USED = 50_000_000  # nanoseconds of CPU time
-GUARD = 60  # seconds
+USED = 50_000_000  # nanoseconds of CPU time, of the 400 ms that it spins
 OFF_CPU = Sampling(on_cpu=False, off_cpu=True, threads=True)
 
 
@@ -164,11 +164,6 @@ def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
             yield Waits(program, process)
         finally:
             os.killpg(process.pid, 9)
-
-
-def used_by(pid: int) -> int:
-    """Nanoseconds of CPU time."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, Counted, NewStack]]:
@@ -297,9 +292,7 @@ def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
             while walker._everywhere:
                 walker._program.detach(walker._everywhere.pop())
             program.begin()
-            until = time.monotonic() + GUARD
-            while used_by(program.pid) < USED and time.monotonic() < until:
-                os.sched_yield()
+            until_it_runs(program.pid)
             walker.attach()
             program.until_done()
             sampled.end()
