@@ -280,7 +280,7 @@ def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
 
 def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
     """Under load, kernels leave out some switches. Until it leaves again, it was off the CPU when it did not run."""
-    for _ in range(5):  # again, if it was not running when the program was attached again: then its return is seen
+    for _ in range(5):  # again, if something took its CPU when the program was attached again: then that return is seen
         with waits(compile_c, "works") as program, Sampled({program.pid}, OFF_CPU) as sampled:
             walker = sampled.walker
             sampled.publish(program.pid)
@@ -291,15 +291,16 @@ def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
             time.sleep(0.2)
             while walker._everywhere:
                 walker._program.detach(walker._everywhere.pop())
+            os.sched_setscheduler(program.pid, os.SCHED_FIFO, os.sched_param(1))  # whatever else runs, it keeps its CPU
             program.begin()
-            until_it_runs(program.pid)
+            asleep = time.monotonic_ns() - began
+            until_it_runs(program.pid, USED)
             walker.attach()
             program.until_done()
             sampled.end()
-            passed = time.monotonic_ns() - began
             waited = walker.take_counts()[record.hash, program.pid, program.pid].nanoseconds
-        assert 200_000_000 <= waited <= passed
-        if waited <= passed - USED:
+        assert waited >= 200_000_000
+        if waited <= asleep + SLACK:
             return
     pytest.fail("the time that it ran counts, too")
 

@@ -69,9 +69,9 @@ def cpu_time(pid: int) -> int:
     return time.clock_gettime_ns(~pid << 3 | 2)  # the number of its clock
 
 
-def until_it_runs(pid: int) -> None:
-    """Wait until a process that has printed something has returned from write() and has run for a moment."""
-    until = cpu_time(pid) + SOON
+def until_it_runs(pid: int, moment: int = SOON) -> None:
+    """Wait until a process that has printed something has returned from write() and has run for a moment, in nanoseconds."""
+    until = cpu_time(pid) + moment
     while cpu_time(pid) < until:
         os.sched_yield()
 
