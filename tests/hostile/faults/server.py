@@ -24,6 +24,12 @@ class Seen(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int), ("names", ctypes.c_char * NAME * MAX_CALLS)]
 
 
+def importable(name: str) -> bool:
+    """Compiled modules enter what they share under names that no import finds."""
+    spec = getattr(sys.modules[name], "__spec__", None)
+    return spec is not None and spec.name == name
+
+
 def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryFile() as stderr, tempfile.TemporaryFile("w+") as imported:
         here = set(sys.modules)
@@ -40,7 +46,7 @@ def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, 
             except SystemExit as end:
                 status = int(end.code or 0)
             finally:
-                imported.write("\n".join(sys.modules.keys() - here))
+                imported.write("\n".join(name for name in sorted(sys.modules.keys() - here) if importable(name)))
                 imported.flush()
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
