@@ -187,6 +187,15 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(full: Path, capsys: 
     assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
 
 
+@needs_bpf
+def test_a_new_profile_that_cannot_be_written_is_kept(full: Path) -> None:
+    done = run("profile", "-F", 999, "-o", full, "--", sys.executable, "-c", "sum(range(1_000_000))")
+    assert done.exit_code == 1
+    [copy] = (full.parent / "kept").iterdir()
+    assert str(copy) in done.stderr
+    assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"]
+
+
 def test_a_report_that_cannot_be_written_leaves_no_copy(full: Path) -> None:
     """The profile is in the files that it was read from."""
     source = full.with_name("in.pb.gz")
