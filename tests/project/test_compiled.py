@@ -167,6 +167,22 @@ def test_compiled_modules_use_the_limited_api(module: str) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.full
+@pytest.mark.skipif(not COMPILED, reason="interpreted")
+def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them."""
+    cythonize, extension = import_module("Cython.Build").cythonize, import_module("setuptools").Extension
+    modules = [extension(name, [f"{name.replace('.', '/')}.py"]) for name in MODULES]
+    monkeypatch.chdir(ROOT)
+    written = cythonize(modules, build_dir=str(tmp_path), shared_utility_qualified_name=SHARED_MODULE, language_level=3, quiet=True)
+    assert len(written) == len(MODULES)
+    for module in written:
+        text = Path(module.sources[0]).read_text()
+        used, defined = (set(re.findall(rf"{before}(__Pyx_\w+_CRITICAL_SECTION\w*)", text)) for before in ("", "#define "))
+        assert used == defined, module.name
+
+
+@pytest.mark.once
 @pytest.mark.skipif(not COMPILED, reason="interpreted")
 def test_the_shared_module_names_no_folder_of_its_build() -> None:
     """Cython 3.1 gives it the name of a temporary one: two builds of Debian's package had other bytes."""

@@ -24,7 +24,7 @@ def varint(number: int) -> bytes:
     if 0 <= number < len(SHORT):
         return SHORT[number]
     number &= UNSIGNED
-    out = bytearray()
+    out: list[int] = []  # no bytearray: Cython's append leaves out what it needs where there is no global lock
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
