@@ -46,7 +46,6 @@ ROOTS = (
     Root("trixie", "someone", "a check out/sframegen", "077"),
 )
 LAST, WIDTH = 12, 160  # lines and characters of a root that failed, once more at the end: others print between its lines
-AT_ONCE = 2  # each waits for downloads, and for a single processor
 
 
 def main() -> int:
@@ -55,7 +54,7 @@ def main() -> int:
     parser.add_argument("--first", action="store_true", help="only what leads to the first flame graph")
     options = parser.parse_args()
     chosen = [root for root in ROOTS if options.only in str(root)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(len(ROOTS)) as pool:  # each waits for downloads, and for a single processor
         ends = list(pool.map(partial(tried, what=["first"] if options.first else []), chosen))
     for root, lines in zip(chosen, ends, strict=True):
         if lines:
