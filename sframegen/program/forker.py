@@ -82,7 +82,7 @@ class _Forking:
 
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
-        end_with_parent()
+        end_with_parent(only=True)  # with it, all that it has forked
         hold_only(pipe, *self._holds)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
+from sframegen.program.forker import Forker, OfForker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -38,6 +39,7 @@ class Helpers:
     def __init__(self, *, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
         self._seconds = seconds
         self._patience = patience
+        self._forker: Forker | None = None
         self._idle: Forked | None = None
         self._stuck: dict[Hashable, tuple[Forked, float]] = {}  # with the seconds that were waited for it
 
@@ -47,7 +49,7 @@ class Helpers:
             raise NoAnswerError
         if len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
-        helper, self._idle = self.begin(), None
+        helper, self._idle = self._next(), None
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
@@ -87,17 +89,31 @@ class Helpers:
         return True
 
     def begin(self) -> Forked:
-        """Return the process for the next call, which may start now: it keeps what this one has now. Raises OSError."""
-        self._idle = alive(self._idle, lambda: Forked(_called, _hold_nothing))
+        """Return the process for the next call, which may start now. It has what this one has now, and so have all after it.
+
+        Raises OSError.
+        """
+        if self._forker is None or not self._forker.runs:
+            self._forker = Forker(_called, _hold_nothing)
+        return self._next()
+
+    def _next(self) -> Forked:
+        """Return the process for the next call. Raises OSError."""
+        self._idle = alive(self._idle, self._forked)
         return self._idle
+
+    def _forked(self) -> Forked:
+        return OfForker(self._forker) if self._forker and self._forker.runs else Forked(_called, _hold_nothing)
 
     def close(self) -> None:
         for helper, _ in self._stuck.values():
             helper.end(signal.SIGKILL, waits=False)
         if self._idle:
             self._idle.end(signal.SIGKILL)
+        if self._forker:
+            self._forker.close()
         self._stuck.clear()
-        self._idle = None
+        self._idle = self._forker = None
 
     def _answer_of(self, helper: Forked) -> Answer:
         """Raises OSError if it has died, or its answer cannot be taken; else it can be asked again."""

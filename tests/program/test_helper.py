@@ -36,6 +36,13 @@ def impatient() -> Iterator[Helpers]:
     helpers.close()
 
 
+KNOWN = {"when": "at first"}
+
+
+def known() -> Answer:
+    return Answer((KNOWN["when"], os.getpid()))
+
+
 def twice(text: str) -> Answer:
     return Answer(2 * text)
 
@@ -89,8 +96,31 @@ def test_the_first_call_is_for_the_process_that_was_begun(called: Helpers) -> No
 def test_one_that_died_before_it_was_called_costs_no_answer(called: Helpers) -> None:
     begun = called.begin()
     os.kill(begun.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)
+    assert begun.has_answered(60)  # the end of its pipe
     assert called.call("a risk", twice, "a").value == "aa"
+
+
+def test_those_that_begin_later_have_what_the_first_one_has(called: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a profiler of 200 MB kept 50 MB that the profiler changed after it."""
+    pids = {called.begin().pid}
+    monkeypatch.setitem(KNOWN, "when", "later")
+    for number in range(1, 3):
+        with pytest.raises(OSError, match="could not be read"):
+            called.call("a risk", death)
+        when, pid = called.call("a risk", known).value
+        pids.add(pid)
+        assert (when, len(pids)) == ("at first", number + 1)
+
+
+def test_without_the_small_process_they_are_copies_of_this_one(called: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = called.begin()
+    monkeypatch.setitem(KNOWN, "when", "later")
+    assert called._forker
+    os.kill(called._forker._process.pid, signal.SIGTERM)  # as of a group
+    assert called.call("a risk", known).value == ("at first", begun.pid)
+    os.kill(called._forker._process.pid, signal.SIGKILL)
+    assert begun.has_answered(60)  # the end of its pipe
+    assert called.call("a risk", known).value[0] == "later"
 
 
 def test_what_is_returned_comes_back(called: Helpers) -> None:
