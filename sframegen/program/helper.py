@@ -45,7 +45,9 @@ class Helpers:
 
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return what `work(*arguments)` returns; it gets the descriptors last. Raises what that raises, and NoAnswerError."""
-        if risk in self._stuck and not self.answers(risk):
+        for one in tuple(self._stuck):  # of all: who answered late is the next to be asked, and no further process begins
+            self.answers(one)
+        if risk in self._stuck:
             raise NoAnswerError
         if len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError

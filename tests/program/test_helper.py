@@ -197,6 +197,20 @@ def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pyt
     os.close(write)
 
 
+def test_one_that_answered_late_is_the_next_to_be_asked(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a call of another risk: else it waits as long as the profiler runs, and another process begins."""
+    read, write = os.pipe()
+    with pytest.raises(NoAnswerError):
+        impatient.call("late", until_told, descriptors=[read])
+    [(late, _)] = impatient._stuck.values()
+    os.write(write, b".")
+    assert late.has_answered(60)
+    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    assert impatient.call("another", process).value == late.pid
+    os.close(read)
+    os.close(write)
+
+
 def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper, "MAX_STUCK", 2)
     read, write = os.pipe()
@@ -216,7 +230,8 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))  # each wait in vain takes three seconds
 
     def has_answered(_: object, seconds: float) -> bool:
-        waits.append(seconds)
+        if seconds:  # else nobody waits: the question is only whether it has answered by now
+            waits.append(seconds)
         return False
 
     monkeypatch.setattr(Forked, "has_answered", has_answered)
