@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ KINDS = {"prog_id": "prog", "map_id": "map", "link_id": "link"}
 ARRAY_OF_MAPS = "12"
 PATIENCE = 20.0  # seconds: the kernel frees maps some time after their last user has ended
 POLL = 0.05
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at only
 
 
 class Held(NamedTuple):
@@ -86,9 +88,23 @@ def remaining(held: Held, *, patience: float = PATIENCE) -> list[str]:
 
 
 def temporary_files() -> set[str]:
-    """Return the names of files that a profiler could leave."""
-    folders = (Path(tempfile.gettempdir()), Path("/dev/shm"), Path.home() / ".cache/sframegen/profile")  # noqa: S108 - looked at only
-    return {str(path) for folder in folders if folder.is_dir() for path in folder.iterdir() if _is_ours(path.name)}
+    """Return the names of files that a profiler could leave, and that no process has mapped, as others that run have theirs."""
+    folders = (Path(tempfile.gettempdir()), SHARED_MEMORY, Path.home() / ".cache/sframegen/profile")
+    found: set[str] = set()
+    for path in (path for folder in folders if folder.is_dir() for path in folder.iterdir() if _is_ours(path.name)):
+        with suppress(FileNotFoundError):
+            if path.parent != SHARED_MEMORY or path.stat().st_ino not in _mapped():
+                found.add(str(path))
+    return found
+
+
+def _mapped() -> set[int]:
+    """The inodes of files in shared memory that processes have mapped: a semaphore's has another name there."""
+    found: set[int] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            found.update(map(int, re.findall(rf" (\d+) +{SHARED_MEMORY}/", maps.read_text(errors="surrogateescape"))))
+    return found
 
 
 def descendants(pid: int) -> list[int]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +19,11 @@ from corpus.churn.corrupt import corrupt
 from corpus.churn.hostile_user import hostile
 from corpus.churn.killing import Killed, interrupt, interrupt_twice, kill
 from corpus.churn.long_run import growth, long_run
+from corpus.churn.remains import SHARED_MEMORY, temporary_files
 from corpus.churn.restless import compile_all, restless, short_lived
 from corpus.churn.truth import is_possible, judge
 from corpus.churn.two_at_once import two_at_once
 from tests.support.kernel_events import needs_bpf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.once
 needs_bpftool = pytest.mark.skipif(not shutil.which("bpftool"), reason="no bpftool")
@@ -110,6 +112,17 @@ def test_signals_that_all_came_before_sampling_are_a_fault() -> None:
     assert faults_of(Results(killed=Killed(3, 0, []), interrupted=Killed(3, 1, []), twice=Killed(3, 0, []))) == [
         "killed: none of 3 while it sampled"
     ]
+
+
+def test_files_that_other_programs_use_are_not_left_by_a_profiler() -> None:
+    """Dask's processes had semaphores in shared memory while profilers were killed."""
+    lock = multiprocessing.get_context("spawn").Lock()
+    used = SHARED_MEMORY / f"sem.{lock._semlock.name.removeprefix('/')}"  # type: ignore[attr-defined]
+    descriptor, left = tempfile.mkstemp(prefix="sem.mp-", dir=SHARED_MEMORY)
+    assert used.exists()
+    assert {left, str(used)} & temporary_files() == {left}
+    os.close(descriptor)
+    Path(left).unlink()
 
 
 @needs_bpf

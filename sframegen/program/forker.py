@@ -37,6 +37,10 @@ class Forker:
         self._process = Forked(forking.answer, forking.prepare)
         self._released: list[int] = []
 
+    def forked(self, seconds: float = 0) -> OfForker:
+        """Start a process. `seconds`: the most for one task. Raises OSError."""
+        return OfForker(self, seconds)
+
     def fork(self, pipe: socket.socket, seconds: float) -> int:
         """Start a process that serves the pipe, and return its number. Raises OSError."""
         return self._asked(0, seconds, [pipe.fileno()])
@@ -107,8 +111,7 @@ class _Forking:
 class OfForker(Forked):
     """A process that a Forker has forked."""
 
-    def __init__(self, forker: Forker, seconds: float = 0) -> None:
-        """`seconds`: the most for one task. Raises OSError."""
+    def __init__(self, forker: Forker, seconds: float) -> None:
         self._forker = forker
         self._begin(lambda pipe: forker.fork(pipe, seconds), seconds)
 
@@ -145,7 +148,7 @@ class SentPool(Pool[I], Generic[I]):
         self._forker, self._question = forker, question
 
     def _fork(self) -> Worker:
-        return Worker(OfForker(self._forker, self._seconds), EVERY_ITEM)
+        return Worker(self._forker.forked(self._seconds), EVERY_ITEM)
 
     def _ask(self, worker: Worker) -> None:
         with self._question(self._items[worker.number]) as (values, descriptors):

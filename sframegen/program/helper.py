@@ -14,10 +14,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
-from sframegen.program.forker import Forker, OfForker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+
+    from sframegen.program.forker import Forker
 
 SECONDS = 0.5  # for one answer
 AT_WORK = 3.0  # seconds for one that runs, or waits for a CPU or a disk: those of a busy machine
@@ -96,6 +97,8 @@ class Helpers:
         Raises OSError.
         """
         if self._forker is None or not self._forker.runs:
+            from sframegen.program.forker import Forker  # noqa: PLC0415 - what runs for a short time needs none
+
             self._forker = Forker(_called, _hold_nothing)
         return self._next()
 
@@ -105,7 +108,7 @@ class Helpers:
         return self._idle
 
     def _forked(self) -> Forked:
-        return OfForker(self._forker) if self._forker and self._forker.runs else Forked(_called, _hold_nothing)
+        return self._forker.forked() if self._forker and self._forker.runs else Forked(_called, _hold_nothing)
 
     def close(self) -> None:
         for helper, _ in self._stuck.values():

@@ -16,7 +16,7 @@ import pytest
 
 from sframegen.program import forked
 from sframegen.program.forked import Forked, end_with_parent
-from sframegen.program.forker import Forker, OfForker, SentPool
+from sframegen.program.forker import Forker, SentPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_they_keep_no_end_of_other_pipes() -> None:
 
     before = sockets()
     forker = Forker(sockets, prepare)
-    workers = [OfForker(forker) for _ in range(3)]
+    workers = [forker.forked() for _ in range(3)]
     for worker in workers:
         worker.ask(())
     own = [worker.answer().value - before for worker in workers]
@@ -79,7 +79,7 @@ def test_they_hold_of_what_was_open_only_what_they_need() -> None:
     """A process that waits for the end of one of our pipes need not wait for these."""
     (first, first_end), (second, second_end) = os.pipe(), os.pipe()
     forker = Forker(lambda: os.write(second_end, b"held"), prepare, (second_end,))
-    worker = OfForker(forker)
+    worker = forker.forked()
     os.close(first_end)
     with os.fdopen(first, "rb") as pipe:
         assert pipe.read() == b""
@@ -109,7 +109,7 @@ def test_without_the_forker_items_fail_and_nothing_runs() -> None:
 def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number may be another process's then."""
     forker = Forker(pause, prepare)
-    worker = OfForker(forker)
+    worker = forker.forked()
     os.kill(forker._process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, forker._process.pid, os.WEXITED | os.WNOWAIT)
     sent: list[int] = []
@@ -128,7 +128,7 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
         end_with_parent()
 
     forker = Forker(pause, late)
-    worker = OfForker(forker)
+    worker = forker.forked()
     worker.ask((0,))
     os.kill(forker._process.pid, signal.SIGKILL)
     forker.close()
@@ -147,11 +147,11 @@ def test_nothing_is_left_of_a_process_that_is_killed() -> None:
 import os, signal
 from sframegen.program import forked
 from sframegen.program.forked import Forked, end_with_parent
-from sframegen.program.forker import Forker, OfForker
+from sframegen.program.forker import Forker
 def work():
     os.write(1, b"at work")
     signal.pause()
-worker = OfForker(Forker(work, lambda _: end_with_parent()))
+worker = Forker(work, lambda _: end_with_parent()).forked()
 worker.ask(())
 signal.pause()
 """

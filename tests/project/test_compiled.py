@@ -171,8 +171,9 @@ def test_compiled_modules_use_the_limited_api(module: str) -> None:
 @pytest.mark.skipif(not COMPILED, reason="interpreted")
 def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them."""
-    cythonize: Any = pytest.importorskip("Cython.Build", reason="installed without Cython").cythonize
-    extension: Any = import_module("setuptools").Extension
+    pytest.importorskip("Cython", reason="installed without Cython")
+    extension: Any = import_module("setuptools").Extension  # first: it has what Python 3.12 and later lack
+    cythonize: Any = import_module("Cython.Build").cythonize
     modules = [extension(name, [f"{name.replace('.', '/')}.py"]) for name in MODULES]
     monkeypatch.chdir(ROOT)
     written = cythonize(modules, build_dir=str(tmp_path), shared_utility_qualified_name=SHARED_MODULE, language_level=3, quiet=True)
