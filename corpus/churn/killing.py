@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from corpus.churn.profiled import PROFILE
@@ -42,20 +45,22 @@ def _is_later(turn: int) -> bool:
 def kill(times: int, seed: int = 1) -> Killed:
     """SIGKILL, at random moments of profiles of the whole machine."""
     moments = random.Random(seed)  # noqa: S311 - the same ones each time
-    files = temporary_files()
     seen, faults, slowest = 0, [], 0.0
-    for turn in range(times):
-        moment = moments.uniform(0.1, MOST)
-        with subprocess.Popen([*PROFILE, "--system"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            _wait(process, moment, sampling=_is_later(turn))
-            process.send_signal(signal.SIGSTOP)  # so that what it holds is known at the moment of its end
-            held = held_by(process.pid)
-            process.kill()
-            began = time.monotonic()
-        seen += bool(held.objects)
-        faults += [f"after {moment:.2f} s: {left}" for left in remaining(held)]
-        slowest = max(slowest, time.monotonic() - began)
-    faults += [f"file {name}" for name in sorted(temporary_files() - files)]
+    with tempfile.TemporaryDirectory() as own:  # others that run meanwhile have files in the one of all
+        files = temporary_files(Path(own))
+        command, environment = [*PROFILE, "--system"], os.environ | {"TMPDIR": own}
+        for turn in range(times):
+            moment = moments.uniform(0.1, MOST)
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
+                _wait(process, moment, sampling=_is_later(turn))
+                process.send_signal(signal.SIGSTOP)  # so that what it holds is known at the moment of its end
+                held = held_by(process.pid)
+                process.kill()
+                began = time.monotonic()
+            seen += bool(held.objects)
+            faults += [f"after {moment:.2f} s: {left}" for left in remaining(held)]
+            slowest = max(slowest, time.monotonic() - began)
+        faults += [f"file {name}" for name in sorted(temporary_files(Path(own)) - files)]
     return Killed(times, seen, faults, slowest)
 
 

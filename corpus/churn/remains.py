@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from sframegen.stack.live.process import parse_mappings
 
 KINDS = {"prog_id": "prog", "map_id": "map", "link_id": "link"}
 ARRAY_OF_MAPS = "12"
@@ -87,13 +87,18 @@ def remaining(held: Held, *, patience: float = PATIENCE) -> list[str]:
         time.sleep(POLL)
 
 
-def temporary_files() -> set[str]:
-    """Return the names of files that a profiler could leave, and that no process has mapped, as others that run have theirs."""
-    folders = (Path(tempfile.gettempdir()), SHARED_MEMORY, Path.home() / ".cache/sframegen/profile")
-    found: set[str] = set()
-    for path in (path for folder in folders if folder.is_dir() for path in folder.iterdir() if _is_ours(path.name)):
+def temporary_files(own: Path) -> set[str]:
+    """Return the names of files that a profiler could leave, and that no process has mapped, as others that run have theirs.
+
+    `own`: its TMPDIR, in which all are its files.
+    """
+    folders = (SHARED_MEMORY, Path.home() / ".cache/sframegen/profile")
+    ours = [path for folder in folders if folder.is_dir() for path in folder.iterdir() if _is_ours(path.name)]
+    mapped = _mapped()
+    found = {str(path) for path in own.iterdir()}
+    for path in ours:
         with suppress(FileNotFoundError):
-            if path.parent != SHARED_MEMORY or path.stat().st_ino not in _mapped():
+            if path.parent != SHARED_MEMORY or path.stat().st_ino not in mapped:
                 found.add(str(path))
     return found
 
@@ -103,7 +108,7 @@ def _mapped() -> set[int]:
     found: set[int] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
-            found.update(map(int, re.findall(rf" (\d+) +{SHARED_MEMORY}/", maps.read_text(errors="surrogateescape"))))
+            found.update(row.inode for row in parse_mappings(maps.read_bytes()).rows if row.path.startswith(f"{SHARED_MEMORY}/"))
     return found
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import mmap
 import shutil
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from corpus.churn import profiled
+from corpus.churn import profiled, remains
 from corpus.churn.churn_report import Results, faults_of, markdown
 from corpus.churn.corrupt import KINDS as CORRUPT
 from corpus.churn.corrupt import corrupt
 from corpus.churn.hostile_user import hostile
 from corpus.churn.killing import Killed, interrupt, interrupt_twice, kill
 from corpus.churn.long_run import growth, long_run
-from corpus.churn.remains import SHARED_MEMORY, temporary_files
 from corpus.churn.restless import compile_all, restless, short_lived
 from corpus.churn.truth import is_possible, judge
 from corpus.churn.two_at_once import two_at_once
 from tests.support.kernel_events import needs_bpf
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.once
 needs_bpftool = pytest.mark.skipif(not shutil.which("bpftool"), reason="no bpftool")
@@ -114,15 +113,20 @@ def test_signals_that_all_came_before_sampling_are_a_fault() -> None:
     ]
 
 
-def test_files_that_other_programs_use_are_not_left_by_a_profiler() -> None:
+def test_files_that_other_programs_use_are_not_left_by_a_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask's processes had semaphores in shared memory while profilers were killed."""
-    lock = multiprocessing.get_context("spawn").Lock()
-    used = SHARED_MEMORY / f"sem.{lock._semlock.name.removeprefix('/')}"  # type: ignore[attr-defined]
-    descriptor, left = tempfile.mkstemp(prefix="sem.mp-", dir=SHARED_MEMORY)
-    assert used.exists()
-    assert {left, str(used)} & temporary_files() == {left}
-    os.close(descriptor)
-    Path(left).unlink()
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder in (shared, own):
+        folder.mkdir()
+    monkeypatch.setattr(remains, "SHARED_MEMORY", shared)
+    used, left, new = shared / "sem.mp-used", shared / "sem.mp-left", shared / "new"
+    for path in (new, left, own / "any"):
+        path.write_bytes(b"1")
+    paths = {str(left), str(used), str(own / "any")}
+    with new.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        new.rename(used)  # as a semaphore is mapped before it has its name
+        assert paths - remains.temporary_files(own) == {str(used)}
+    assert paths <= remains.temporary_files(own)
 
 
 @needs_bpf

@@ -172,7 +172,7 @@ def test_compiled_modules_use_the_limited_api(module: str) -> None:
 def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them."""
     pytest.importorskip("Cython", reason="installed without Cython")
-    extension: Any = import_module("setuptools").Extension  # first: it has what Python 3.12 and later lack
+    extension: Any = import_module("setuptools").Extension  # first: it brings distutils, which Cython imports
     cythonize: Any = import_module("Cython.Build").cythonize
     modules = [extension(name, [f"{name.replace('.', '/')}.py"]) for name in MODULES]
     monkeypatch.chdir(ROOT)
