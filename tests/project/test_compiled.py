@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from array import array
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +31,17 @@ PRIVATE = {
     f"_Py_{name}" for name in ("Dealloc", "EllipsisObject", "FalseStruct", "NoneStruct", "NotImplementedStruct", "TrueStruct")
 }
 PRIVATE |= {"_PyObject_CallFunction_SizeT", "_PyObject_CallMethod_SizeT", "_PyObject_GC_New"}
+
+# Writes the C code of modules into a folder, and says which file is of which module.
+WRITE_C = """
+import sys
+from setuptools import Extension
+from Cython.Build import cythonize
+folder, shared, *names = sys.argv[1:]
+modules = [Extension(name, [name.replace(".", "/") + ".py"]) for name in names]
+for one in cythonize(modules, build_dir=folder, shared_utility_qualified_name=shared, language_level=3, quiet=True):
+    print(one.name, one.sources[0])
+"""
 
 ONLY_INLINE = ("cfi.search", "sframegen.format.fre_bytes")  # such a .pxd has bodies, compiled into the modules that use them
 
@@ -169,19 +182,19 @@ def test_compiled_modules_use_the_limited_api(module: str) -> None:
 @pytest.mark.once
 @pytest.mark.full
 @pytest.mark.skipif(not COMPILED, reason="interpreted")
-def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them."""
+def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path) -> None:
+    """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them.
+
+    In a process of its own: setuptools and Cython bring distutils, and which one depends on what was imported before."""
     pytest.importorskip("Cython", reason="installed without Cython")
-    extension: Any = import_module("setuptools").Extension  # first: it brings distutils, which Cython imports
-    cythonize: Any = import_module("Cython.Build").cythonize
-    modules = [extension(name, [f"{name.replace('.', '/')}.py"]) for name in MODULES]
-    monkeypatch.chdir(ROOT)
-    written = cythonize(modules, build_dir=str(tmp_path), shared_utility_qualified_name=SHARED_MODULE, language_level=3, quiet=True)
-    assert len(written) == len(MODULES)
-    for module in written:
-        text = Path(module.sources[0]).read_text()
+    command = [sys.executable, "-c", WRITE_C, str(tmp_path), SHARED_MODULE, *MODULES]
+    written = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    files = dict(line.split() for line in written)
+    assert sorted(files) == sorted(MODULES)
+    for module, file in files.items():
+        text = Path(file).read_text()
         used, defined = (set(re.findall(rf"{before}(__Pyx_\w+_CRITICAL_SECTION\w*)", text)) for before in ("", "#define "))
-        assert used == defined, module.name
+        assert used == defined, module
 
 
 @pytest.mark.once
