@@ -115,10 +115,10 @@ def test_those_that_begin_later_have_what_the_first_one_has(called: Helpers, mon
 def test_without_the_small_process_they_are_copies_of_this_one(called: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = called.begin()
     monkeypatch.setitem(KNOWN, "when", "later")
-    assert called._forker
-    os.kill(called._forker._process.pid, signal.SIGTERM)  # as of a group
+    assert called._ancestor._forker
+    os.kill(called._ancestor._forker._process.pid, signal.SIGTERM)  # as of a group
     assert called.call("a risk", known).value == ("at first", begun.pid)
-    os.kill(called._forker._process.pid, signal.SIGKILL)
+    os.kill(called._ancestor._forker._process.pid, signal.SIGKILL)
     assert begun.has_answered(60)  # the end of its pipe
     assert called.call("a risk", known).value[0] == "later"
 

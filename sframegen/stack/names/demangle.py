@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
+from sframegen.program.helper import Ancestor
 from sframegen.program.memory_limit import limit_memory
 from sframegen.stack.names.rust import demangle_v0
 
@@ -48,6 +49,7 @@ class _Demangler:
     """The process; started for the first name if it was not begun before, and again after a name ended it."""
 
     def __init__(self) -> None:
+        self._ancestor = Ancestor(_demangled, _limit)
         self._process: Forked | None = None
         self._deaths = 0
 
@@ -58,38 +60,35 @@ class _Demangler:
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
             part = names[len(texts) : len(texts) + most]
             try:
-                process = self.begin()
+                process = self._next()
                 process.ask((part,))
                 texts += process.answer().value
             except OSError:
-                self.end()
+                self._end()
                 if len(part) == 1:
                     self._deaths += 1
                     texts.append(b"")
                 most = MAX_PART if len(part) == 1 else 1  # one of them ended it
         return texts + [b""] * (len(names) - len(texts))
 
-    def begin(self) -> Forked:
+    def begin(self) -> None:
+        """Start the process, which has what this one has now, and so have all after it. Raises OSError."""
+        self._ancestor.begin()
+        self._next()
+
+    def close(self) -> None:
+        self._end()
+        self._ancestor.close()
+
+    def _next(self) -> Forked:
         """Return the process, which may start now. Raises OSError."""
-        self._process = alive(self._process, lambda: Forked(_demangled, _limit))
+        self._process = alive(self._process, self._ancestor.forked)
         return self._process
 
-    def end(self) -> None:
+    def _end(self) -> None:
         if self._process:
             self._process.end()
             self._process = None
-
-
-_DEMANGLER = _Demangler()
-
-
-def begin_demangling() -> None:
-    """Start the process while this one has little memory: what this one changes later, the other one keeps. Raises OSError."""
-    if _functions():
-        _DEMANGLER.begin()
-
-
-atexit.register(_DEMANGLER.end)
 
 
 # -- in the process
@@ -128,6 +127,19 @@ def _strnlen() -> Callable[..., Any]:
     """Each CDLL is a class, which only a collection frees: they would be most of this process."""
     function: Callable[..., Any] = ctypes.CDLL(None)["strnlen"]
     return function
+
+
+# -- in this one
+
+
+_DEMANGLER = _Demangler()
+atexit.register(_DEMANGLER.close)
+
+
+def begin_demangling() -> None:
+    """Start the process while this one has little memory: what this one changes later, the others keep. Raises OSError."""
+    if _functions():
+        _DEMANGLER.begin()
 
 
 @lru_cache(1 << 14)

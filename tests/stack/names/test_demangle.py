@@ -47,18 +47,24 @@ def test_the_library_is_loaded_for_mangled_names_only(monkeypatch: pytest.Monkey
 
 
 def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the memory of this one is small, which it would keep."""
-    demangler = module._Demangler()
-    monkeypatch.setattr(module, "_DEMANGLER", demangler)
+    """While the memory of this one is small, which it would keep; those after it are no copies of this one, either."""
+    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     begin_demangling()
     with monkeypatch.context() as later:
         later.setattr(os, "fork", lambda: pytest.fail("another process"))
         assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
-    pid = demangler.begin().pid
+        assert demangle_all([bomb(30), "_Z1gv"]) == {bomb(30): bomb(30), "_Z1gv": "g()"}
+    assert (demangler._deaths, demangler._ancestor._forker is None) == (1, False)
+    demangler.close()
+
+
+def test_a_process_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
+    pid = demangler._next().pid
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert demangle_all(["_Z1gv"]) == {"_Z1gv": "g()"}
-    demangler.end()
+    demangler.close()
 
 
 def test_names_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert demangle("_Z1gv") == "g()"
     for levels in range(26, 36):
         assert demangle(bomb(levels)) == bomb(levels)
-    demangler.end()
+    demangler.close()
     assert 1 <= len(started) <= module.MAX_DEATHS
     for pid in started:
         with pytest.raises(ChildProcessError):
@@ -101,7 +107,7 @@ def test_the_process_holds_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         assert pipe.read() == b""  # it would wait for as long as another process has the other end
-    demangler.end()
+    demangler.close()
 
 
 def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +119,7 @@ def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names += ["_Z1gv", bomb(30), "_Z1hv", "main", "_RNvC7example4main"]
     names += [f"_Z{len(name)}{name}v" for name in (f"f{number}" for number in range(5000))]
     found = demangle_all(names)
-    demangler.end()
+    demangler.close()
     assert [*found] == names
     assert [found[name] for name in names[count:][:5]] == ["g()", bomb(30), "h()", "main", "example::main"]
     assert [found[name] for name in names[count + 5 :]] == [f"f{number}()" for number in range(5000)]
