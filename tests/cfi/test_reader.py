@@ -142,6 +142,14 @@ def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
     assert rule.fp == RegisterRule(kind, expression=b"\x76\x78\x06")
 
 
+def test_registers_of_odd_numbers_are_followed() -> None:
+    """Those of AArch64; x86-64's have even ones, but for rsp."""
+    frames = Frames()
+    frames.plain_fde(frames.cie(b"\x0c\x1f\x10", ra=30), 0x4000, 16, b"\x9d\x02\x9e\x01" + b"\x41\xdd\xde")
+    found = rows(read([frames.section()], FollowedRegisters(fp=29, sp=31)))
+    assert [(rule.fp, rule.ra) for _, rule in found] == [(RegisterRule(RuleKind.OFFSET, -16), AT_8), (UNSPECIFIED, UNSPECIFIED)]
+
+
 def test_other_registers_are_decoded_and_dropped() -> None:
     program = b"\x83\x02" + b"\x05\x20\x02" + b"\x10\x0c\x02\x77\x08" + b"\x2e\x10" + b"\x00"
     assert len(run(program)) == 1
@@ -217,6 +225,14 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
     table = read([frames.section()], AMD64)
     assert (list(table.start), list(table.size), list(table.cie)) == ([0x123456789A], [0x40], [1])
     assert [(offset, rule.cfa) for offset, rule in rows(table)] == [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
+    [(_, rule)] = rows(read([frames.section()], AMD64))
+    assert (rule.ra_column, rule.ra) == (200, AT_8)
 
 
 def test_segment_selectors_are_skipped() -> None:

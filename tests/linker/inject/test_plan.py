@@ -19,7 +19,7 @@ from linker.inject.plan import describe, plan_injection
 from sframegen.elf.dynamic import DT_HASH
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.ranges import Extent
+from sframegen.elf.ranges import Extent, align_up
 from sframegen.elf.records import (
     PF_R,
     PHDR_SIZE,
@@ -169,6 +169,15 @@ def test_tail_layout(order: ByteOrder) -> None:
     cover = after.section(".sframegen.phdrs")
     assert cover is not None
     assert cover.header.sh_addr == loads[-1].p_vaddr
+
+
+def test_the_tail_lies_behind_all_that_the_file_has() -> None:
+    """Also where its addresses are higher than its offsets, and more of the file is in use than what it loads."""
+    image = read_image(elf_of(small_file(library=True, blocked=256)))
+    bias, room = 0x400000, align_up(image.end_address, image.page) + image.page
+    moved = [load._replace(p_vaddr=load.p_vaddr + bias) for load in image.loads]
+    section = tail_layout.tail(image._replace(loads=moved, end_address=image.end_address + bias, room=room), 28).section
+    assert (section.sh_offset, section.sh_addr) == (room, room + bias)
 
 
 def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
