@@ -433,3 +433,12 @@ def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, 
     note = elf.section(".note.mine")
     assert note is not None
     assert may_move(elf, note, {}) is moves
+
+
+@pytest.mark.parametrize(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
+def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves: bool) -> None:
+    elf = elf_of(small_file())
+    section = elf.section(".hash")
+    assert section is not None
+    section = section._replace(header=section.header._replace(**changed))
+    assert may_move(elf, section, {DT_HASH: [section.header.sh_addr]}) is moves

@@ -113,6 +113,13 @@ def test_the_sframe_section(written: Written, field: str) -> None:
     assert ".sframe is not the planned one" in written.findings()
 
 
+def test_a_section_header_that_is_missing_or_one_too_many(written: Written) -> None:
+    unplanned = Written(written.plan._replace(sections=()), written.original, written.path)
+    assert ".sframe has a section header, the original has none" in unplanned.findings()
+    written.change_section(".sframe", sh_name=0)
+    assert ".sframe is missing" in written.findings()
+
+
 def test_the_segment_that_holds_it(written: Written) -> None:
     written.change_segment(PT_LOAD, 3, p_flags=6)
     assert "no read-only PT_LOAD of its own holds .sframe" in written.findings()
