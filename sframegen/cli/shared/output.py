@@ -152,12 +152,12 @@ def in_words(error: Exception, path: str) -> str:
         name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
         return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)
     if isinstance(error, MemoryError):
-        return f"{path}: not enough memory"
+        return in_words(OSError(errno.ENOMEM, ""), path)
     if isinstance(error, ImportError):
         from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
 
-        return f"{path}: {with_remedy(error)}"
-    return f"{path}: {error}"
+        return f"{path}: {with_remedy(error)}" if path else with_remedy(error)
+    return f"{path}: {error}" if path else str(error)
 
 
 def _nowhere() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 
@@ -9,6 +10,10 @@ from cfi.errors import FormatError
 from sframegen.profile.events.attributes import EventError
 
 LARGEST = 4096 + 256  # bytes of a record that is no sample: a path and its numbers
+REMEDIES = {
+    errno.EPERM: ": raise kernel.perf_event_mlock_kb, or run as root",
+    errno.EMFILE: ": raise the limit with `ulimit -n`",
+}
 DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit words of the first page
 
 
@@ -19,10 +24,8 @@ class RingBuffer:
         try:
             self._map = mmap.mmap(descriptor, (pages + 1) * mmap.PAGESIZE)
         except OSError as error:
-            raise EventError(
-                f"a ring buffer of {pages} pages is refused ({error.strerror}): raise kernel.perf_event_mlock_kb, or run as root",
-                error.errno or 0,
-            ) from error
+            remedy = REMEDIES.get(error.errno or 0, "")
+            raise EventError(f"a ring buffer of {pages} pages is refused ({error.strerror}){remedy}", error.errno or 0) from error
         self._words = memoryview(self._map)[: mmap.PAGESIZE].cast("Q")
         start, size = self._words[DATA_OFFSET], self._words[DATA_SIZE]
         self._data = memoryview(self._map)[start : start + size]

@@ -113,7 +113,10 @@ class Stopped:
         """Stop all threads, or one. Running threads may start others meanwhile, but not for ever."""
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_meanwhile, args=(done,), daemon=True)
-        reaper.start()
+        try:
+            reaper.start()
+        except RuntimeError:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         try:
             latest = time.monotonic() + PATIENCE
             self._stop(only)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import re
 import struct
 import tempfile
 from typing import TYPE_CHECKING
@@ -146,3 +148,21 @@ def test_a_descriptor_that_is_no_event_is_refused() -> None:
         RingBuffer(read, 1)
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [
+        (errno.EPERM, ": raise kernel.perf_event_mlock_kb, or run as root"),
+        (errno.EMFILE, ": raise the limit with `ulimit -n`"),
+        (errno.ENOMEM, ""),
+    ],
+)
+def test_what_helps_depends_on_why_it_is_refused(number: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(mmap, "mmap", refuses)
+    with pytest.raises(EventError, match=re.escape(f"({os.strerror(number)}){end}") + "$") as caught:
+        RingBuffer(-1, 1)
+    assert caught.value.number == number

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -485,6 +486,17 @@ def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkey
         pytest.raises(StackError, match="it is in an uninterruptible sleep"),
     ):
         Names(running.pid).threads()
+
+
+def test_without_room_for_a_thread_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a low `ulimit -u`: it was a fault of sframegen."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OSError, match=os.strerror(errno.EAGAIN)), ptrace.stopped(os.getppid()):
+        pytest.fail("it was stopped")
 
 
 def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: Path) -> None:
