@@ -151,7 +151,7 @@ def test_registers_of_odd_numbers_are_followed() -> None:
 
 
 def test_other_registers_are_decoded_and_dropped() -> None:
-    program = b"\x83\x02" + b"\x05\x20\x02" + b"\x10\x0c\x02\x77\x08" + b"\x2e\x10" + b"\x00"
+    program = b"\x80\x02" + b"\x83\x02" + b"\x05\x20\x02" + b"\x10\x0c\x02\x77\x08" + b"\x2e\x10" + b"\x00"
     assert len(run(program)) == 1
     assert run(program) == run(b"")
 

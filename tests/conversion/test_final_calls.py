@@ -49,6 +49,7 @@ OTHERS = {
         "push (%rax)",
         "call . - 0x10000000",
         "call . + 0x10000000",
+        "call . + 0x800005",
     ),
     "aarch64-linux-gnu-": ("ret", "b f", "br x1", "braa x1, x2", "brk #1", "svc #0"),
     "s390x-linux-gnu-": ("br %r14", "jg f", "basr %r13, %r1", "svc 1"),
