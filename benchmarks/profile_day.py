@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.measure import run
-from benchmarks.profile_hour import MIB, compiling, family_of, memory_of
+from benchmarks.profile_hour import MIB, compiling, family_of, killed, memory_of
 from corpus.churn.profiled import PROFILE
 from sframegen.profile.stored.intervals import intervals_in, name_of
 
@@ -57,6 +58,7 @@ def main() -> int:
     parser.add_argument("--as-it-is", action="store_true", help="start no compilers")
     parser.add_argument("--steady", action="store_true", help="sample only programs that run all the time")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # all that is begun here ends with this one
     with ExitStack() as running:
         name = running.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp"))
         folder = Path(name, "profiles")
@@ -66,7 +68,8 @@ def main() -> int:
         arguments = [*sampled, "--every", options.every, "-F", options.frequency, "--duration", options.seconds, "-o", folder]
         command = [*PROFILE, *map(str, arguments)]
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors: {' '.join(command[3:-1])} DIR", flush=True)
-        process = subprocess.Popen(command)
+        process = running.enter_context(subprocess.Popen(command))
+        running.enter_context(killed(process))
         found = list(watched(process, options.every))
         if process.wait() or len(found) < ENDS:
             return 1

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, AnyStr, NamedTuple
 
 from corpus.churn.profiled import PROFILE
 from sframegen.profile.report.formats.file_formats import FORMATS
@@ -48,15 +48,16 @@ def main() -> int:
     parser.add_argument("--as-it-is", action="store_true", help="start no compilers")
     parser.add_argument("--endings", nargs="*", default=ENDINGS, choices=FORMATS)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # compilers and profiler end with this one
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name, nullcontext() if options.as_it_is else compiling(Path(name)):
         outputs = [Path(name, f"profile{ending}") for ending in options.endings]
         arguments = ["--system", "-F", options.frequency, "--by", options.by, "--duration", options.seconds]
         command = [*PROFILE, *arguments, *(word for one in outputs for word in ("-o", one))]
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors: {' '.join(map(str, command[3:]))}")
         began = time.time()
-        process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
-        uses = list(watched(process, options.seconds))
-        said = process.communicate()[1]
+        with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process, killed(process):
+            uses = list(watched(process, options.seconds))
+            said = process.communicate()[1]
         print(said, end="")
         if not uses or process.returncode:
             return 1
@@ -87,6 +88,15 @@ def compiling(folder: Path) -> Iterator[None]:
             running.callback(process.wait)
             running.callback(os.killpg, process.pid, signal.SIGKILL)
         yield
+
+
+@contextmanager
+def killed(process: subprocess.Popen[AnyStr]) -> Iterator[None]:
+    """With the block, the process ends."""
+    try:
+        yield
+    finally:
+        process.kill()
 
 
 def watched(process: subprocess.Popen[str], seconds: float) -> Iterator[Use]:
