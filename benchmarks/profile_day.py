@@ -23,7 +23,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.measure import run
-from benchmarks.profile_hour import MIB, compiling, family_of, killed, memory_of
+from benchmarks.profile_hour import MIB, compiling, family_of, memory_of
 from corpus.churn.profiled import PROFILE
 from sframegen.profile.stored.intervals import intervals_in, name_of
 
@@ -69,7 +69,7 @@ def main() -> int:
         command = [*PROFILE, *map(str, arguments)]
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors: {' '.join(command[3:-1])} DIR", flush=True)
         process = running.enter_context(subprocess.Popen(command))
-        running.enter_context(killed(process))
+        running.callback(process.kill)
         found = list(watched(process, options.every))
         if process.wait() or len(found) < ENDS:
             return 1

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, AnyStr, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.churn.profiled import PROFILE
 from sframegen.profile.report.formats.file_formats import FORMATS
@@ -55,7 +55,9 @@ def main() -> int:
         command = [*PROFILE, *arguments, *(word for one in outputs for word in ("-o", one))]
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors: {' '.join(map(str, command[3:]))}")
         began = time.time()
-        with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process, killed(process):
+        with ExitStack() as running:
+            process = running.enter_context(subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True))
+            running.callback(process.kill)
             uses = list(watched(process, options.seconds))
             said = process.communicate()[1]
         print(said, end="")
@@ -88,15 +90,6 @@ def compiling(folder: Path) -> Iterator[None]:
             running.callback(process.wait)
             running.callback(os.killpg, process.pid, signal.SIGKILL)
         yield
-
-
-@contextmanager
-def killed(process: subprocess.Popen[AnyStr]) -> Iterator[None]:
-    """With the block, the process ends."""
-    try:
-        yield
-    finally:
-        process.kill()
 
 
 def watched(process: subprocess.Popen[str], seconds: float) -> Iterator[Use]:

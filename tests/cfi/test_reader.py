@@ -143,7 +143,7 @@ def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
 
 
 def test_registers_of_odd_numbers_are_followed() -> None:
-    """Those of AArch64; x86-64's have even ones, but for rsp."""
+    """On AArch64 the frame pointer is x29, which is odd; on x86-64 it is register 6."""
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x1f\x10", ra=30), 0x4000, 16, b"\x9d\x02\x9e\x01" + b"\x41\xdd\xde")
     found = rows(read([frames.section()], FollowedRegisters(fp=29, sp=31)))

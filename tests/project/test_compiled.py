@@ -185,7 +185,8 @@ def test_compiled_modules_use_the_limited_api(module: str) -> None:
 def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path) -> None:
     """Cython 3.3 has macros for critical sections, and does not write them where only bytearray.append() needs them.
 
-    In a process of its own: setuptools and Cython bring distutils, and which one depends on what was imported before."""
+    In a process of its own: setuptools and Cython bring distutils, and which one depends on what was imported before.
+    """
     pytest.importorskip("Cython", reason="installed without Cython")
     command = [sys.executable, "-c", WRITE_C, str(tmp_path), SHARED_MODULE, *MODULES]
     written = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()

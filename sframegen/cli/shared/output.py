@@ -137,6 +137,7 @@ class Run:
 
 def in_words(error: Exception, path: str) -> str:
     """One line, with the file that it is about: `path`, where the error names none."""
+    about = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
         from sframegen.cli.shared.hints import hint_of  # noqa: PLC0415 - not for each run
@@ -148,16 +149,16 @@ def in_words(error: Exception, path: str) -> str:
             return "the current directory has been removed: change to one that exists"
         limit = LIMITS.get(error.errno or 0)
         if limit and not (error.errno == errno.EAGAIN and error.filename):  # that file is locked, or has nothing to read
-            return f"{path}: {limit}" if path else limit
+            return about + limit
         name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
         return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)
     if isinstance(error, MemoryError):
-        return in_words(OSError(errno.ENOMEM, ""), path)
+        return about + LIMITS[errno.ENOMEM]
     if isinstance(error, ImportError):
         from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
 
-        return f"{path}: {with_remedy(error)}" if path else with_remedy(error)
-    return f"{path}: {error}" if path else str(error)
+        return about + with_remedy(error)
+    return f"{about}{error}"
 
 
 def _nowhere() -> bool:
