@@ -5,10 +5,11 @@ import gc
 import os
 import re
 import signal
+import zlib
 from collections import Counter
 from functools import partialmethod
 from inspect import signature
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,14 +22,15 @@ pytest.register_assert_rewrite("tests", "corpus")
 
 from tests.support import peers as foreign  # noqa: E402
 from tests.support.own_stack import OwnStack  # noqa: E402
+from tests.support.time_limit import time_limit  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-# Far beyond what any test takes on a slow machine: ends a loop that does not end.
-TEST_TIME_CAP_SECONDS = 900
-MANY_FILES = 256
+# Ends a loop that does not end; a test that is marked `dear` or `full` may take longer on a loaded machine.
+SECONDS, LONG_SECONDS = 120, 900
+RETRIES = 2  # of a test that is marked `sampled`
 
 # What `make test` needs or fetches itself, in the reasons of skips: gcc, GNU binutils.
 FETCHED = re.compile(
@@ -90,12 +92,27 @@ def corpus_file() -> Callable[[str], Path]:
     return foreign.corpus_file
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="I/N", help="of the tests that are marked dear or full, one part of N, numbered from 0")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The corpus is large: what asks for it belongs to `make test-all`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The corpus is large: what asks for it is `full`. What is sampled is tried again, where the plugin for it is installed."""
     for item in items:
         if "corpus_file" in getattr(item, "fixturenames", ()):
             item.add_marker("full")
+        if item.get_closest_marker("sampled") and config.pluginmanager.hasplugin("rerunfailures"):
+            item.add_marker(pytest.mark.flaky(reruns=RETRIES))
+    if config.getoption("part"):
+        number, parts = map(int, config.getoption("part").split("/"))
+        left_out = [item for item in items if is_long(item) and zlib.crc32(item.nodeid.encode()) % parts != number]
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("dear", "full"))
 
 
 def pytest_collection_finish() -> None:
@@ -105,24 +122,22 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
-    def give_up(*_: object) -> NoReturn:
-        raise TimeoutError(f"still running after {TEST_TIME_CAP_SECONDS} s")
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(TEST_TIME_CAP_SECONDS)
-    try:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with time_limit(LONG_SECONDS if is_long(item) else SECONDS):
         return (yield)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """What a failed attempt holds open is in a cycle with its exception; CPython 3.14 collects it late. 1,024 is usual."""
-    if len(os.listdir("/proc/self/fd")) > MANY_FILES:  # noqa: PTH208 - after each test
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """What a test leaves open is collected while its name is known: else a warning would name the test in which that happens."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - after each test
+    answer = yield
+    if len(os.listdir("/proc/self/fd")) > before:  # noqa: PTH208
         gc.collect()
+    return answer
 
 
 def pytest_sessionfinish() -> None:
@@ -144,11 +159,13 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line names what is not here, and one the reports of docs/ that are to be measured again."""
+    """What is not here, what was tried again, and which reports of docs/ are to be measured again."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
     if reasons:
         terminalreporter.write_line("Skipped: " + "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items())))
+    for name, count in Counter(report.nodeid for report in terminalreporter.stats.get("rerun", [])).items():
+        terminalreporter.write_line(f"Tried again: {name} ({count})")
     recorded = [one for report in terminalreporter.stats.get("passed", []) for one in getattr(report, "user_properties", [])]
     if pages := sorted(page for name, page in recorded if name == "old report"):
         terminalreporter.write_line(f"Measured with an older sframegen, in docs/reports: {', '.join(pages)}")

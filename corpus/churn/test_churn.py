@@ -68,6 +68,7 @@ def test_a_wrong_stack_is_a_fault() -> None:
     assert verdict.share_lost == 1
 
 
+@pytest.mark.dear
 @pytest.mark.full
 @needs_bpf
 def test_restless_processes(folder: Path) -> None:
@@ -90,6 +91,7 @@ def test_plugins_while_records_are_lost(folder: Path, monkeypatch: pytest.Monkey
     assert judge(run.profile).faults == []
 
 
+@pytest.mark.dear
 @needs_bpf
 @pytest.mark.full
 def test_short_lived_processes(folder: Path) -> None:

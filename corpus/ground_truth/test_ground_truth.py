@@ -14,6 +14,7 @@ from tests.support.kernel_events import needs_bpf
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
 
+@pytest.mark.sampled
 @needs_bpf
 @pytest.mark.parametrize("name", ["gcc -O2, none, PIE", "g++ -O2"])
 def test_a_program_in_small(name: str) -> None:

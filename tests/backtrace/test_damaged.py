@@ -33,6 +33,7 @@ def sections(own_stack: OwnStack, tmp_path_factory: pytest.TempPathFactory) -> l
     return sorted(path for path in directory.iterdir() if path.name != "copy")
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_no_damage_is_read(tmp_path: Path, sections: list[Path], seed: str) -> None:
     if shutil.which("gcc") is None:

@@ -40,6 +40,7 @@ def needs(tool: str, package: str) -> str:
     return tool
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
     subprocess.run([needs(compiler, compiler), *STRICT, *INCLUDE, "-O2", "-c", SOURCE, "-o", tmp_path / "a.o"], check=True)
@@ -83,6 +84,7 @@ def test_all_kinds_of_frames(own_stack: OwnStack, flags: str) -> None:
     assert frames_of(own_stack.run(program)) > FRAMES
 
 
+@pytest.mark.dear
 def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
     needs("g++", "g++")
     program = own_stack.program("cases.c", own_stack.object(), "-x", "c++", "-O2", "-lstdc++")
@@ -101,6 +103,7 @@ def test_version_2(own_stack: OwnStack) -> None:
     assert frames_of(own_stack.run(program, alone=True)) > FRAMES
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("flag", ["-static", "-static-libgcc"])
 def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
     """Without _dl_find_object, which the loader's list replaces; and with Debian's libgcc, which needs one."""
@@ -125,6 +128,7 @@ LARGE_FRAME = "int f{number}(int (*f)(void)) {{ volatile char room[{size}]; room
 MANY = "\n".join(LARGE_FRAME.format(number=number, size=number % 300 * 16 + 16) for number in range(900))
 
 
+@pytest.mark.dear
 def test_a_library_whose_file_is_cut_off_while_it_is_loaded(own_stack: OwnStack, tmp_path: Path) -> None:
     """Build-ids make rules stay in the cache, so it has none."""
     source = f"int call(int (*f)(void)) {{ return f() + 0; }}\n{MANY}\n"

@@ -52,6 +52,7 @@ def judge(own_stack: OwnStack) -> Path:
     return own_stack.program("judge.c", own_stack.object(), *flags)
 
 
+@pytest.mark.sampled
 def test_every_stack_is_libgcc_s(judge: Path, tmp_path: Path) -> None:
     runs, store, lines = commands(tmp_path), tmp_path / "store", tmp_path / "judged"
     needed = {path for command in runs for path in objects_of(command[0])}

@@ -71,6 +71,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made
 
 
+@pytest.mark.dear
 def test_they_export_their_functions_and_nothing_else(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {PRELOAD, SHARED, STATIC}
     assert exported(folder / SHARED) == FUNCTIONS
@@ -106,6 +107,7 @@ def test_they_load_with_any_glibc_and_bind_at_once(folder: Path) -> None:
         assert "TEXTREL" not in shown
 
 
+@pytest.mark.dear
 def test_what_they_need_is_in_the_oldest_glibc(tmp_path: Path) -> None:
     """That of the wheel's tag: each function that they need has a version there, or is weak."""
     needs("gcc")
@@ -126,6 +128,7 @@ def copied_source(folder: Path) -> Path:
     return shutil.copytree(HERE, folder / "backtrace")
 
 
+@pytest.mark.dear
 def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
     needs("gcc")
     made = []
@@ -165,6 +168,7 @@ def installation(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.dear
 def test_pkg_config_finds_the_static_library(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("pkg-config")
     monkeypatch.setenv("PKG_CONFIG_PATH", str(installation / "sframegen/integration/pkgconfig"))
@@ -179,6 +183,7 @@ def test_pkg_config_says_the_version_of_the_package() -> None:
     assert f"\nVersion: {sframegen.__version__}\n" in (INTEGRATION / "pkgconfig/sframe-backtrace.pc").read_text()
 
 
+@pytest.mark.dear
 def test_cmake_finds_it(installation: Path) -> None:
     needs("cmake", "make")
     (installation / "CMakeLists.txt").write_text(
@@ -191,6 +196,7 @@ def test_cmake_finds_it(installation: Path) -> None:
     assert printed(installation / "build/user") == "1\n"
 
 
+@pytest.mark.dear
 def test_a_system_has_it_as_a_shared_library(installation: Path) -> None:
     """What packages of distributions install: packaging/add-libraries."""
     needs("pkg-config")

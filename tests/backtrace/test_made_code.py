@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.support.own_stack import OwnStack
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("is_shared", [False, True], ids=["linked", "shared library"])
 def test_tables_of_made_code(is_shared: bool, own_stack: OwnStack, tmp_path: Path) -> None:
     """The shared library finds the list of the program, which it does not have itself."""

@@ -67,6 +67,7 @@ def drop_in(compile_c: Compiler) -> Path:
     return compile_c((PLACE / "drop_in.c").read_text(), "-O2", "-Wno-pedantic", "-fno-optimize-sibling-calls")
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize(("depth", "known"), [(3, 24), (100, 24), (1500, 12)])
 def test_traces_from_sections_are_those_of_the_functions_behind(
     preload: Path, sections: Path, drop_in: Path, tmp_path: Path, depth: int, known: int

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.support.own_stack import OwnStack
 
+pytestmark = pytest.mark.sampled
+
 SECONDS = os.environ.get("SFRAMEGEN_STORM_SECONDS", "2")
 
 

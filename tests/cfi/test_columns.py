@@ -41,6 +41,7 @@ def test_columns_of_several_rooms_do_not_overlap() -> None:
     assert [set(column) for column in columns] == [{number + 1} for number in range(len(columns))]
 
 
+@pytest.mark.sampled
 def test_a_process_that_is_forked_while_other_threads_ask_for_columns_gets_some() -> None:
     enough = threading.Event()
 

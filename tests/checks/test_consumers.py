@@ -284,6 +284,7 @@ def table_of_demands() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+@pytest.mark.dear
 def test_the_document_lists_the_demands() -> None:
     text = (ROOT / "docs/checking.md").read_text()
     assert table_of_demands() in text

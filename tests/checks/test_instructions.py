@@ -689,6 +689,7 @@ def test_others_do_not_load_capstone(library: Callable[..., Path]) -> None:
     subprocess.run([sys.executable, "-P", "-c", program, library(X86)], check=True)
 
 
+@pytest.mark.dear
 def test_damaged(library: Callable[..., Path], tmp_path: Path) -> None:
     """Nothing but FormatError is raised, and what is said can be printed."""
     file = with_section(library(X86), tmp_path)
@@ -718,6 +719,7 @@ def test_damaged(library: Callable[..., Path], tmp_path: Path) -> None:
 # -- all files of a machine
 
 
+@pytest.mark.dear
 def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
     """What is kept is not looked at again."""
     fault = FAULTS["adjustment late"]

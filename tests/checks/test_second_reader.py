@@ -444,6 +444,7 @@ def test_rows_that_depend_on_the_pc_are_run_only_if_they_are_few(
     assert sframegen.check(tmp_path / "out").second_reader["unjudged"] == 64
 
 
+@pytest.mark.dear
 def test_damaged_cfi_is_read_without_an_error(library: Path) -> None:
     elf = ElfFile(memoryview(library.read_bytes()))
     [section] = find_sources(elf).sections

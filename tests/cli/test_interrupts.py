@@ -99,6 +99,7 @@ def program(compile_c: Compiler) -> Path:
     return compile_c("int f(int x) { return x + 1; }\nint main(void) { return f(1); }", "-O1")
 
 
+@pytest.mark.dear
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("event", "number", "moments"),

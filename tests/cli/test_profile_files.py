@@ -187,6 +187,7 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(full: Path, capsys: 
     assert json.loads(run("profile", "report", "--json", copy).stdout)["samples"] == 10
 
 
+@pytest.mark.sampled
 @needs_bpf
 def test_a_new_profile_that_cannot_be_written_is_kept(full: Path) -> None:
     done = run("profile", "-F", 999, "-o", full, "--", sys.executable, "-c", "sum(range(1_000_000))")
@@ -237,6 +238,7 @@ def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> 
             assert output.read_text()
 
 
+@pytest.mark.sampled
 @needs_bpf
 def test_intervals_of_a_process(tmp_path: Path) -> None:
     folder = tmp_path / "profiles"

@@ -132,6 +132,7 @@ def test_the_bar_is_for_long_runs_on_terminals(
 # -- the whole command
 
 
+@pytest.mark.sampled
 def test_two_files_at_a_time_in_their_order() -> None:
     """The first file ends only when the second has."""
     gate, opener = os.pipe()
@@ -147,6 +148,7 @@ def test_two_files_at_a_time_in_their_order() -> None:
     assert finish(process) == (0, "first: done\nsecond: done\n", "second\nfirst\n")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("arguments", [("-j1", "a", "b", "c"), ("-j8", "a"), ("-j8", "-o", "out", "a")])
 def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> None:
     status, out, err = finish(stand_in("print(os.getppid())", *arguments))
@@ -155,6 +157,7 @@ def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> Non
     assert "done" in out
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
     [("--json", "--output-dir", "DIRECTORY/new"), ("--dry-run", "--json", "--per-function"), ("-v", "--no-verify", "--strict")],
@@ -186,6 +189,7 @@ def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, option
         assert [number for number, document in enumerate(documents) if "error" in document] == [1, 2, 4]
 
 
+@pytest.mark.sampled
 def test_convert_does_it_too(program: Path, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "two", "three")]
     for file in files:
@@ -202,6 +206,7 @@ def test_convert_does_it_too(program: Path, tmp_path: Path) -> None:
     assert files[0].samefile(files[-1])
 
 
+@pytest.mark.sampled
 def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
     names = [tmp_path / name for name in ("one", "two", "other", "symbolic")]
     shutil.copy(program, names[0])
@@ -216,6 +221,7 @@ def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(names)
 
 
+@pytest.mark.sampled
 def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path: Path) -> None:
     """It is not followed because the file has another name in the run."""
     if os.geteuid() != 0:
@@ -235,6 +241,7 @@ def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path
     assert sframe_of(open_elf(theirs / "program"))
 
 
+@pytest.mark.sampled
 def test_a_process_that_dies_costs_its_file_only() -> None:
     body = """
     if path == "killed":
@@ -257,6 +264,7 @@ def test_a_process_that_dies_costs_its_file_only() -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.sampled
 def test_fewer_processes_than_asked_for() -> None:
     body = """
     return Summary(path, note="done")
@@ -273,6 +281,7 @@ def unused():
     assert finish(stand_in(body, "-j3", "a", "b", "c", "d")) == (0, "a: done\nb: done\nc: done\nd: done\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("after_seconds", "shown"), [(-1, True), (3600, False)])
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
@@ -324,6 +333,7 @@ def kill_one(process: subprocess.Popen[str], number: int) -> None:
     os.kill(process.pid, number)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("jobs", "number", "send"),
     [
@@ -351,6 +361,7 @@ def test_signals_leave_nothing(
     assert {file.read_bytes() for file in files} == {program.read_bytes()}
 
 
+@pytest.mark.sampled
 def test_nobody_survives_the_process_that_was_started() -> None:
     told, telling = os.pipe()
     gate, opener = os.pipe()

@@ -177,6 +177,7 @@ WITHOUT_CFI = {
 }
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize(
     ("linker", "flags"), [("GNU", LAZY), ("GNU", f"{LAZY} {IBT}"), ("GNU", NOW), ("gold", ""), *sorted(WITHOUT_CFI)]
 )

@@ -47,6 +47,7 @@ def compiled(cases: Path, reader: Path, output: Path, prefix: str = "", *flags: 
     return output
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("prefix", MACHINES)
 def test_our_library_passes(prefix: str, cases: Path, tmp_path: Path) -> None:
     machine, emulator = MACHINES[prefix]

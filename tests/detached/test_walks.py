@@ -172,6 +172,7 @@ def test_the_profile_uses_it_before_call_frame_information(compile_c: Compiler, 
     assert make_table(open_elf(tmp_path / "added"), stores=Stores([tmp_path / "store"])).origin is Origin.SECTION
 
 
+@pytest.mark.dear
 @needs_bpf
 def test_a_profile_of_a_program_without_unwind_information(compile_c: Compiler, tmp_path: Path) -> None:
     program = tmp_path / "busy"

@@ -56,6 +56,7 @@ def judge_ours(target: Target, peers: Peers, directory: Path, functions: list[li
     return compare.compare(plain, ours, peers)
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("abi", ABI_NAMES)
 def test_programs(peers: Peers, tmp_path: Path, abi: str) -> None:
     begin = time.monotonic()

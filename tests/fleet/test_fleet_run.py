@@ -288,6 +288,7 @@ def test_a_worker_that_dask_has_given_up_is_replaced(monkeypatch: pytest.MonkeyP
         assert client.submit(abs, -1).result(timeout=120) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal.Signals) -> None:
     import psutil  # noqa: PLC0415 - of Dask

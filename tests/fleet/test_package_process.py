@@ -79,6 +79,7 @@ def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, pac
     assert requests == ["/bad.tar", "/p.tar", "/bad.tar", "/bad.tar"]
 
 
+@pytest.mark.sampled
 def test_a_package_that_hangs_ends_at_the_time_limit(process: PackageProcess, package: Item, tmp_path: Path) -> None:
     process.work_on(package, RunOptions())
     number = pid(process)

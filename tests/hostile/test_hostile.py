@@ -83,6 +83,7 @@ def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.dear
 def test_truncated_at_any_byte(victim: bytes) -> None:
     assert attempt(victim)
     # Where nothing is read that lies after, a cut is not noticed; it is in the first half.

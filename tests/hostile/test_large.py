@@ -78,6 +78,7 @@ def check(large: Path, size: int, *, has_section: bool = True) -> None:
     assert bytes(elf.data[end - len(MARK) : end]) == MARK
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("size", [2 * GIB + 4096, 5 * GIB])
 def test_holes_cost_nothing(program: Path, tmp_path: Path, size: int) -> None:
     large = with_hole(program, tmp_path / "large", size)
@@ -112,6 +113,7 @@ def test_holes_stay_where_the_kernel_does_not_copy(program: Path, tmp_path: Path
     check(tmp_path / "other", 2 * GIB)
 
 
+@pytest.mark.dear
 def test_too_little_memory_for_lief(program: Path, tmp_path: Path) -> None:
     large = with_hole(program, tmp_path / "large", 4 * GIB)
     before = large.stat()

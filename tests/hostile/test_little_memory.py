@@ -123,6 +123,7 @@ main()
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "arguments",
     [("add-section", "-j1"), ("add-section", "-j1", "--no-verify", "-o", "OUT"), ("check", "-j1"), ("dump",), ("remove", "-j1")],
@@ -137,6 +138,7 @@ def test_a_file_that_becomes_shorter_is_one_line(arguments: tuple[str, ...], lib
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.sampled
 def test_files_that_become_shorter_are_a_line_each(library: Path, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "two")]
     for file in files:

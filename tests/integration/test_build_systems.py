@@ -132,6 +132,7 @@ def good(file: Path) -> bool:
     return all(finding.severity is Severity.NOTE for finding in check(file).findings)
 
 
+@pytest.mark.dear
 @pytest.mark.once
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(tmp_path: Path, path: str, name: str) -> None:

@@ -106,6 +106,7 @@ def is_damaged(archive: bytes, size: int) -> bool:
     return size not in ends and size < max(ends) + 512
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("kind", KINDS)
 def test_packages_with_flipped_bits(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
     path, out = packages[kind], tmp_path / "out"
@@ -149,6 +150,7 @@ def test_tar_bombs(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch)
     assert "zeros: with this file, the package unpacks to more than" in refused(path)
 
 
+@pytest.mark.dear
 def test_memory_for_a_bomb_is_that_of_a_piece(tmp_path: Path) -> None:
     """One stream, all of it in the first bytes: it is unpacked piece for piece."""
     path = tmp_path / "bomb.tar.xz"

@@ -91,6 +91,7 @@ def python_of(user: int) -> str:
     pytest.skip("no Python that another user can run")
 
 
+@pytest.mark.sampled
 @needs_perf_events
 @pytest.mark.parametrize("privileged", [True, False])
 def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: bool) -> None:

@@ -105,6 +105,7 @@ def folded(stacks: list[NamedStack]) -> Counter[str]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", [MAPPED, ALLOCATED, NEIGHBOURS], ids=["mapped", "allocated", "neighbours"])
 def test_a_guess_stays_on_its_stack(source: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SOURCE + source + REST, *FLAGS)) as pid:

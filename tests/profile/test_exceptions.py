@@ -153,6 +153,7 @@ def test_the_tracer_marks_such_a_stack(program: Path, installations: list[Instal
     assert copied.frames[1].guessed
 
 
+@pytest.mark.dear
 @needs_bpf
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_sample_lacks_frames(program: Path, backend: str) -> None:

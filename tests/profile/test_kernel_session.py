@@ -90,6 +90,7 @@ BUFFER = 8 << 20  # bytes
 SAMPLES = 200
 
 
+@pytest.mark.sampled
 def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waited for a processor would be taken for a file system that does not answer."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -106,6 +107,7 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
+@pytest.mark.sampled
 def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) -> None:
     flags = ("-O2", "-shared", "-fPIC")
     libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
@@ -134,6 +136,7 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
     assert "lib1.so" not in paths
 
 
+@pytest.mark.sampled
 def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappings(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +174,7 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked_and_cannot_be_ope
     test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c)
 
 
+@pytest.mark.sampled
 def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compiler) -> None:
     """All of them wait for its table, which somebody has to ask for."""
     child = compile_c(HOLD + ENDS.replace("count > 1", "1"), "-O1")
@@ -193,6 +197,7 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compil
     assert collected.lost[NO_TABLE_IN_TIME] == 0
 
 
+@pytest.mark.sampled
 def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_buffer_has_room(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ class SlowClock:
         return self.now
 
 
+@pytest.mark.sampled
 def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what costs CPU time is done more rarely."""
     monkeypatch.setattr(kernel_session, "time", SlowClock())
@@ -234,6 +240,7 @@ def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.
         assert session._publications._not_before == {}
 
 
+@pytest.mark.sampled
 def test_the_buffer_is_given_back_before_names_are_found() -> None:
     with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
         session.begin()
@@ -243,6 +250,7 @@ def test_the_buffer_is_given_back_before_names_are_found() -> None:
         assert session._builder._forker._process.code == 0, "what forks the processes that make tables has ended"
 
 
+@pytest.mark.sampled
 def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +281,7 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
     assert len(readings) == 1
 
 
+@pytest.mark.sampled
 def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:
     program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
     with subprocess.Popen([program], start_new_session=True) as process:

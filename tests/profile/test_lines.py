@@ -50,6 +50,7 @@ def hottest(*arguments: object) -> list[dict[str, Any]]:
     return frames[names.index("main") + 1 :]
 
 
+@pytest.mark.sampled
 @needs_bpf
 @pytest.mark.once
 def test_a_command(program: Path) -> None:
@@ -67,6 +68,7 @@ def test_a_command(program: Path) -> None:
     assert "HOTTEST LINES" in lines
 
 
+@pytest.mark.sampled
 @needs_bpf
 @pytest.mark.once
 def test_a_stripped_command_with_its_debug_file(program: Path, tmp_path: Path) -> None:
@@ -87,6 +89,7 @@ def test_without_the_library(option: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "sframegen: source lines and inlined functions need symbolic; to install it: " in done.stderr
 
 
+@pytest.mark.dear
 @needs_bpf
 @pytest.mark.once
 def test_without_the_library_where_nobody_asks(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stack
     from tests.support.peers import Compiler
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = [needs_bpf, pytest.mark.once, pytest.mark.sampled]
 
 INCLUDE = Path(sframegen.__file__).parent / "integration/include"
 SAMPLES = 1000

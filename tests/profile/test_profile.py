@@ -106,6 +106,7 @@ def in_program(profile: dict[str, Any]) -> list[list[str]]:
     return [names for names in ours if names[-1:] == ["inner"]]
 
 
+@pytest.mark.sampled
 def test_every_stack_of_a_command_is_whole(chain: Path) -> None:
     profile = as_json("--", chain, LONG_ENOUGH)
     assert profile["samples"] > 10
@@ -129,6 +130,7 @@ int main(int count, char **arguments) { outer(atol(arguments[1])); return count 
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
 def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path) -> None:
     (tmp_path / "spin.c").write_text(ASSEMBLY)
@@ -143,12 +145,14 @@ def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path)
     assert any(f"{tmp_path}/spin" in note and "proven from the instructions" in note for note in profile["notes"])
 
 
+@pytest.mark.sampled
 def test_children_are_sampled_and_the_status_is_passed_on(chain: Path) -> None:
     profile = as_json("--by", "pid", "--", chain, LONG_ENOUGH, "fork", 7, status=7)
     assert len(pids_of(profile)) == 2
     assert {tuple(names[-3:]) for names in in_program(profile)} == {("outer", "middle", "inner")}
 
 
+@pytest.mark.sampled
 def test_a_process_that_runs_already(running: int) -> None:
     profile = sampled_for(0.5, running, enough=pids_of)
     assert all(names == CHAIN_FRAMES for names in in_program(profile))
@@ -156,6 +160,7 @@ def test_a_process_that_runs_already(running: int) -> None:
     assert set(profile["groups"]) == {"chain"}
 
 
+@pytest.mark.sampled
 def test_only_one_thread(running: int) -> None:
     assert sampled_for(0.3, "--tid", running, running, enough=pids_of)["samples"] > 0
     assert as_json("--duration", 0.3, "--tid", running + 1, running)["samples"] == 0
@@ -164,6 +169,7 @@ def test_only_one_thread(running: int) -> None:
     assert "thread 4194304: no samples" in done.stdout
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_children_that_exist_already_are_sampled(chain: Path, backend: str) -> None:
     with subprocess.Popen(["sh", "-c", f"({chain} & {chain}; wait) & wait"], start_new_session=True) as shell:
@@ -187,6 +193,7 @@ def descendants(pid: int) -> set[int]:
     return known - {pid}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_runs_before_the_command_is_not_the_commands(chain: Path, backend: str) -> None:
     profile = as_json("-F", 9999, "--backend", backend, "--", chain, LONG_ENOUGH)
@@ -208,6 +215,7 @@ int main(int count, char **arguments) {
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_new_thread_has_no_caller(backend: str, tmp_path: Path) -> None:
     (tmp_path / "threads.c").write_text(THREADS)
@@ -236,6 +244,7 @@ int main(void) {
 """
 
 
+@pytest.mark.sampled
 def test_a_process_with_very_many_mappings_that_come_and_go(tmp_path: Path) -> None:
     (tmp_path / "maps.c").write_text(MAPPINGS)
     subprocess.run(["gcc", "-O2", tmp_path / "maps.c", "-o", tmp_path / "maps"], check=True)
@@ -271,6 +280,7 @@ int main(void) {
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) -> None:
     """The kernel and makecontext put its address where a return address is: the byte before it is another function's."""
@@ -285,12 +295,14 @@ def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) 
     assert {names[-3] for names in stacks if names[-2:] == ("other", "spin")} == {"__start_context"}
 
 
+@pytest.mark.sampled
 def test_the_whole_machine(running: int) -> None:
     group = f"chain (pid {running})"
     profile = sampled_for(3, "--system", "--by", "pid", "--idle", enough=lambda profile: group in profile["groups"])
     assert group in profile["groups"]
 
 
+@pytest.mark.sampled
 def test_kernel_frames_are_innermost() -> None:
     profile = as_json("--kernel", "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=500000", "status=none")
     kinds = [[profile["frames"][number]["kind"] for number in stack["frames"]] for stack in profile["stacks"]]
@@ -298,6 +310,7 @@ def test_kernel_frames_are_innermost() -> None:
     assert all("user" not in row[row.index("kernel") :] for row in kinds if "kernel" in row)
 
 
+@pytest.mark.sampled
 def test_a_file_for_each_output_and_nothing_on_standard_output(chain: Path, tmp_path: Path) -> None:
     names = ["a.folded", "a.speedscope.json", "a.html"]
     done = sframegen("-F", 999, *(f"--output={tmp_path / name}" for name in names), "--", chain, LONG_ENOUGH)
@@ -306,6 +319,7 @@ def test_a_file_for_each_output_and_nothing_on_standard_output(chain: Path, tmp_
     assert ";".join(CHAIN_FRAMES[1:]) in (tmp_path / "a.folded").read_text()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("script", "status"),
     [
@@ -322,12 +336,14 @@ def test_signals_end_the_sampling_and_nothing_is_lost(chain: Path, script: str, 
     assert done.returncode == status
 
 
+@pytest.mark.sampled
 def test_without_the_kernel_program_stacks_are_the_same(chain: Path) -> None:
     profile = as_json("--backend", "copies", "--", chain, LONG_ENOUGH)
     assert all(names == CHAIN_FRAMES for names in in_program(profile))
     assert in_program(profile)
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
 def test_in_a_pid_namespace_stacks_are_walked_from_copies(chain: Path) -> None:
     """There, the kernel's numbers of processes are not those that the profiler knows."""
@@ -342,6 +358,7 @@ def test_in_a_pid_namespace_stacks_are_walked_from_copies(chain: Path) -> None:
     assert re.fullmatch(r"sframegen: .* \(a PID namespace\): run on the host, .*\n", done.stderr)
 
 
+@pytest.mark.dear
 def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
     recording = tmp_path / "perf.data"
     record = ("perf", "record", "-q", "-F", "999", "-e", "cpu-clock:u", "--call-graph", "dwarf", "-o", recording)

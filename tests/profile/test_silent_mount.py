@@ -88,6 +88,7 @@ def functions_of(profile: dict[str, Any], pid: int) -> set[tuple[str, ...]]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("which", ["program", "mapped"])
 def test_a_stack_is_printed(silent: Silent, which: str) -> None:
     pid = getattr(silent, which)
@@ -97,6 +98,7 @@ def test_a_stack_is_printed(silent: Silent, which: str) -> None:
     assert ("inner" in done.stdout) == (which == "mapped"), "its own program is elsewhere"
 
 
+@pytest.mark.sampled
 @needs_bpf
 @pytest.mark.parametrize("backend", ["kernel", "copies"])
 @pytest.mark.parametrize("which", ["program", "mapped"])

@@ -31,6 +31,7 @@ def microseconds(profile: dict[str, Any], function: str) -> int:
     return sum(row["total"] for row in profile["functions"] if row["function"] == function)
 
 
+@pytest.mark.sampled
 def test_a_command_that_sleeps() -> None:
     profile = as_json("--off-cpu", "--", "sleep", "0.5")
     assert profile["unit"] == "microseconds"
@@ -40,6 +41,7 @@ def test_a_command_that_sleeps() -> None:
     assert kinds == {"off the CPU"}
 
 
+@pytest.mark.sampled
 def test_a_process_that_sleeps_already() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
@@ -50,23 +52,27 @@ def test_a_process_that_sleeps_already() -> None:
     assert profile["complete"] >= 600_000
 
 
+@pytest.mark.sampled
 def test_short_times_are_left_out_and_said() -> None:
     profile = as_json("--wall", "--min-block", 5000, "--", "sleep", "0.2")
     assert microseconds(profile, "[off CPU: sleeping]") == 0
     assert any(note.startswith("left out as too short: ") for note in profile["notes"])
 
 
+@pytest.mark.sampled
 def test_each_event_of_a_tracepoint_is_a_sample() -> None:
     profile = as_json("-e", "sched:sched_process_fork", "--by", "cgroup", "--", "sh", "-c", "/bin/true; /bin/true; /bin/true; :")
     assert profile["samples"] == 3
     assert all(group.startswith("/") for group in profile["groups"])
 
 
+@pytest.mark.sampled
 def test_nobody_of_that_name_is_sampled() -> None:
     profile = as_json("--duration", "0.3", "--comm", "no such name")
     assert profile["samples"] == 0
 
 
+@pytest.mark.sampled
 def test_the_list_of_events() -> None:
     assert "sched:sched_switch" in sframegen("--list-events").stdout.splitlines()
     assert "sched:sched_switch" in as_json("--list-events")["tracepoints"]
@@ -90,6 +96,7 @@ def test_what_has_no_meaning_is_refused(arguments: tuple[str, ...], message: str
     assert message in sframegen(*arguments, status=2).stderr
 
 
+@pytest.mark.sampled
 def test_copies_cannot_do_it() -> None:
     for arguments in (["--off-cpu"], ["-e", "uprobe:libc.so.6:malloc"], ["--comm", "x"]):
         refused = sframegen("--backend", "copies", *arguments, os.getpid(), status=1)

@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.kernel_session import KernelSession
@@ -19,8 +21,6 @@ from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 WHERE = Start((), 0, 0x1000)
 CHANGED = OffCpu.SLEEPING.hash ^ OffCpu.WAITING.hash  # in the hash of a thread that waits for a CPU again
@@ -108,6 +108,7 @@ def test_it_is_known_how_many_want_a_table() -> None:
         assert stacks.wanted() == {1: 2, 2: 1}
 
 
+@pytest.mark.sampled
 def test_a_turn_ends_between_two_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     session = KernelSession.__new__(KernelSession)
     walked: list[int] = []

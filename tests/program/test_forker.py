@@ -21,6 +21,8 @@ from sframegen.program.forker import Forker, SentPool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled
+
 WAIT = 60_000  # milliseconds, against an endless test
 
 

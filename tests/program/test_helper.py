@@ -18,7 +18,7 @@ from sframegen.program.helper import Helpers, NoAnswerError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.sampled]
 
 
 @pytest.fixture

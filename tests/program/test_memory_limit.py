@@ -15,6 +15,7 @@ def address_space() -> int:
     return resource.getrlimit(resource.RLIMIT_AS)[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spare", [1 << 24, 1 << 30])
 def test_a_lower_limit_of_the_user_stays(spare: int) -> None:
     """With `ulimit -v`, the process that demangles names ended before its first answer, and all names stayed mangled."""

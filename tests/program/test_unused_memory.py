@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sframegen.elf.opening import map_file
 from sframegen.program.unused_memory import bytes_of_files, drop_pages, trim_heap
+
+pytestmark = pytest.mark.sampled
 
 SIZE = 1 << 22
 KIB = 1 << 10

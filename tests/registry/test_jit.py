@@ -555,6 +555,7 @@ def answers(memory: Pieces) -> list[object]:
     return result
 
 
+@pytest.mark.dear
 def test_every_bit_flipped_is_an_error_or_an_answer() -> None:
     original = picture(filled(5))
     changed = 0

@@ -39,6 +39,7 @@ SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2, body=24, longest=3
 FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
 
 
+@pytest.mark.dear
 @given(st.data(), FORMS, st.sampled_from([SMALL, *LEVELS.values()]))
 def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], level: Level) -> None:
     table = data.draw(function_tables(*form, max_functions=12))

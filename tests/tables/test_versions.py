@@ -167,6 +167,7 @@ def test_version_1_is_dumped_as_its_own_readelf_prints_it(makers: tuple[Producer
 # -- from one version to another
 
 
+@pytest.mark.dear
 @settings(max_examples=50)
 @given(st.data(), st.sampled_from(ABIS), st.sampled_from([V2, V3]), st.sampled_from([V2, V3]))
 def test_lowering_keeps_what_can_be_said_and_counts_the_rest(data: st.DataObject, abi: Abi, source: Layout, target: Layout) -> None:
@@ -182,6 +183,7 @@ def test_lowering_keeps_what_can_be_said_and_counts_the_rest(data: st.DataObject
         assert set(lost) <= {Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST}
 
 
+@pytest.mark.dear
 @settings(max_examples=50)
 @given(st.data(), st.sampled_from(ABIS))
 def test_down_and_up_again_keeps_what_version_2_says(data: st.DataObject, abi: Abi) -> None:

@@ -20,6 +20,8 @@ from sframegen.cli.shared.live_table import LiveTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled
+
 PROGRAM = """
 import time
 from sframegen.cli.shared.live_table import LiveTable

@@ -94,6 +94,7 @@ def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, t
     assert original_data(result) == source.read_bytes()
 
 
+@pytest.mark.dear
 def test_a_symbol_whose_section_nothing_tells() -> None:
     """SHN_XINDEX without the section that holds the numbers: the symbol stays unchanged."""
     data = with_many_sections(small_file(), 66_000)

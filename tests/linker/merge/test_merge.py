@@ -69,6 +69,7 @@ def parts(table: FunctionTable, owners: list[int], count: int) -> list[FunctionT
     return [table.select([f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
 
 
+@pytest.mark.dear
 @settings(max_examples=40)
 @pytest.mark.parametrize("layout", [V2, V3], ids=["V2", "V3"])
 @given(st.data())
@@ -85,6 +86,7 @@ def test_merging_is_independent_of_how_functions_are_spread_over_inputs(layout: 
     assert said(merged(first, *sections[2:])) == said(merged(*sections[:2], last)) == said(whole)
 
 
+@pytest.mark.dear
 @given(function_tables(AMD64, V2))
 def test_an_input_given_twice_counts_once_whatever_its_version(table: FunctionTable) -> None:
     one = section_of(table, V2)

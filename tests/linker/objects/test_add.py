@@ -126,6 +126,7 @@ LINKS = {
 }
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize(
     ("linker", "kind", "level"),
     [*(("bfd", kind, level) for kind in LINKS for level in LEVELS), *(("mold", kind, "size") for kind in LINKS)],
@@ -146,6 +147,7 @@ def test_linkers_that_merge_link_what_add_section_makes(
     assert (kind == "gc") == ("_Z6unusedi" not in {symbol.name for symbol in found})
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("linker", ["ld.bfd", "ld.lld", "ld.mold"])
 def test_relocatable_links(peers: Peers, compile_c: Compiler, tmp_path: Path, linker: str) -> None:
     made = halves(compile_c, tmp_path)
@@ -283,6 +285,7 @@ def test_debug_frame_serves_too(peers: Peers, compile_c: Compiler, tmp_path: Pat
     assert judge(tmp_path / "linked", {"g", "h"}, peers, tmp_path) == 2
 
 
+@pytest.mark.dear
 @given(st.data())
 def test_damaged_objects_are_refused_or_taken(compile_c: Compiler, data: st.DataObject) -> None:
     raw = bytearray(compile_c(HALVES["two"], *FLAGS, "-c", name="two.o").read_bytes())

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.packages.images.image_inputs import entry, one_image, write
 
 
@@ -20,6 +22,7 @@ def real_layout(path: Path) -> Path:
     return one_image(entry("bin/true", program, mode=0o755), packed="+gzip").write(path)
 
 
+@pytest.mark.dear
 def test_layout(tmp_path: Path) -> None:
     layout = real_layout(tmp_path / "layout")
     before = (layout / "index.json").read_bytes()

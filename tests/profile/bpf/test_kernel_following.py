@@ -174,6 +174,7 @@ def is_loaded(number: int) -> bool:
     return bool(fd >= 0)
 
 
+@pytest.mark.sampled
 @needs_bpf
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (

@@ -70,6 +70,7 @@ def test_all_records_come_in_order(in_memory: int) -> None:
         assert found == [record(number) for number in range(len(found))]
 
 
+@pytest.mark.sampled
 def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100, 200))
     monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))
@@ -81,6 +82,7 @@ def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch
         assert found == [(6, 0), (6, 0), (3, 100), (0, 104)]
 
 
+@pytest.mark.sampled
 def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100, 200))
     monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))

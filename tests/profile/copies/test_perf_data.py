@@ -248,6 +248,7 @@ def test_other_files_are_refused_in_one_line(data: bytes, message: str, tmp_path
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.dear
 def test_damaged_files_end_in_one_line(tmp_path: Path) -> None:
     """Cut off at every byte, and random bytes in random places."""
     event = attributes(registers_mask(AMD64))

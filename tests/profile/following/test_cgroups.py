@@ -59,6 +59,7 @@ def spinning_in(folder: Path) -> Iterator[int]:
             process.wait()
 
 
+@pytest.mark.dear
 @needs_bpf
 @pytest.mark.once
 def test_samples_of_a_control_group_and_those_below_it() -> None:

@@ -326,6 +326,7 @@ def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(m
         assert known_spans(following) == known
 
 
+@pytest.mark.sampled
 def test_what_was_mapped_before_is_known_at_other_addresses() -> None:
     resolver = MappingResolver(TracedFiles())
     rows = parse_mappings(Path("/proc/self/maps").read_bytes()).rows

@@ -86,6 +86,7 @@ def own_row() -> tuple[FileKey, MappedPlace]:
     return mapped_file.key_of_row(row.device, row.inode), MappedPlace(os.getpid(), row.start, row.end, row.path, 1)
 
 
+@pytest.mark.sampled
 def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on btrfs: then /proc/PID/maps must say that the mapping is that file."""
     key, where = own_row()
@@ -113,6 +114,7 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
         opener.open(key, moved)
 
 
+@pytest.mark.sampled
 def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may map one plugin after the other at the same addresses, many times a second."""
     key, where = own_row()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sframegen.profile.report.formats.file_formats import FORMATS
 from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.report.traced import TracedStacks
@@ -30,6 +32,7 @@ def command(*arguments: str | Path | float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.dear
 def test_all_formats(compile_c: Compiler, tmp_path: Path) -> None:
     with Program(compiled(compile_c, tmp_path, SOURCE, "-static", "-O1")) as running:
         for ending in FORMATS:
@@ -63,6 +66,7 @@ def test_functions_of_scripts() -> None:
     assert stack.frames[-1] == NamedFrame("work", "app.js", "/srv/app.js", 0x1007, FrameKind.RUNTIME, guessed=False)
 
 
+@pytest.mark.sampled
 def test_refusals(tmp_path: Path) -> None:
     done = command("-o", "out.svg", 1)
     assert (done.returncode, done.stdout) == (2, "")

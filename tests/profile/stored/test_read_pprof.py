@@ -158,6 +158,7 @@ def test_all_members_of_a_compressed_file_are_read() -> None:
     assert stacks_of(read(members)) == stacks_of(read(members + b"\0\0")) == stacks_of(named(*EXAMPLE))
 
 
+@pytest.mark.dear
 def test_many_members_take_no_time_each_for_all_that_follow() -> None:
     members = gzip.compress(b"", mtime=0) * 200_000  # 4 MB
     assert stacks_of(read(members + written(named(*EXAMPLE)))) == stacks_of(named(*EXAMPLE))

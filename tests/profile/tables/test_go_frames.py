@@ -43,6 +43,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Programs(tmp_path_factory.mktemp("programs"), request.param, go_cache)
 
 
+@pytest.mark.dear
 def test_they_are_those_of_the_call_frame_information(programs: Programs) -> None:
     named, stripped = (make_table(elf).table for elf in (programs.named, programs.stripped))
     assert named is not None
@@ -73,6 +74,7 @@ def test_code_that_is_not_called(programs: Programs) -> None:
             assert ends[-1] & RuleFlag.OUTERMOST
 
 
+@pytest.mark.dear
 def test_a_thread_begins_in_clone(programs: Programs) -> None:
     clone = programs.at["runtime.clone.abi0"]
     for elf in (programs.named, programs.stripped):

@@ -130,6 +130,7 @@ def all_of(builder: TableBuilder) -> list[Built]:
     return found
 
 
+@pytest.mark.sampled
 def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
     with TableBuilder(1, None) as builder:
         builder.request(3, program)
@@ -141,6 +142,7 @@ def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
     assert proven.table == make_proven_table(program).table
 
 
+@pytest.mark.sampled
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
     with TableBuilder(1, None, proof_seconds=0.1) as builder:

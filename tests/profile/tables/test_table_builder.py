@@ -50,6 +50,7 @@ def results(builder: TableBuilder) -> dict[int, Built]:
     return {one.number: one for one in found}
 
 
+@pytest.mark.sampled
 def test_the_table_is_the_one_that_this_process_makes() -> None:
     expected = make_table(PYTHON)
     assert expected.table is not None
@@ -73,6 +74,7 @@ def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, Table
     return make
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -97,6 +99,7 @@ def test_a_process_that_dies_costs_its_file(
     assert [made[number].origin for number in (0, 2, 3)] == [Origin.CONVERTED] * 3
 
 
+@pytest.mark.sampled
 def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> MadeTable:
         raise MemoryError
@@ -118,6 +121,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     assert time.monotonic() - before < table_builder.SECONDS
 
 
+@pytest.mark.sampled
 def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     large = ElfFile(memoryview(bytes(PYTHON.data) + bytes(9 * len(PYTHON.data))), "large")
     monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: MadeTable(None, Origin.NOTHING, elf.name))
@@ -133,6 +137,7 @@ def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) ->
     assert order == [0, 3, 4, 2, 1]  # the first one was begun at once
 
 
+@pytest.mark.sampled
 def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
     cache = TableCache(tmp_path / "tables")
     with TableBuilder(1, cache) as builder:

@@ -64,6 +64,7 @@ def agrees(table: FunctionTable, pcs: Iterable[int]) -> None:
     assert {pc: find_rule(made, pc) for pc in pcs} == {pc: expected(ordered, pc) for pc in pcs}
 
 
+@pytest.mark.dear
 @given(TABLES)
 def test_each_address_has_the_rule_of_its_function(table: FunctionTable) -> None:
     ends = {start + size for start, size in zip(table.start, table.size, strict=True)}

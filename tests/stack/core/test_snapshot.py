@@ -361,6 +361,7 @@ def ends(path: Path) -> str:
     return ", ".join(thread.end.words for thread in threads)
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("abi", [AMD64, S390X], ids=lambda abi: abi.name)
 def test_a_core_that_is_cut_off(abi: Abi, tmp_path: Path) -> None:
     data = walkable(abi)
@@ -376,6 +377,7 @@ def test_a_core_that_is_cut_off(abi: Abi, tmp_path: Path) -> None:
         assert ends(tmp_path / "core") == End.NO_FRAME_POINTER.words
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 def test_flipped_bits(abi: Abi, tmp_path: Path) -> None:
     """Of the headers and notes, for one ABI all; each is an error with a place, or a walk that ends."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sframegen.stack.names.debug_files import DebugFiles
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
+pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 
 FOR_EVER = "1000000"
 WAITS = "import sys; sys.stdin.buffer.read(1); sys.exit(7)"

@@ -117,6 +117,7 @@ def test_mini_debug_information(split: Split) -> None:
     assert names.at(split.address).name == "inner"
 
 
+@pytest.mark.dear
 def test_mini_debug_information_that_is_damaged_or_too_large(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = lzma.compress(split.debug.read_bytes())
     for data in (b"", packed[:-20], packed[:40], b"x" * 100, lzma.compress(b"no ELF file"), lzma.compress(bytes(1 << 26))):

@@ -74,6 +74,7 @@ def test_names_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module._demangled([b"_Z1fv", b"_Z1gv"]) == [b"f()", b"g()"]
 
 
+@pytest.mark.dear
 def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay unchanged; no process is left running, and other names are read as long as not too many are of that kind."""
     started = []

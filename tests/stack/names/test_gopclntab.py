@@ -240,6 +240,7 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [*table.frames()]
 
 
+@pytest.mark.dear
 def test_a_line_table_without_an_end() -> None:
     """The values of the first function never come to an address."""
     data = bytearray(written(GO_LAYOUTS[3]))
@@ -251,6 +252,7 @@ def test_a_line_table_without_an_end() -> None:
     assert table.line_at(TEXT) is None
 
 
+@pytest.mark.dear
 @pytest.mark.full
 @pytest.mark.parametrize("flags", [(), ("-buildmode=pie",), ("-ldflags=-linkmode=external",)], ids=["", "pie", "external"])
 def test_real_programs(flags: tuple[str, ...], go_cache: Path, tmp_path: Path) -> None:

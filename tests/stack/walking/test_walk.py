@@ -401,6 +401,7 @@ def rules(draw: st.DrawFn, abi: Abi) -> Rule:
     return Rule(*(draw(st.none() | wheres) for _ in range(3)))  # type: ignore[arg-type]
 
 
+@pytest.mark.dear
 @given(st.data())
 def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject) -> None:
     abi = data.draw(st.sampled_from(ABIS))
