@@ -1,4 +1,4 @@
-# PYTHON: the interpreter to build with and for. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
+# PYTHON: the interpreter to build with and for. TESTS: which tests, instead of all. PART: test-full. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
 # SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
 # STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, GROUND_TRUTH_FLAGS, OFF_CPU_FLAGS, BACKTRACE_FLAGS, PROFILES_FLAGS,
 # PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS,
@@ -28,6 +28,9 @@ help: ## this list
 # install_packages: installs the apt packages of the shell's list `packages`, or fails and prints the remedy
 install_packages = (($${\#packages[@]} == 0)) || tools/install-packages "$${packages[@]}"
 
+# Users who are not root may have no /sbin in their PATH.
+ldconfig := PATH="$$PATH:/sbin:/usr/sbin" ldconfig
+
 # What compiles the kernel program of sframegen profile; libbpf.so.1 loads it.
 kernel_program_with := clang:clang llvm-strip:llvm
 
@@ -42,7 +45,7 @@ machine:
 	@( \
 	packages=(); \
 	for pair in $(kernel_program_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	ldconfig -p | grep -q 'libbpf\.so\.1 ' || packages+=(libbpf1); \
+	$(ldconfig) -p | grep -q 'libbpf\.so\.1 ' || packages+=(libbpf1); \
 	$(install_packages) \
 	) || echo "sframegen profile is then installed without its kernel program." >&2
 
@@ -64,12 +67,10 @@ test-machine: | machine
 	$(install_packages) \
 	) || echo "Tests that need them are skipped." >&2
 
-# install(VENV): build/ is emptied first, because setuptools would pack what an earlier or the other build left there
-# pip is not quiet: the first time it downloads what is needed and compiles for about a minute.
+# install(VENV): with a wheel that is built once for a state of the sources, in about a minute where nothing is compiled yet
 define install
 $(PYTHON) -m venv $(1)
-rm -rf build *.egg-info
-$(1)/bin/pip install .
+wheel=$$($(PYTHON) tools/built_wheel.py) && $(1)/bin/pip install --quiet --force-reinstall --no-deps "$$wheel" && $(1)/bin/pip install "$$wheel"
 touch $@
 endef
 
@@ -157,11 +158,18 @@ demo: .venv/installed ## give copies of this machine's bash and libc an SFrame s
 
 # --- Trying it ---------------------------------------------------------------------------------------------------------------------
 
-# Two rings: docs/testing.md. With SFRAMEGEN_NO_SKIP=1, test-all fails if anything is skipped, test if what it fetches is.
+# docs/testing.md. With SFRAMEGEN_NO_SKIP=1, test-all fails if anything is skipped, test if what it fetches is.
+gate := not (sampled or dear or full)
+sampled := sampled and not (dear or full)
+
 .PHONY: test
-test: .venv/test-tools ## the first ring, in some minutes: the compiled build, with binutils 2.47 beside the system
+test: .venv/test-tools ## the tests that most changes need, in some minutes: the compiled build, with binutils 2.47 beside the system
 	tools/get-peers --binutils || echo "Tests that need them are skipped." >&2
-	SFRAMEGEN_NO_SKIP=$${SFRAMEGEN_NO_SKIP:+fetched} $(call pytest,.venv,compiled) -m "not full"
+	$(call pytest,.venv,compiled) $(PYTEST_FLAGS) -m "$(gate)" $(TESTS)
+	$(call pytest,.venv,compiled) $(few_at_a_time) -m "$(sampled)" $(TESTS) || (($$? == 5)) # 5: none of TESTS is sampled
+
+# What is sampled needs processors: two at a time at most.
+few_at_a_time := -n 2
 
 # As root: it makes roots with mmdebstrap, from the archive that the machine's apt uses.
 .PHONY: test-bare
@@ -180,9 +188,8 @@ $(constraints:%=.venv-%/test-tools): .venv-%/test-tools: tests/constraints/%.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --constraint $< -r $(call requirements,["project"]["dependencies"]) \
 	    -r $(call requirements,["build-system"]["requires"]) -r $(call requirements,["project"]["optional-dependencies"]["test"])
-	rm -rf build *.egg-info
-	PYTHONWARNINGS=$(deprecations) $(@D)/bin/python -c 'from setuptools import build_meta; build_meta.build_wheel("$(@D)")'
-	$(@D)/bin/pip install --quiet --no-deps $(@D)/*.whl
+	wheel=$$(PYTHONWARNINGS=$(deprecations) $(PYTHON) tools/built_wheel.py --with $(CURDIR)/$(@D)/bin/python) && \
+	    $(@D)/bin/pip install --quiet --no-deps "$$wheel"
 	$(@D)/bin/pip check
 	touch $@
 
@@ -193,32 +200,30 @@ test-constraints: $(constraints:%=test-%) ## the first ring's larger part with t
 $(constraints:%=test-%): test-%: .venv-%/test-tools
 	tools/get-peers --binutils || echo "Tests that need them are skipped." >&2
 	PYTHONWARNINGS=$(deprecations) .venv-$*/bin/sframegen doctor
-	PYTHONWARNINGS=$(deprecations) $(call pytest,.venv-$*,compiled) -m "not full" $(constrained_tests:%=tests/%)
+	PYTHONWARNINGS=$(deprecations) $(call pytest,.venv-$*,compiled) $(PYTEST_FLAGS) -m "$(gate)" $(constrained_tests:%=tests/%)
 
 .PHONY: newest-constraints
 newest-constraints: .venv/test-tools ## the newest releases of today, into tests/constraints/newest.txt
 	.venv/bin/python tools/newest_constraints.py
 
 .PHONY: test-all
-test-all: lint docs test-pure test-compiled ## everything: peers, corpus, every ABI, lint, documents, all tests in both builds
-
-compiled_needs := .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols-tools .venv/mutations-tools .venv-pure/installed peers corpus test-machine
-pure_needs := .venv-pure/test-tools .venv-pure/symbols-tools peers corpus test-machine
+test-all: export BARE_FLAGS := --release
+test-all: lint docs test-ready test test-units test-full test-bare ## everything, before a release: peers, corpus, every ABI, all roots
 
 .PHONY: test-ready
-test-ready: lint docs $(pure_needs) $(compiled_needs) ## everything that test-all does before the tests
+test-ready: .venv/test-tools .venv/docs-tools .venv/fleet-tools .venv/symbols-tools .venv/mutations-tools .venv-pure/test-tools peers corpus test-machine ## what the tests need, all of it
 
-.PHONY: test-compiled
-test-compiled: $(compiled_needs) ## all tests in the compiled build
-	$(call pytest,.venv,compiled)
+.PHONY: test-units
+units := cfi code conversion elf format tables
+test-units: .venv-pure/test-tools ## the interpreted build: the tests of what is compiled in the other one
+	$(call pytest,.venv-pure,interpreted) $(PYTEST_FLAGS) -m "$(gate) and not once" $(units:%=tests/%)
 
-.PHONY: test-pure
-test-pure: $(pure_needs) ## all tests in the interpreted build, without those that are marked `once`
-	$(call pytest,.venv-pure,interpreted) -m "not once"
+.PHONY: test-full
+test-full: test-ready ## tests that take long or need what is fetched; PART=3/8: one part of eight
+	$(call pytest,.venv,compiled) $(PYTEST_FLAGS) -m "dear or full" $(if $(PART),--part $(PART)) $(TESTS)
 
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start
-pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) \
-    SFRAMEGEN_PURE_PYTHON='$(CURDIR)/.venv-pure/bin/python' $(1)/bin/pytest $(PYTEST_FLAGS)
+pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) SFRAMEGEN_PURE_PYTHON='$(CURDIR)/.venv-pure/bin/python' $(1)/bin/pytest
 
 .PHONY: differential
 differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
@@ -337,8 +342,8 @@ bench-detached: .venv/installed | machine ## sizes of detached sections, and loo
 .PHONY: bench-backtrace
 bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, both libunwinds and frame pointers: docs/reports/own-stack.md
 	@packages=(); \
-	ldconfig -p | grep -q 'libunwind\.so\.8 ' || packages+=(libunwind8); \
-	ldconfig -p | grep -q 'libunwind\.so\.1 ' || packages+=($$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)); \
+	$(ldconfig) -p | grep -q 'libunwind\.so\.8 ' || packages+=(libunwind8); \
+	$(ldconfig) -p | grep -q 'libunwind\.so\.1 ' || packages+=($$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)); \
 	$(install_packages)
 	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
 

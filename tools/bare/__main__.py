@@ -23,10 +23,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = "apt,gcc,git,make,python3,python3-venv"  # in-chroot's: a variant of mmdebstrap, and all that README does not install
 
 
-# The tests that meet what differs between roots: tools, users, modes, the names of folders. The others meet another Python only,
-# and run with the oldest one in `make test-all`, with the newest one in sid.
-FOLDERS = ("api", "backtrace", "cli", "integration", "linker/files", "packages", "program", "project", "stack/live")
-MEETING = " ".join(f"tests/{folder}" for folder in FOLDERS)
+# About 150 tests that meet what differs between roots: tools, users, modes, the names of folders.
+SMOKE = "tests/linker/files tests/cli/shared tests/cli/test_add_section.py tests/program tests/project/test_install.py"
 
 
 class Root(NamedTuple):
@@ -34,14 +32,13 @@ class Root(NamedTuple):
     user: str
     folder: str  # of the checkout
     umask: str
-    tests: str = MEETING  # of the first ring; all of it: an empty text
 
     def __str__(self) -> str:
         return f"{self.suite}, {self.user}, umask {self.umask}, in {self.folder!r}"
 
 
 ROOTS = (
-    Root("sid", "someone", "sframegen", "022", tests=""),
+    Root("sid", "someone", "sframegen", "022"),
     Root("bookworm", "root", "sframegen", "022"),
     Root("trixie", "someone", "a check out/sframegen", "077"),
 )
@@ -51,19 +48,24 @@ LAST, WIDTH = 12, 160  # lines and characters of a root that failed, once more a
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bare", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="roots with TEXT in their line")
-    parser.add_argument("--first", action="store_true", help="only what leads to the first flame graph")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--first", action="store_true", help="only what leads to the first flame graph")
+    what.add_argument("--release", action="store_true", help="all of `make test`, and wheels, instead of a few tests")
+    parser.add_argument("--turn", type=int, metavar="N", help="one of the roots: each in turn")
     options = parser.parse_args()
-    chosen = [root for root in ROOTS if options.only in str(root)]
+    roots = ROOTS if options.turn is None else (ROOTS[options.turn % len(ROOTS)],)
+    chosen = [root for root in roots if options.only in str(root)]
+    extent = "first" if options.first else "release" if options.release else SMOKE
     with ThreadPoolExecutor(len(ROOTS)) as pool:  # each waits for downloads, and for a single processor
-        ends = list(pool.map(partial(tried, what=["first"] if options.first else []), chosen))
+        ends = list(pool.map(partial(tried, extent=extent), chosen))
     for root, lines in zip(chosen, ends, strict=True):
         if lines:
             print(f"failed: {root}", *lines, sep="\n", file=sys.stderr)
     return 1 if any(ends) or not chosen else 0
 
 
-def tried(root: Root, what: list[str]) -> list[str]:
-    """`what`: for inside.py. Returns the last lines if something failed. What is committed is tried."""
+def tried(root: Root, extent: str) -> list[str]:
+    """`extent`: for inside.py. Returns the last lines if something failed. What is committed is tried."""
     print(f"== {root}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bare-", dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:  # noqa: S108 - on a disk
@@ -73,7 +75,7 @@ def tried(root: Root, what: list[str]) -> list[str]:
         settings, paths = pip_settings()
         Path(folder, "pip.conf").write_text(settings)
         binds = [f"--bind={path}" for path in paths]
-        inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask, root.tests, *what]
+        inside = ["python3", f"{root.folder}/tools/bare/inside.py", root.user, root.folder, root.umask, extent]
         command: list[str | Path] = [CHECKOUT / "tools/in-chroot", *binds, root.suite, PACKAGES, folder, *inside]
         last: deque[str] = deque(maxlen=LAST)
         with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

@@ -1,8 +1,8 @@
 """What tools.bare runs in each root, as its root user. Exit status 1: a command failed.
 
-usage: inside.py USER CHECKOUT UMASK TESTS [first]
-TESTS: folders that `make test` tries there, and then wheels are made; if empty, it tries all of them. `first`: only what leads
-to the first flame graph. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
+usage: inside.py USER CHECKOUT UMASK first|release|TESTS
+`first`: only what leads to the first flame graph. `release`: `make test`, and wheels. TESTS: what `make test` tries there. The
+commands are README's and the ones that errors give as remedies, which are therefore tried, too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class User(NamedTuple):
         """The exit status, and all lines, which are printed."""
         print(f"$ {script.strip()}", flush=True)
         began = time.monotonic()
-        environment = os.environ | {"HOME": str(self.home), "TMPDIR": str(self.temporary), "SFRAMEGEN_NO_SKIP": "1"}
+        environment = os.environ | {"HOME": str(self.home), "TMPDIR": str(self.temporary), "SFRAMEGEN_NO_SKIP": "fetched"}
         process = subprocess.Popen(
             [*([] if self.name == "root" else SETPRIV), "bash", "-euo", "pipefail", "-c", script],
             cwd=self.checkout,
@@ -91,7 +91,7 @@ ROOT = User("root", Path("/root"), Path(), 0o022, Path("/tmp"))  # noqa: S108 - 
 
 
 def main() -> None:
-    name, checkout, umask, chosen, *only = sys.argv[1:]
+    name, checkout, umask, extent = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     shutil.copy("pip.conf", "/etc/pip.conf")
     home = Path("/root" if name == "root" else f"/home/{name}")
@@ -106,16 +106,18 @@ def main() -> None:
         subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
     ROOT.run("apt-get -qq update")
     user = user._replace(checkout=first_flame_graph(user, first))
-    if only:
+    if extent == "first":
         return
-    Path(user.checkout, ".venv/installed").touch()  # else make would compile it once more
+    Path(user.checkout, ".venv/installed").touch()  # else make would install it once more
     [asked, *commands] = tests
     if name != "root":
         ROOT.run(unattended(asked.removeprefix("sudo ")))
-    if chosen:
+    if extent == "release":
         # The wheels of all machines are made in one root only, for the time.
         wheels = "make release" if name == "root" else f"make wheel WHEEL_FLAGS='--machine {os.uname().machine}'"
-        commands = [*(f"{one} PYTEST_FLAGS='-n 2 --dist worksteal {chosen}'" for one in commands), wheels, TRIAL]
+        commands = [*commands, wheels, TRIAL]
+    else:
+        commands = [f"{one} TESTS='{extent}'" for one in commands]
     for command in commands:
         user.run(command)
 
