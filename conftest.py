@@ -144,14 +144,11 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line names what is not here, and one the reports of docs/ that are to be measured again."""
+    """One line names what is not here."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
     if reasons:
         terminalreporter.write_line("Skipped: " + "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items())))
-    recorded = [one for report in terminalreporter.stats.get("passed", []) for one in getattr(report, "user_properties", [])]
-    if pages := sorted(page for name, page in recorded if name == "old report"):
-        terminalreporter.write_line(f"Measured with an older sframegen, in docs/reports: {', '.join(pages)}")
 
 
 @pytest.hookimpl(wrapper=True)
