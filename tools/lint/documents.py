@@ -97,6 +97,8 @@ def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[st
     """As they are, or rounded."""
     for paragraph in re.split(r"\n\n|\n(?=- )", re.sub(r"^```.*?^```$", "", text_of("README.md"), flags=re.DOTALL | re.MULTILINE)):
         for said, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)\)", paragraph, re.DOTALL):
+            if page not in tracked():  # as links_lead_to_files() says
+                continue
             there = {number.replace(",", "") for number in NUMBER.findall(text_of(page))}
             for figure in FIGURE.findall(re.sub(r"measured with sframegen ([\d.]+\d)", "", said)):
                 digits = len(figure.partition(".")[2])
