@@ -234,6 +234,13 @@ def no_file_names_one_machine() -> Iterator[str]:
             yield from found(name, pattern, why)
 
 
+def nothing_that_decides_in_the_conformance_suite_asks_sframegen() -> Iterator[str]:
+    for name in files("conformance"):
+        asked = [one for one in imported(name) if one.partition(".")[0] in (*rooms.PACKAGES, "corpus", "tests")]
+        if asked and name != "conformance/known_readers.py":
+            yield f"{name}: imports {asked}: the verdicts are to be the specification's"
+
+
 RULES = (
     imports_run_down,
     no_module_hides_a_public_name,
@@ -247,4 +254,5 @@ RULES = (
     functions_take_tables_not_twenty_columns,
     a_name_stands_for_one_thing,
     no_file_names_one_machine,
+    nothing_that_decides_in_the_conformance_suite_asks_sframegen,
 )

@@ -39,7 +39,7 @@ def links_lead_to_files() -> Iterator[str]:
     for name in pages():
         for match in LINK.finditer(text_of(name)):
             if not ((ROOT / name).parent / match[1]).is_file():
-                yield from found(name, re.compile(re.escape(match[0])), "no such file")
+                yield from found(name, re.compile(rf"(?<=\]\(){re.escape(match[1])}"), "no such file")
 
 
 def the_side_bar_lists_each_page_under_its_title() -> Iterator[str]:
