@@ -261,12 +261,13 @@ mutations: .venv/mutations-tools .venv-pure/test-tools ## small changes of meani
 	.venv/bin/python -m tests.mutations --docs docs/testing.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
-lint: .venv/lint-tools ## ruff and mypy, also of the recipes in docs/library.md
+lint: .venv/lint-tools ## ruff, mypy, also of the recipes in docs/library.md, and the project's own rules: tools/lint
 	.venv/bin/ruff check $(LINTED)
 	.venv/bin/ruff format --check $(LINTED)
 	.venv/bin/mypy
 	sed -n '/^```python$$/,/^```$$/{/^```/!p}' docs/library.md > .mypy_cache/recipes.py
 	.venv/bin/mypy .mypy_cache/recipes.py
+	.venv/bin/python -m tools.lint
 
 # --- Documents ---------------------------------------------------------------------------------------------------------------------
 

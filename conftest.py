@@ -159,16 +159,13 @@ def forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What is not here, what was tried again, and which reports of docs/ are to be measured again."""
+    """What is not here, and what was tried again."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
     if reasons:
         terminalreporter.write_line("Skipped: " + "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items())))
     for name, count in Counter(report.nodeid for report in terminalreporter.stats.get("rerun", [])).items():
         terminalreporter.write_line(f"Tried again: {name} ({count})")
-    recorded = [one for report in terminalreporter.stats.get("passed", []) for one in getattr(report, "user_properties", [])]
-    if pages := sorted(page for name, page in recorded if name == "old report"):
-        terminalreporter.write_line(f"Measured with an older sframegen, in docs/reports: {', '.join(pages)}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,8 @@ clang compiles the kernel program of `sframegen profile`. Without clang the pack
 The C compiler compiles the libraries of sframegen/backtrace. The same two values of SFRAMEGEN_PURE leave them out, and demand them.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import runpy

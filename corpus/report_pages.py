@@ -1,18 +1,14 @@
-"""Each page of docs/reports names the sframegen that its figures were measured with, in one form: tests/project/test_reports.py."""
+"""Each page of docs/reports names the sframegen that its figures were measured with, in one form: tools/lint/documents.py."""
 
 from __future__ import annotations
 
 import platform
-import re
 from typing import TYPE_CHECKING
 
 from sframegen import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)
-
 
 def measured_with(version: str = __version__) -> str:
     """Return the beginning of a line; a full stop, or a comma and more, comes after it."""

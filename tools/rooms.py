@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cfi", "sframegen", "linker")
@@ -47,19 +47,18 @@ FACES = {"sframegen", "linker"}
 Graph = dict[str, set[str]]  # importing name -> imported names
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Full names in a module's imports, wherever they stand."""
-    for node in ast.walk(tree):
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Full names in the imports among a module's nodes."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def modules() -> Graph:
-    """The modules of the product, and which of them each imports."""
-    files = {file: file.relative_to(ROOT).with_suffix("") for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
-    names = {file: ".".join(path.parts).removesuffix(".__init__") for file, path in files.items()}
+def modules(files: Mapping[str, Iterable[ast.AST]]) -> Graph:
+    """`files`: the product's, with their nodes. Returns their modules, and which of them each imports."""
+    names = {file: file.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for file in files}
     ours = set(names.values())
 
     def module_of(name: str) -> str:
@@ -67,7 +66,7 @@ def modules() -> Graph:
             name = name.rpartition(".")[0]
         return name
 
-    imports = {name: {module_of(other) for other in imported(ast.parse(file.read_bytes()))} for file, name in names.items()}
+    imports = {name: {module_of(other) for other in imported(files[file])} for file, name in names.items()}
     return {name: others - FACES - {"", name} for name, others in imports.items() if name not in FACES}
 
 
@@ -106,7 +105,8 @@ def circle(graph: Graph) -> list[str]:
 
 
 def main() -> int:
-    graph = modules()
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    graph = modules({path.relative_to(ROOT).as_posix(): ast.walk(ast.parse(path.read_bytes())) for path in paths})
     arrows = rooms(graph)
     for room in sorted(arrows, key=lambda room: ORDER.index(room) if room in ORDER else len(ORDER)):
         count = sum(room_of(module) == room for module in graph)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from corpus.fetch.__main__ import FetchError
-from corpus.survey import survey_packages
-from corpus.survey.judged_files import judge, merged, within
-from corpus.survey.survey_packages import MANIFEST, Fetched, FetchedGroup, fetched, groups
+from corpus.survey.judged_files import judge
+from corpus.survey.survey_packages import Fetched, FetchedGroup
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -90,59 +86,3 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
     row = rows[wheel.name]
     assert rows[deb.name].file_bytes == program.stat().st_size
     assert judge(row, wheel, tmp_path).faults == []
-    row.code_bytes += 1
-    [fault] = judge(row, wheel, tmp_path).faults
-    assert fault == f"code with CFI: {row.code_bytes:,}, found are {row.code_bytes - 1:,} bytes"
-
-
-def test_ranges() -> None:
-    assert merged([(5, 9), (1, 3), (2, 4), (9, 10)]) == [(1, 4), (5, 10)]
-    assert within([(1, 4), (5, 10)], [(3, 6), (9, 20)]) == [(3, 4), (5, 6), (9, 10)]
-
-
-def test_the_manifest_names_each_package_once() -> None:
-    names = [group.key(package) for group in groups() for package in group.packages]
-    assert len(names) == len(set(names))
-    assert sum(name.startswith("debian") for name in names) >= 150
-    assert sum(name.startswith("wheels-x86_64") for name in names) >= 40
-    assert MANIFEST.with_name("head.md").exists()
-
-
-def test_packages_are_fetched_once_and_again_if_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, list[str]]] = []
-
-    def download(packages: list[str], suite: str, directory: Path) -> list[Path]:
-        asked.append((suite, packages))
-        directory.mkdir()
-        return [make_deb(directory, name, Path(shutil.which("true") or "")) for name in packages]
-
-    monkeypatch.setattr(survey_packages, "download", download)
-    monkeypatch.setenv("SFRAMEGEN_CACHE", str(tmp_path / "cache"))
-    manifest = tmp_path / "survey.toml"
-    manifest.write_text('[[debian]]\nabout = "X"\nsuite = "sid"\narchitecture = "arm64"\npackages = ["one", "two"]\n')
-    [([one, two], [])] = fetched(manifest)
-    assert (one.group, one.name, one.version) == ("X", "one", "1:2-3")
-    lock = json.loads((tmp_path / "cache" / "survey" / "lock.json").read_text())
-    assert lock["debian-sid-arm64/two"]["sha256"] == sha256(two.file.read_bytes()).hexdigest()
-    list(fetched(manifest))
-    assert asked == [("sid:arm64", ["one", "two"])]
-    two.file.write_bytes(b"damaged")
-    [([_, again], [])] = fetched(manifest)
-    assert asked[1:] == [("sid:arm64", ["two"])]
-    assert again.file.read_bytes() != b"damaged"
-
-    def lists_only(packages: list[str], suite: str, directory: Path) -> list[Path]:
-        if "two" in packages:
-            raise subprocess.CalledProcessError(100, "apt-get")
-        return download(packages, suite, directory)
-
-    monkeypatch.setattr(survey_packages, "download", lists_only)
-    two.file.write_bytes(b"damaged")
-    one.file.unlink()
-    [([there], lost)] = fetched(manifest)
-    assert there.file.read_bytes() != b""
-    assert (there.name, lost) == ("one", ["X: two"])
-    there.file.unlink()
-    monkeypatch.setattr(survey_packages, "download", lambda *_: lists_only(["two"], "", tmp_path))
-    with pytest.raises(FetchError, match="X: nothing was fetched"):
-        list(fetched(manifest))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from conformance.case import Case
 
 pytestmark = pytest.mark.once
-ASKS_SFRAMEGEN = {"known_readers.py"}
 LARGE = {"v2-amd64-65536-rows", "v3-amd64-65535-rows"}
 
 
@@ -101,18 +99,6 @@ def test_crashes_are_noticed() -> None:
 def test_another_version_has_to_be_refused() -> None:
     reads_2 = SEARCHES._replace(VERSIONS=(2,))
     assert {text.split()[4].partition("-")[0] for text in failures(reads_2, "-usual")} == {"v1", "v3"}
-
-
-def test_nothing_that_decides_asks_sframegen() -> None:
-    for file in sorted((ROOT / "conformance").rglob("*.py")):
-        names = {
-            name
-            for node in ast.walk(ast.parse(file.read_bytes()))
-            for name in ([node.module] if isinstance(node, ast.ImportFrom) else [one.name for one in getattr(node, "names", ())])
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and name
-        }
-        asked = {name for name in names if name.partition(".")[0] in ("sframegen", "cfi", "linker", "tests", "corpus")}
-        assert bool(asked) is (file.name in ASKS_SFRAMEGEN), f"{file}: {asked}"
 
 
 def breaches(case: Case) -> set[Severity]:

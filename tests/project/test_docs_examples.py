@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -88,70 +87,3 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
             for command in re.split(r"^\$ ", example["console"], flags=re.MULTILINE)[1:]:
                 line, *shown = command.splitlines()
                 assert_shown(line, run("sh", "-c", line), shown, exactly=exactly)
-
-
-def test_the_tutorial_shows_one_build() -> None:
-    """Its stack is of the program whose rules it shows: the same addresses, moved by a multiple of the page size."""
-    text = (ROOT / "docs/tutorial.md").read_text()
-    entries = {name: int(address, 16) for address, name in re.findall(r"^0x(\w+) <(\w+)>:", text, re.MULTILINE)}
-    for address, name, offset in re.findall(r"^0x(\w+) <(\w+)\+0x(\w+)>:", text, re.MULTILINE):
-        assert int(address, 16) - int(offset, 16) == entries.setdefault(name, int(address, 16) - int(offset, 16))
-    frames = re.findall(r"^#\d+ +0x(\w+) (\w+) \+ 0x(\w+) - \S+/work$", text, re.MULTILINE)
-    loaded_at = {int(pc, 16) - int(offset, 16) - entries[name] for pc, name, offset in frames if name in entries}
-    assert len(loaded_at) == 1
-    assert loaded_at.pop() % 4096 == 0
-    assert {name for _pc, name, _offset in frames} >= {"inner", "middle", "main"}
-
-
-def promise(name: str) -> str:
-    """One bullet of what README promises."""
-    [said] = re.findall(rf"^- \*\*{name}\.\*\* (.*?)(?=\n- \*\*|\n\n)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    return str(said)
-
-
-def test_times_in_readme_were_measured() -> None:
-    figures = json.loads((ROOT / "docs/reports/performance.json").read_text())["figures"]
-    seconds = {(one["what"], one["file"]): one["value"] for one in figures if one["part"] == "time"}
-
-    def share(command: str, file: str) -> str:
-        return f"{seconds[command, file] / seconds['readelf -wF', file]:.2f}"
-
-    said = promise("Fast for large files")
-    shares = [share("add-section", "libLLVM"), share("add-section --no-verify", "libLLVM"), share("add-section", "bash")]
-    assert re.findall(r"\b\d+\.\d\d\b", said) == shares
-    assert re.findall(r"\d+ ms", said) == [f"{1000 * seconds['add-section', 'bash']:.0f} ms"]
-    page = (ROOT / "docs/performance.md").read_text()
-    assert [number for number in shares if f"|  {number} |" not in page] == []
-    assert re.findall(r"\(\S+ MB\)", said) == [re.search(rf" on {file} (\(\S+ MB\))", page)[1] for file in ("libLLVM", "bash")]  # type: ignore[index]
-
-
-def test_the_size_in_readme_was_measured() -> None:
-    report = (ROOT / "docs/reports/survey.md").read_text()
-    [measured] = re.findall(r"Sections take [\d,]+ bytes, (\d\.\d+) of \.eh_frame \+ \.eh_frame_hdr", report)
-    [packages, files] = re.findall(r"^(\d+) packages, .* ([\d,]+) of these get a section", report, re.MULTILINE)[0]
-    assert re.findall(r"[\d,.]*\d", promise("Small").partition("(")[0]) == [files, packages, f"{float(measured):.2f}"]
-
-
-def test_the_pages_that_readme_links_have_its_figures() -> None:
-    """Large numbers and percentages, each on the page that is linked after them."""
-    promises = (ROOT / "README.md").read_text().partition("## What it promises")[2].partition("\n## ")[0]
-    missing = [
-        (number, page)
-        for text, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)", promises, re.DOTALL)
-        for number in re.findall(r"\d{1,3}(?:,\d{3})+|\d+\.\d+(?= %)", text)
-        if number not in (ROOT / page).read_text()
-    ]
-    assert missing == []
-
-
-def test_how_much_longer_interpreted_code_takes_was_measured() -> None:
-    rows = re.findall(r"^\| (\w+) +\| +([\d.]+) \|.* ([\d.]+) \|$", (ROOT / "docs/compiled.md").read_text(), re.MULTILINE)
-    small = [(float(megabytes), float(times)) for file, megabytes, times in rows if file != "libLLVM"]
-    large = [float(times) for file, _megabytes, times in rows if file == "libLLVM"]
-    least, most, size, of_llvm = re.findall(
-        r"it takes (\d+) to (\d+) times as long for files of up to (\d+) MB, and (\d+) times for libLLVM",
-        " ".join((ROOT / "README.md").read_text().split()),
-    )[0]
-    times = [one for _size, one in small]
-    assert [int(least), int(most), int(of_llvm)] == [round(min(times)), round(max(times)), round(max(large))]
-    assert int(size) == round(max(megabytes for megabytes, _times in small))

@@ -56,6 +56,28 @@ def test_version_tells_which_build_runs(expected_build: str) -> None:
     assert output == f"sframegen {version('sframegen')} ({expected_build})\n"
 
 
+def test_importing_sframegen_is_cheap() -> None:
+    loaded = run(sys.executable, "-c", "import sys, sframegen; print(*sys.modules)").split()
+    assert set(loaded) & {"linker", "lief", "click"} == set()
+
+
+def test_changed_modules_are_copied_in_a_second(tmp_path: Path) -> None:
+    """`make quick`, of a checkout and an environment that have one file each."""
+    site = tmp_path / "site"
+    for folder in (tmp_path, site):
+        for package in ("cfi", "linker", "sframegen"):
+            (folder / package).mkdir(parents=True)
+    (site / "cfi" / "errors.py").write_text("old")
+    os.utime(site / "cfi" / "errors.py", (1, 1))
+    (tmp_path / "cfi" / "errors.py").write_text("new")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {site}\n")
+    python.chmod(0o755)
+    subprocess.run(["make", "--silent", "--file", ROOT / "Makefile", "quick"], check=True, cwd=tmp_path, capture_output=True)
+    assert (site / "cfi" / "errors.py").read_text() == "new"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A copy of what is installed from the checkout."""

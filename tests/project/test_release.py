@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from hashlib import sha256
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, STATIC
 from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 NARROWED = """
 import re, sys
 from pathlib import Path
@@ -50,15 +47,6 @@ source.pure_wheel(work / "out")
 source.build("wheel", work / "out", {})
 """
 )
-
-
-def test_the_changelog_has_a_section_for_each_version() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
-    assert headings[1].startswith(f"[{sframegen.__version__}] ")
-    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= KINDS
 
 
 def sdist(path: Path, user: str, mode: int, names: list[str]) -> bytes:
@@ -133,15 +121,6 @@ def test_what_is_tried_is_the_sdist_and_no_other_tarball(tmp_path: Path) -> None
     assert trial.chosen(tmp_path) == tmp_path / "sframegen-1.0.tar.gz"
 
 
-def test_an_sdist_has_the_types_of_all_compiled_modules() -> None:
-    """Without its `.pxd`, a module compiles too: its attributes are then Python objects that nobody else sees."""
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    packed = {path for package, those in patterns.items() for one in those for path in (ROOT / package).glob(one)}
-    types = {path for name in MODULES if (path := (ROOT / name.replace(".", "/")).with_suffix(".pxd")).exists()}
-    assert types
-    assert types - packed == set()
-
-
 def reported(name: str, version: str) -> dict[str, object]:
     """An entry of pip's report."""
     download = {"url": f"https://example.org/{name}-{version}.whl", "archive_info": {"hashes": {"sha256": "0" * 64}}}
@@ -161,28 +140,6 @@ def test_the_sbom_names_each_part_with_version_hash_and_license(tmp_path: Path) 
     assert lief["hashes"] == [{"alg": "SHA-256", "content": "0" * 64}]
     assert {"name": "sframegen:condition", "value": "platform_machine != 's390x'"} in lief["properties"]
     assert bill["dependencies"][0]["dependsOn"] == [click["bom-ref"], lief["bom-ref"]]
-
-
-def test_the_sbom_has_a_license_for_each_dependency() -> None:
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert {sbom.condition_of(requirement)[0] for requirement in needed} == sbom.LICENSES.keys()
-
-
-def test_what_makes_a_release_has_exact_versions_and_hashes() -> None:
-    """pip then installs nothing without a hash: pyproject.toml's own build requirements are among them."""
-    asked = re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", (ROOT / "tools/release/requirements.in").read_text(), re.MULTILINE)
-    entries = re.split(r"\n(?=\S)", (ROOT / "tools/release/requirements.txt").read_text().strip())
-    assert {(name.lower(), version) for name, version in asked} <= {tuple(one.split()[0].split("==")) for one in entries}
-    assert [one for one in entries if "--hash=sha256:" not in one] == []
-
-
-def test_making_packages_leaves_the_others() -> None:
-    """`make venv` and others empty build/; only `make clean` removes dist/."""
-    scripts = {name: (ROOT / "packaging" / name).read_text() for name in ("build-deb", "build-rpm")}
-    assert all(re.search(r"^suite=.* out=dist/\w+$", text, re.MULTILINE) for text in scripts.values())
-    rules = re.findall(r"^\t.*\brm -rf .*\bdist\b.*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert len(rules) == 1
-    assert " demo " in rules[0]
 
 
 def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
@@ -235,16 +192,6 @@ def test_metadata_say_the_licenses_and_link_to_nothing_that_is_not_there(tmp_pat
     assert {path.name for path in (folder / "licenses").rglob("*") if path.is_file()} == {"LICENSE", "GPL-2.0-only.txt"}
     assert text.startswith("# sframegen\n")
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)|<[a-z]+ [^>]*(?:src|href)=", text) == []
-
-
-def test_the_license_of_each_file_is_said() -> None:
-    """Files that one may use under the GPL: debian/copyright lists them, and sdist and wheel have its text."""
-    terms = re.compile(r"SPDX-License-Identifier: Apache-2\.0 OR GPL-2\.0-only")
-    sources = [path for path in (ROOT / "sframegen").rglob("*.[ch]") if terms.search(path.read_text())]
-    [both] = re.findall(r"^Files: (sframegen/.*\n(?: .*\n)+)", (ROOT / "debian/copyright").read_text(), re.MULTILINE)
-    listed = {path for pattern in both.split() for path in ROOT.glob(pattern)}
-    assert sources
-    assert listed == set(sources)
 
 
 @pytest.mark.full

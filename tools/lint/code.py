@@ -1,0 +1,259 @@
+"""Rules on the product's modules: who imports whom, where versions and machines are told apart, names, lengths."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tools import rooms
+from tools.lint.sources import differ, files, found, nodes_of, text_of, tracked, tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_LINES = 450
+LONGER = {"cfi/machine.py": 650}  # the cursor and the machine that reads with it: Cython's quick calls do not cross modules
+MAX_FUNCTION_LINES = 60
+# Reading loops: a call for each byte or row would cost as much as the work.
+LONGER_FUNCTIONS = {
+    "cfi/machine.py:run",
+    "cfi/scan.py:scan_entries",
+    "sframegen/code/decoding/instruction_columns.py:read",
+    "sframegen/format/unpack.py:number_all",
+}
+MAX_PARAMETERS = 8
+MORE_PARAMETERS = ("sframegen/api/", "sframegen/cli/")  # whose options are parameters
+
+# Only these tell one SFrame version or one ABI from another; all other code asks their tables.
+TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
+VERSION_NAMES = {"version", "abi", "abi_arch"}
+# What only one machine has lies in these folders, in files of the same names. The tables there name ABIs, and nothing else does.
+MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")
+MACHINE_FILES = ("x86_64.py", "aarch64.py", "s390x.py", "machines.py")
+NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
+MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE)
+ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+# Of objcopy, GNU as, perf, ld, and the dynamic loader.
+OPTIONS_OF_OTHERS = {
+    *("--decompress-debug-sections", "--gsframe", "--call-graph", "--build-id", "--no-as-needed", "--version-script", "--list"),
+}
+NETWORK = re.compile(
+    r"^ *(?:import|from) (?:urllib\.request|http|fsspec|distributed|ftplib|smtplib|ssl)\b"
+    r"|\bsocket\.socket\((?!fileno)|create_connection\(",
+    re.MULTILINE,
+)
+USES_NETWORK = {  # SECURITY.md names them
+    "sframegen/detached/store_server.py",
+    "sframegen/fleet/dask_engine.py",
+    "sframegen/fleet/sources/fetching.py",
+    "sframegen/profile/symbols/debuginfod.py",
+}
+
+# One function for each of several things, under one name: what they are given and return is the same.
+PROTOCOLS = {
+    "sframegen/cli": {"command"},  # of each command, which cli/commands.py calls
+    "sframegen/code/isa": {"effects", "jump_table", "matters", "pads", "point"},  # of each instruction set
+    "sframegen/stack/abi": {"ends_call", "starts_thread"},  # of each machine
+}
+# The call of a kernel, and the model of the kernel's side of it: both have the name of the call.
+CALLS = {"codectl", "sframe_register", "sframe_unregister"}
+# What a command does, and the library's function for it; what `sframegen` starts, and what a command line does.
+COMMANDS = {"add_section", "convert", "main"}
+# To be renamed. Take a name off when it is; add none.
+AMBIGUOUS = {
+    *("Header", "How", "Numbers", "Outcome", "Part", "Piece", "Place", "Sampling", "after", "check_object", "decode"),
+    *("findings_of", "functions_of", "join", "pointed_at", "read", "sample", "sweep", "verdict", "within", "words_of"),
+}
+IN_EACH_ROOM = {"__init__.py", "__main__.py", "columns.py", "machines.py"}
+ROOMS_OF_FILES = ("sframegen/cli", "sframegen/code/isa", "sframegen/stack/abi")  # a file for each command, or each machine
+
+FORBIDDEN = {
+    "a path of one machine": re.compile(r"(?<!\w)/(?:home|work)/\w|/tmp/(?:peers|dev)\b"),
+    "a host of packages": re.compile(r"\b(?:deb|ftp|security|snapshot|archive)\.(?:\w+\.)?(?:debian|ubuntu)\.\w"),
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def product() -> list[str]:
+    return files(*rooms.PACKAGES)
+
+
+def imported(name: str) -> list[str]:
+    return list(rooms.imported(nodes_of(name)))
+
+
+def functions(name: str) -> Iterator[Function]:
+    return (node for node in nodes_of(name) if isinstance(node, Function))
+
+
+def documented(node: Function) -> int:
+    """Lines of its docstring."""
+    first = node.body[0]
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return (first.end_lineno or 0) - first.lineno + 1 if is_docstring else 0
+
+
+def imports_run_down() -> Iterator[str]:
+    graph = rooms.modules({name: nodes_of(name) for name in product()})
+    yield from (f"tools/rooms.py: {text}" for text in rooms.upward(graph))
+    if around := rooms.circle(graph):
+        yield f"tools/rooms.py: a circle of imports: {' <- '.join(around)}"
+
+
+def no_module_hides_a_public_name() -> Iterator[str]:
+    """`import sframegen.find` would make the function `sframegen.find` a module."""
+    from sframegen.api import __all__ as public  # noqa: PLC0415 - the checkout's
+
+    yield from (f"{name}: hides the public name" for name in product() if re.sub(r"^sframegen/(\w+)\.py$", r"\1", name) in public)
+
+
+def messages_of_the_library_have_no_options() -> Iterator[str]:
+    """Callers in Python have parameters: `RefusedError.reason` is what the command line makes an option of."""
+    for name in (name for name in product() if not name.startswith("sframegen/cli/")):
+        for node, text in names_and_texts(name):
+            options = set(OPTION.findall(text)) - OPTIONS_OF_OTHERS if "--" in text else ()
+            yield from (f"{name}:{node.lineno}: {option} is of the command line" for option in options)
+
+
+def only_listed_modules_use_the_network() -> Iterator[str]:
+    for name in product():
+        if name not in USES_NETWORK:
+            yield from found(name, NETWORK, "SECURITY.md does not name this use of the network")
+    yield from (f"{name}: uses no network: tools/lint/code.py lists it" for name in USES_NETWORK if not _uses_network(name))
+
+
+def _uses_network(name: str) -> bool:
+    return name in tracked() and bool(NETWORK.search(text_of(name)))
+
+
+def versions_and_abis_are_rows_of_tables() -> Iterator[str]:
+    """`version in TABLE` is a look-up, and fine."""
+    for name in (name for name in product() if not name.startswith("cfi/") and name not in TELLS_VERSIONS_APART):
+        yield from (f"{name}:{line}: branches on a version or an ABI" for line in branches_on_version(name))
+
+
+def branches_on_version(name: str) -> Iterator[int]:
+    def is_version(node: ast.expr) -> bool:
+        return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)) in VERSION_NAMES
+
+    def is_constant(node: ast.expr) -> bool:
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return isinstance(node, ast.Constant) or name.isupper()
+
+    for node in nodes_of(name):
+        if isinstance(node, ast.Match) and is_version(node.subject):
+            yield node.lineno
+        elif isinstance(node, ast.Compare) and any(map(is_version, operands := [node.left, *node.comparators])):
+            equality = any(isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)) for op in node.ops)
+            literal = any(isinstance(operand, (ast.Tuple, ast.List, ast.Set)) for operand in operands)
+            if literal or (equality and any(map(is_constant, operands))):
+                yield node.lineno
+
+
+def only_tables_name_an_abi() -> Iterator[str]:
+    for name in product():
+        named = [one for one in imported(name) if ABI_NAME.search(one)]
+        if bool(named) is not (name in NAMES_ABIS):
+            yield f"{name}: imports {named or 'no ABI'}; tables of machines do, nothing else"
+
+
+def what_names_a_machine_is_listed_for_ports() -> Iterator[str]:
+    listed = NAMES_ABIS | {"sframegen/elf/records.py", *re.findall(r"`([\w/.]+)`", text_of("docs/porting.md"))}
+    for name in (name for name in product() if name not in listed and not name.startswith(MACHINE_FOLDERS)):
+        places = ((node.lineno, text) for node, text in names_and_texts(name) if MACHINE_NAME.search(text))
+        yield from (f"{name}:{line}: {text!r} names a machine; docs/porting.md does not list the file" for line, text in places)
+
+
+def names_and_texts(name: str) -> Iterator[tuple[ast.expr | ast.alias, str]]:
+    """Except docstrings."""
+    docstrings = {id(node.value) for node in nodes_of(name) if isinstance(node, ast.Expr)}
+    for node in nodes_of(name):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield node, text
+            case ast.Name(id=text) | ast.Attribute(attr=text) | ast.alias(name=text):
+                yield node, text
+
+
+def each_machine_has_a_file_and_a_row() -> Iterator[str]:
+    from sframegen.code.isa.machines import MACHINES as WITH_CODE  # noqa: PLC0415 - the checkout's, as the next
+    from sframegen.elf.code_bytes.machines import MACHINES as WITH_BYTES  # noqa: PLC0415
+    from sframegen.format.abi import ABIS  # noqa: PLC0415
+    from sframegen.stack.abi.machines import MACHINES as WITH_STACKS  # noqa: PLC0415
+
+    yield from (
+        f"{folder}/{file}: missing" for folder in MACHINE_FOLDERS for file in MACHINE_FILES if f"{folder}/{file}" not in tracked()
+    )
+    names = sorted(abi.name for abi in ABIS)
+    rows = sorted(WITH_BYTES), sorted(WITH_STACKS), sorted(WITH_CODE)
+    for folder, found_rows, expected in zip(
+        MACHINE_FOLDERS, rows, (sorted(abi.machine for abi in ABIS), names, names), strict=True
+    ):
+        yield from differ(f"{folder}/machines.py", "rows", found_rows, expected)
+
+
+def files_and_functions_are_short() -> Iterator[str]:
+    for name in product():
+        if (lines := text_of(name).count("\n")) > LONGER.get(name, MAX_LINES):
+            yield f"{name}: {lines} lines, at most {LONGER.get(name, MAX_LINES)}"
+        for node in functions(name):
+            lines = (node.end_lineno or 0) - node.lineno + 1 - documented(node)
+            if lines > MAX_FUNCTION_LINES and f"{name}:{node.name}" not in LONGER_FUNCTIONS:
+                yield f"{name}:{node.lineno}: {node.name} has {lines} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def functions_take_tables_not_twenty_columns() -> Iterator[str]:
+    for name in (name for name in product() if not name.startswith(MORE_PARAMETERS)):
+        for node in functions(name):
+            given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            if len(given) - (given[:1] in (["self"], ["cls"])) > MAX_PARAMETERS:
+                yield f"{name}:{node.lineno}: {node.name} has more than {MAX_PARAMETERS} parameters"
+
+
+def a_name_stands_for_one_thing() -> Iterator[str]:
+    places: dict[str, set[str]] = defaultdict(set)
+    for name in product():
+        room, _, file = name.rpartition("/")
+        if room not in ROOMS_OF_FILES and file not in IN_EACH_ROOM:
+            places[file].add(name)
+        for node in tree_of(name).body:
+            if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(room if node.name in PROTOCOLS.get(room, ()) else name)
+    for what, several in sorted(places.items()):
+        if len(several) > 1 and what not in CALLS | COMMANDS | AMBIGUOUS:
+            yield f"{min(several)}: {what} is also {', '.join(sorted(several)[1:])}"
+
+
+def no_file_names_one_machine() -> Iterator[str]:
+    for name in tracked():
+        for why, pattern in FORBIDDEN.items():
+            yield from found(name, pattern, why)
+
+
+def nothing_that_decides_in_the_conformance_suite_asks_sframegen() -> Iterator[str]:
+    for name in files("conformance"):
+        asked = [one for one in imported(name) if one.partition(".")[0] in (*rooms.PACKAGES, "corpus", "tests")]
+        if asked and name != "conformance/known_readers.py":
+            yield f"{name}: imports {asked}: the verdicts are to be the specification's"
+
+
+RULES = (
+    imports_run_down,
+    no_module_hides_a_public_name,
+    messages_of_the_library_have_no_options,
+    only_listed_modules_use_the_network,
+    versions_and_abis_are_rows_of_tables,
+    only_tables_name_an_abi,
+    what_names_a_machine_is_listed_for_ports,
+    each_machine_has_a_file_and_a_row,
+    files_and_functions_are_short,
+    functions_take_tables_not_twenty_columns,
+    a_name_stands_for_one_thing,
+    no_file_names_one_machine,
+    nothing_that_decides_in_the_conformance_suite_asks_sframegen,
+)

@@ -1,0 +1,181 @@
+"""Rules on README, docs/ and the documents beside README: what they name is there, and their figures are those of the reports."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import sframegen
+from tools.bare.__main__ import FOLDERS
+from tools.lint.sources import found, text_of, tracked
+from tools.lint.words import pages
+from tools.rooms import ROOT
+from tools.terminal_picture import COMMANDS as SHOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LISTS = ("index.md", "contributing.md", "reports.md", "upstream.md")  # in docs/: the side bar
+LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+TARGET = re.compile(r"`make ((?:[a-z]+-)*[a-z]+)`|^\$ make ((?:[a-z]+-)*[a-z]+)", re.MULTILINE)
+FOLDER = r"(?:benchmarks|cfi|conformance|corpus|debian|docs|linker|packaging|sframegen|tests|tools)"
+PLACE = re.compile(rf"(?<![\w./~-])({FOLDER}/[\w/.-]*(?:/(?=`)|\.\w+))")
+NO_PLACE = re.compile("[A-Z]{3}|riscv64|/.debhelper/|^docs/reference/")  # of any file or machine; made
+FIGURE = re.compile(r"(?<!Linux )(?<!libLLVM )(?<![\d.])(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+(?= times| ms\b))")
+MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)  # corpus/report_pages.py writes it
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+ADDRESS = re.compile(r"\S+@\S+|https?://\S+")
+SVG = "{http://www.w3.org/2000/svg}"
+SMALL = {"docs/first-minute.svg": 20_000, "docs/flame-graph.svg": 100_000}  # bytes
+
+
+def without_blocks(name: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
+
+
+def title(name: str) -> str:
+    return text_of(name).partition("\n")[0].removeprefix("# ")
+
+
+def links_lead_to_files() -> Iterator[str]:
+    for name in pages():
+        for match in LINK.finditer(without_blocks(name)):
+            if not ((ROOT / name).parent / match[1]).is_file():
+                yield from found(name, re.compile(rf"(?<=\]\(){re.escape(match[1])}"), "no such file")
+
+
+def the_side_bar_lists_each_page_under_its_title() -> Iterator[str]:
+    listed = [(name, *pair) for name in LISTS for pair in LISTED.findall(text_of(f"docs/{name}"))]
+    places = [f"docs/{page}" for _, _, page in listed]
+    for name, shown, page in listed:
+        if f"docs/{page}" in tracked() and title(f"docs/{page}") != shown:
+            yield f"docs/{name}: {page} has another title: {title(f'docs/{page}')}"
+    for name in pages():
+        if name.startswith("docs/") and name != "docs/index.md" and places.count(name) != 1:
+            yield f"{name}: listed {places.count(name)} times in {', '.join(LISTS)} of docs/"
+
+
+def what_pages_name_is_there() -> Iterator[str]:
+    targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE))
+    for name in (name for name in pages() if name != "CHANGELOG.md" and not name.startswith("docs/reports/")):
+        for match in TARGET.finditer(text_of(name)):
+            if (target := match[1] or match[2]) not in targets:
+                yield f"{name}: make {target}: Makefile has no such target"
+        for place in sorted(set(PLACE.findall(text_of(name)))):
+            if not NO_PLACE.search(place) and not (ROOT / place).exists():
+                yield f"{name}: {place}: not there"
+    yield from (f"tools/bare/__main__.py: tests/{one}: not there" for one in FOLDERS if not (ROOT / "tests" / one).is_dir())
+
+
+def reports_of_faults_go_to_no_invented_address() -> Iterator[str]:
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):
+        yield from found(name, ADDRESS, "nobody reads it")
+
+
+def each_promise_of_security_names_its_tests() -> Iterator[str]:
+    promised = text_of("SECURITY.md").partition("## What is promised")[2].partition("\n## ")[0]
+    for promise in re.split(r"^- ", promised, flags=re.MULTILINE)[1:]:
+        if not re.search(r"Tests: .*`(?:tests|corpus|tools)/", promise, re.DOTALL):
+            yield f"SECURITY.md: {promise.partition('.')[0]}: names no tests"
+
+
+def oldest(name: str) -> str:
+    """The version of a report's oldest part."""
+    return min(MEASURED_WITH.findall(text_of(name)), key=minor, default="")
+
+
+def minor(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")[:2]]
+
+
+def reports_name_the_version_that_wrote_them() -> Iterator[str]:
+    for name in (name for name in pages() if name.startswith("docs/reports/")):
+        version = oldest(name)
+        if not version or minor(version) > minor(sframegen.__version__):
+            yield f"{name}: no line `Measured with sframegen {sframegen.__version__}.`, or an older version"
+
+
+def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[str]:
+    """As they are, or rounded."""
+    for paragraph in re.split(r"\n\n|\n(?=- )", without_blocks("README.md")):
+        for said, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)\)", paragraph, re.DOTALL):
+            if page not in tracked():  # as links_lead_to_files() says
+                continue
+            there = {number.replace(",", "") for number in NUMBER.findall(text_of(page))}
+            for figure in FIGURE.findall(re.sub(r"measured with sframegen ([\d.]+\d)", "", said)):
+                digits = len(figure.partition(".")[2])
+                if figure.replace(",", "") not in there and not any(f"{float(one):.{digits}f}" == figure for one in there):
+                    yield f"README.md: {figure}: not in {page}"
+            for version in re.findall(r"measured with sframegen ([\d.]+\d)", said):
+                if version != oldest(page):
+                    yield f"README.md: {page} was measured with sframegen {oldest(page)}, not {version}"
+
+
+def tables_of(text: str) -> dict[str, dict[tuple[str, str], str]]:
+    """Each table by its first heading: cells by row and column."""
+    tables = {}
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        tables[head[0]] = {(row[0], column): cell for row in rows for column, cell in zip(head[1:], row[1:], strict=False)}
+    return tables
+
+
+PROFILERS = {  # columns of README's table, and of the report
+    "sframegen": "sframegen",
+    "perf, frame pointers": "perf fp",
+    "perf, DWARF, 64 KB": "perf dwarf, 64 KB",
+    "samply": "samply",
+    "bpftrace, DWARF": "bpftrace dw_ustack",
+}
+
+
+def readme_compares_profilers_with_the_figures_of_the_report() -> Iterator[str]:
+    report = tables_of(text_of("docs/reports/profilers.md"))
+    whole, fast = report.get("stacks that reach the outermost frame", {}), report.get("999 Hz", {})
+    why = text_of("README.md").partition("\n## Why\n")[2].partition("\n## ")[0]
+    for (what, profiler), cell in (pair for table in tables_of(why).values() for pair in table.items()):
+        column = PROFILERS.get(profiler, profiler)
+        subject = what.removesuffix(": whole stacks")
+        measured = fast.get((column, what.removesuffix(", 999 Hz"))) or whole.get((subject, column))
+        if cell != measured:
+            yield f"README.md: {what}, {profiler}: {cell}, in docs/reports/profilers.md {measured}"
+
+
+def the_tutorial_shows_one_build() -> Iterator[str]:
+    """Its stack is of the program whose rules it shows: the same addresses, moved by a multiple of the page size."""
+    text = text_of("docs/tutorial.md")
+    entries = {name: int(address, 16) for address, name in re.findall(r"^0x(\w+) <(\w+)>:", text, re.MULTILINE)}
+    frames = re.findall(r"^#\d+ +0x(\w+) (\w+) \+ 0x(\w+) - \S+/work$", text, re.MULTILINE)
+    loaded_at = {int(pc, 16) - int(offset, 16) - entries[name] for pc, name, offset in frames if name in entries}
+    if len(loaded_at) != 1 or loaded_at.pop() % 4096:
+        yield "docs/tutorial.md: the frames are not of the program whose rules are shown"
+    for address, name, offset in re.findall(r"^0x(\w+) <(\w+)\+0x(\w+)>:", text, re.MULTILINE):
+        if int(address, 16) - int(offset, 16) != entries.setdefault(name, int(address, 16) - int(offset, 16)):
+            yield f"docs/tutorial.md: 0x{address}: not in {name} as the others are"
+
+
+def pictures_show_what_the_pages_say() -> Iterator[str]:
+    for name, size in SMALL.items():
+        texts = ["".join(element.itertext()) for element in ET.fromstring(text_of(name)).iter(f"{SVG}text")]  # noqa: S314 - our own
+        if not texts or len(text_of(name)) > size:
+            yield f"{name}: {len(text_of(name))} bytes, at most {size}, with {len(texts)} texts"
+        typed = [text.removeprefix("$ ") for text in texts if text.startswith("$ ")]
+        if typed and typed != list(SHOWN):
+            yield f"{name}: does not show the commands of tools/terminal_picture.py"
+
+
+RULES = (
+    links_lead_to_files,
+    the_side_bar_lists_each_page_under_its_title,
+    what_pages_name_is_there,
+    reports_of_faults_go_to_no_invented_address,
+    each_promise_of_security_names_its_tests,
+    reports_name_the_version_that_wrote_them,
+    figures_of_readme_are_on_the_page_that_is_linked_after_them,
+    readme_compares_profilers_with_the_figures_of_the_report,
+    the_tutorial_shows_one_build,
+    pictures_show_what_the_pages_say,
+)
