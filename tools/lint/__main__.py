@@ -19,7 +19,7 @@ def offenders(rule: Callable[[], Iterator[str]]) -> Iterator[str]:
     """Where a file that it reads is missing or has another form, the rule is broken, and the others are still tried."""
     try:
         yield from rule()
-    except (OSError, LookupError, ValueError, SyntaxError) as error:
+    except (ImportError, LookupError, OSError, SyntaxError, ValueError) as error:
         yield f"tools/lint: {rule.__name__}: {error!r}"
 
 

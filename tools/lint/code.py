@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tools import rooms
-from tools.lint.sources import files, found, nodes_of, text_of, tracked, tree_of
+from tools.lint.sources import differ, files, found, nodes_of, text_of, tracked, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,11 +189,12 @@ def each_machine_has_a_file_and_a_row() -> Iterator[str]:
     yield from (
         f"{folder}/{file}: missing" for folder in MACHINE_FOLDERS for file in MACHINE_FILES if f"{folder}/{file}" not in tracked()
     )
-    names = {abi.name for abi in ABIS}
-    tables = (WITH_BYTES, {abi.machine for abi in ABIS}), (WITH_STACKS, names), (WITH_CODE, names)
-    for folder, (table, expected) in zip(MACHINE_FOLDERS, tables, strict=True):
-        if set(table) != expected:
-            yield f"{folder}/machines.py: rows of {set(table)}, not of {expected}"
+    names = sorted(abi.name for abi in ABIS)
+    rows = sorted(WITH_BYTES), sorted(WITH_STACKS), sorted(WITH_CODE)
+    for folder, found_rows, expected in zip(
+        MACHINE_FOLDERS, rows, (sorted({abi.machine for abi in ABIS}), names, names), strict=True
+    ):
+        yield from differ(f"{folder}/machines.py", "rows", found_rows, expected)
 
 
 def files_and_functions_are_short() -> Iterator[str]:
@@ -221,7 +222,7 @@ def a_name_stands_for_one_thing() -> Iterator[str]:
         if room not in ROOMS_OF_FILES and file not in IN_EACH_ROOM:
             places[file].add(name)
         for node in tree_of(name).body:
-            if isinstance(node, (*Function.__args__, ast.ClassDef)) and not node.name.startswith("_"):
+            if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].add(room if node.name in PROTOCOLS.get(room, ()) else name)
     for what, several in sorted(places.items()):
         if len(several) > 1 and what not in CALLS | COMMANDS | AMBIGUOUS:

@@ -31,13 +31,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 SMALL = {"docs/first-minute.svg": 20_000, "docs/flame-graph.svg": 100_000}  # bytes
 
 
+def without_blocks(name: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
+
+
 def title(name: str) -> str:
     return text_of(name).partition("\n")[0].removeprefix("# ")
 
 
 def links_lead_to_files() -> Iterator[str]:
     for name in pages():
-        for match in LINK.finditer(text_of(name)):
+        for match in LINK.finditer(without_blocks(name)):
             if not ((ROOT / name).parent / match[1]).is_file():
                 yield from found(name, re.compile(rf"(?<=\]\(){re.escape(match[1])}"), "no such file")
 
@@ -95,7 +100,7 @@ def reports_name_the_version_that_wrote_them() -> Iterator[str]:
 
 def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[str]:
     """As they are, or rounded."""
-    for paragraph in re.split(r"\n\n|\n(?=- )", re.sub(r"^```.*?^```$", "", text_of("README.md"), flags=re.DOTALL | re.MULTILINE)):
+    for paragraph in re.split(r"\n\n|\n(?=- )", without_blocks("README.md")):
         for said, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)\)", paragraph, re.DOTALL):
             if page not in tracked():  # as links_lead_to_files() says
                 continue
@@ -139,18 +144,6 @@ def readme_compares_profilers_with_the_figures_of_the_report() -> Iterator[str]:
             yield f"README.md: {what}, {profiler}: {cell}, in docs/reports/profilers.md {measured}"
 
 
-def costs_of_traces_are_those_of_the_report() -> Iterator[str]:
-    """docs/backtrace.md has the last two columns of the report's table."""
-    reported = [
-        line.strip("|\n ").split(" | ") for line in text_of("docs/reports/backtraces.md").splitlines() if line.startswith("| ")
-    ]
-    costs = {row[0].partition(" --")[0]: row[-2:] for row in reported if len(row) == 6}
-    for line in re.findall(r"^\| (.*, with lib.*) \|$", text_of("docs/backtrace.md"), re.MULTILINE):
-        what, *shown = line.split(" | ")
-        if shown != costs.get(what.partition(", with")[0].partition(" `")[0]):
-            yield f"docs/backtrace.md: {what}: {shown}: not in docs/reports/backtraces.md"
-
-
 def the_tutorial_shows_one_build() -> Iterator[str]:
     """Its stack is of the program whose rules it shows: the same addresses, moved by a multiple of the page size."""
     text = text_of("docs/tutorial.md")
@@ -183,7 +176,6 @@ RULES = (
     reports_name_the_version_that_wrote_them,
     figures_of_readme_are_on_the_page_that_is_linked_after_them,
     readme_compares_profilers_with_the_figures_of_the_report,
-    costs_of_traces_are_those_of_the_report,
     the_tutorial_shows_one_build,
     pictures_show_what_the_pages_say,
 )
