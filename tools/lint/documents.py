@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import sframegen
-from tools.bare.__main__ import FOLDERS
+from tools.bare.__main__ import SMOKE
 from tools.lint.sources import found, text_of, tracked
 from tools.lint.words import pages
 from tools.rooms import ROOT
@@ -67,7 +67,7 @@ def what_pages_name_is_there() -> Iterator[str]:
         for place in sorted(set(PLACE.findall(text_of(name)))):
             if not NO_PLACE.search(place) and not (ROOT / place).exists():
                 yield f"{name}: {place}: not there"
-    yield from (f"tools/bare/__main__.py: tests/{one}: not there" for one in FOLDERS if not (ROOT / "tests" / one).is_dir())
+    yield from (f"tools/bare/__main__.py: {place}: not there" for place in SMOKE.split() if not (ROOT / place).exists())
 
 
 def reports_of_faults_go_to_no_invented_address() -> Iterator[str]:
