@@ -55,6 +55,18 @@ settings.register_profile(
 settings.load_profile("sframegen")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> None:
+    """That of a machine which is busy with something else. A command in a process of its own has the usual one."""
+    from sframegen.program import patience  # noqa: PLC0415 - earlier it would be the checkout's
+
+    long = 120.0
+    patience.current = patience.Patience(
+        helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long, server=long,
+        made_code=long, made_code_stopped=long, table=long, proof=long, places=long, all_places=long,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def peers() -> foreign.Peers:
     return foreign.Peers()

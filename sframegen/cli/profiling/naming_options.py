@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,6 @@ import click
 from sframegen.cli.shared.output import note
 from sframegen.profile.report.naming import NO_DETAIL, name_stacks
 from sframegen.profile.symbols.debuginfod import Debuginfod
-from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS, TOGETHER
 from sframegen.profile.symbols.source_lines import Detail
 from sframegen.program.libraries import SYMBOLS
 from sframegen.stack.names.debug_files import DebugFiles
@@ -51,5 +49,4 @@ class Naming(NamedTuple):
 
             note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
             click.get_current_context().exit(1)
-        limits = (PATIENT_SECONDS, math.inf) if self.lines or self.inlined else (SECONDS, TOGETHER)
-        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, *limits)
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, bool(self.lines or self.inlined))
