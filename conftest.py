@@ -4,10 +4,12 @@ import atexit
 import gc
 import os
 import re
+import shutil
 import signal
 from collections import Counter
-from functools import partialmethod
+from functools import cache, partialmethod
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -24,7 +26,6 @@ from tests.support.own_stack import OwnStack  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
 # Far beyond what any test takes on a slow machine: ends a loop that does not end.
 TEST_TIME_CAP_SECONDS = 900
@@ -83,6 +84,22 @@ def _compiled_files_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if compiler:
         compiler.check()
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A copy of a program of this machine, the same in the whole session: an update may replace the program meanwhile."""
+    folder = tmp_path_factory.mktemp("copied")
+    return cache(lambda program: Path(shutil.copy(os.path.realpath(program), folder)))
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: no relative name is there."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -673,11 +673,11 @@ def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: P
     assert (done.returncode, done.stderr) == (1, "sframegen: standard output: No space left on device\n")
 
 
-def test_refusals_are_one_line() -> None:
+def test_refusals_are_one_line(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = command(gone.pid)
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
-    assert command("--", "/no/such/program").returncode == 2
+    assert command("--", tmp_path / "none").returncode == 2
     assert command(1, gone.pid).stderr.splitlines()[-1] == "Error: stack takes one process id; profile takes several"
     assert command().returncode == 2
