@@ -47,10 +47,11 @@ def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
 
 
 def test_header_is_cplusplus_too(tmp_path: Path) -> None:
+    needs_compiler("g++")
     source = tmp_path / "a.cpp"
     source.write_text('#include "sframe_backtrace.h"\nint main() { void *a[2]; return sframe_backtrace(a, 2) < 0; }\n')
     command: list[str | Path] = [
-        needs_compiler("g++"),
+        "g++",
         "-std=c++11",
         "-Wall",
         "-Wextra",
