@@ -153,6 +153,7 @@ def test_large_debug_information_is_read_one_file_after_the_other(
 
 
 def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
+    pytest.importorskip("pycxxfilt")
     source = (
         "namespace a { __attribute__((noinline)) int f(long x) { return x / 3; } } int main(int c, char **v) { return a::f(c); }"
     )
