@@ -4,11 +4,13 @@ import atexit
 import gc
 import os
 import re
+import shutil
 import signal
 import zlib
 from collections import Counter
-from functools import partialmethod
+from functools import cache, partialmethod
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +28,6 @@ from tests.support.time_limit import time_limit  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
 # Ends a loop that does not end; a test that is marked `dear` or `full` may take longer on a loaded machine.
 SECONDS, LONG_SECONDS = 120, 900
@@ -57,6 +58,18 @@ settings.register_profile(
 settings.load_profile("sframegen")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> None:
+    """That of a machine which is busy with something else. A command in a process of its own has the usual one."""
+    from sframegen.program import patience  # noqa: PLC0415 - earlier it would be the checkout's
+
+    long = 120.0
+    patience.current = patience.Patience(
+        helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long, server=long,
+        made_code=long, made_code_stopped=long, table=long, proof=long, places=long, all_places=long,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def peers() -> foreign.Peers:
     return foreign.Peers()
@@ -73,6 +86,22 @@ def _compiled_files_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if compiler:
         compiler.check()
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A copy of a program of this machine, the same in the whole session: an update may replace the program meanwhile."""
+    folder = tmp_path_factory.mktemp("copied")
+    return cache(lambda program: Path(shutil.copy(os.path.realpath(program), folder)))
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: no relative name is there."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

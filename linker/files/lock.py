@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sframegen.program import patience
+
 if TYPE_CHECKING:
     from linker.files.location import Location
 
-NOTICE_SECONDS = 1.0
-PATIENCE_SECONDS = 30.0
-PAUSE_SECONDS = 0.05
+PAUSE = 0.05  # seconds between attempts
 # Errors of file systems without locks: there, the second run fails when it replaces the file.
 NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
@@ -23,8 +23,8 @@ NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTS
 def open_locked(location: Location) -> int:
     """A descriptor of the file of that name, locked: another run that would replace the file waits for `close_locked`.
 
-    If another process keeps the lock, a warning of the logger `sframegen` says which. Raises TimeoutError after PATIENCE_SECONDS,
-    FormatError where the file is not a regular one, or OSError.
+    If another process keeps the lock, a warning of the logger `sframegen` says which. Raises TimeoutError where
+    that takes too long, FormatError where the file is not a regular one, or OSError.
     """
     begin = time.monotonic()
     is_said = False
@@ -36,16 +36,16 @@ def open_locked(location: Location) -> int:
                 kept, descriptor = descriptor, -1
                 return kept  # else it was replaced while we waited
             waited = time.monotonic() - begin
-            if waited > PATIENCE_SECONDS:
+            if waited > patience.current.lock:
                 who = "someone replaces it again and again" if is_free else f"{_holder(descriptor)} keeps it locked"
                 raise TimeoutError(errno.ETIMEDOUT, f"{who}; end that process, or change a copy of the file", location.path)
-            if not is_free and not is_said and waited > NOTICE_SECONDS:
+            if not is_free and not is_said and waited > patience.current.lock_notice:
                 is_said = True
                 _say_who(descriptor, location)
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(PAUSE)
 
 
 def close_locked(descriptor: int) -> None:

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sframegen.program import patience
 from sframegen.program.signals import ENDING
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 CANNOT_RUN = 127
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 POLL = 0.05  # seconds
-EXEC_SECONDS = 1.0
-END_SECONDS = 2.0  # from SIGKILL on
 
 
 class PausedCommand:
@@ -41,7 +40,7 @@ class PausedCommand:
         with suppress(BrokenPipeError):
             os.write(self._go, b"\n")
         os.close(self._go)
-        ready, _, _ = select.select([self._failed], [], [], EXEC_SECONDS)  # its file system may not answer
+        ready, _, _ = select.select([self._failed], [], [], patience.current.started)
         answer = os.read(self._failed, 8) if ready else b""
         os.close(self._failed)
         if answer:
@@ -66,7 +65,7 @@ class PausedCommand:
         """End it, for a profile that failed."""
         if self.runs():
             os.kill(self.pid, signal.SIGKILL)
-            deadline = time.monotonic() + END_SECONDS
+            deadline = time.monotonic() + patience.current.killed
             while self.runs() and time.monotonic() < deadline:
                 time.sleep(POLL / 10)
 

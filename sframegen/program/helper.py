@@ -13,6 +13,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
+from sframegen.program import patience
 from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from sframegen.program.forked import Work
     from sframegen.program.forker import Forker
 
-SECONDS = 0.5  # for one answer
-AT_WORK = 3.0  # seconds for one that runs, or waits for a CPU or a disk: those of a busy machine
-PATIENCE = 2.0  # seconds that are waited in vain in all; after that, hardly at all
 AT_LEAST = 0.02  # seconds that are always waited
 MAX_STUCK = 64  # processes
 
@@ -64,9 +62,8 @@ class Ancestor:
 class Helpers:
     """Calls functions in other processes. Each call names its risk: what is not called again while it does not answer."""
 
-    def __init__(self, *, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
-        self._seconds = seconds
-        self._patience = patience
+    def __init__(self) -> None:
+        self._in_vain = 0.0  # seconds
         self._ancestor = Ancestor(_called, _hold_nothing)
         self._idle: Forked | None = None
         self._stuck: dict[Hashable, tuple[Forked, float]] = {}  # with the seconds that were waited for it
@@ -80,18 +77,20 @@ class Helpers:
         if len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
         helper, self._idle = self._next(), None
+        most = patience.current
+        left = most.helpers - self._in_vain
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
-            answered = helper.has_answered(max(AT_LEAST, min(self._seconds, self._patience)))
-            states = b"RD" if self._patience > 0 else b"R"  # D: for a disk, or for a server of NFS, which may never answer
-            while not answered and (waited := time.monotonic() - began) < AT_WORK and _state(helper) in states:
+            answered = helper.has_answered(max(AT_LEAST, min(most.helper, left)))
+            states = b"RD" if left > 0 else b"R"  # D: for a disk, or for a server of NFS, which may never answer
+            while not answered and (waited := time.monotonic() - began) < most.busy_helper and _state(helper) in states:
                 answered = helper.has_answered(AT_LEAST)
         except BaseException:
             helper.end(signal.SIGKILL, waits=False)  # its answer would be taken for that of the next call
             raise
         if not answered:
-            self._patience -= waited
+            self._in_vain += waited
             self._stuck[risk] = helper, waited
             raise NoAnswerError
         answer = self._answer_of(helper)
@@ -110,7 +109,7 @@ class Helpers:
         if not helper.has_answered(0):
             return False
         del self._stuck[risk]
-        self._patience += waited  # not in vain: it was only slow
+        self._in_vain -= waited  # not in vain: it was only slow
         try:
             for descriptor in self._answer_of(helper).descriptors:
                 os.close(descriptor)

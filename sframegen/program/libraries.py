@@ -37,7 +37,9 @@ FLEET = (
     Library("python-debian", "debian", "fleet run"),
     Library("vl-convert-python", "vl_convert", "fleet report"),
 )
-SYMBOLS = (Library("symbolic", "symbolic", "source lines and inlined functions of profile"),)
+PLACES = Library("symbolic", "symbolic", "source lines and inlined functions of profile")
+NAMES = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")
+SYMBOLS = (NAMES, PLACES)
 
 
 class Requirement(NamedTuple):

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.program import patience
 from sframegen.program.signals import ENDING
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 1 << 21  # of all chains, kept or read again: twice the limit of one chain
 TABLE_COST = 32  # entries that take as long to read as a table, or a member of a list
-SECONDS = 2.0
 
 
 class BudgetError(FormatError):
@@ -25,12 +25,12 @@ class Budget:
     """For one reading of all lists and chains of a process, which may be hostile."""
 
     def __init__(
-        self, seconds: float = SECONDS, *, entries: int = MAX_ENTRIES, clock: Callable[[], float] = time.monotonic
+        self, seconds: float | None = None, *, entries: int = MAX_ENTRIES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.left = entries
-        self._seconds = seconds
+        self._seconds = patience.current.made_code if seconds is None else seconds
         self._clock = clock
-        self._until = clock() + seconds
+        self._until = clock() + self._seconds
 
     def spend(self, entries: int = 0, tables: int = 0) -> None:
         """Call it before they are read. Raises BudgetError if that is too many or too late, or if a held signal waits."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.program import patience
 from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
 from sframegen.stack.abi.machines import conventions_of, ends_call
@@ -31,7 +32,6 @@ MAX_STOPS = 16  # for one trace: each may find another object to convert first
 UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
 MAX_COROUTINE = 64  # bytes of the code that coroutines return to
 MAX_STACK_BYTES = 1 << 23  # copied of one stack
-STOPPED_SECONDS = 0.2  # for tables of code made at run time while the process is stopped: it was running when they were first read
 
 
 class Tracer:
@@ -73,7 +73,7 @@ class Tracer:
             self.runtime.follow(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                self.runtime.follow(snapshot, STOPPED_SECONDS)
+                self.runtime.follow(snapshot, patience.current.made_code_stopped)
                 if not attempt:  # later, waiting threads have just been released, and seem to run
                     idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}

@@ -262,26 +262,28 @@ def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal)
         (sframegen.remove, {"verify": "readelf"}),
     ],
 )
+@pytest.mark.usefixtures("empty_folder")
 def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"only|no ") as caught:
-        call("/nonexistent", **arguments)
+        call("none", **arguments)
     assert not isinstance(caught.value, sframegen.SframegenError)
 
 
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda: sframegen.add_section("/nonexistent", jobs=0), "jobs is 0: at least 1"),
-        (lambda: sframegen.check("/nonexistent", jobs=-1), "jobs is -1: at least 1"),
-        (lambda: sframegen.check("/nonexistent", jobs=2**70), r"jobs is \d+: at least 1, at most"),
-        (lambda: sframegen.merge([], "/nonexistent/o"), "no objects to merge"),
-        (lambda: sframegen.merge(iter(()), "/nonexistent/o"), "no objects to merge"),
-        (lambda: sframegen.merge(["a.o"], "/nonexistent/o", executable="a"), "executable and map_file go together"),
-        (lambda: sframegen.merge(["a.o"], "/nonexistent/o", map_file="a.map"), "executable and map_file go together"),
-        (lambda: sframegen.add_section("/nonexistent", compress="zstd"), "only a section that is not loaded"),
-        (lambda: sframegen.add_section("/nonexistent", detached="store", output="out"), "it takes neither output nor unloaded"),
+        (lambda: sframegen.add_section("none", jobs=0), "jobs is 0: at least 1"),
+        (lambda: sframegen.check("none", jobs=-1), "jobs is -1: at least 1"),
+        (lambda: sframegen.check("none", jobs=2**70), r"jobs is \d+: at least 1, at most"),
+        (lambda: sframegen.merge([], "none/o"), "no objects to merge"),
+        (lambda: sframegen.merge(iter(()), "none/o"), "no objects to merge"),
+        (lambda: sframegen.merge(["a.o"], "none/o", executable="a"), "executable and map_file go together"),
+        (lambda: sframegen.merge(["a.o"], "none/o", map_file="a.map"), "executable and map_file go together"),
+        (lambda: sframegen.add_section("none", compress="zstd"), "only a section that is not loaded"),
+        (lambda: sframegen.add_section("none", detached="store", output="out"), "it takes neither output nor unloaded"),
     ],
 )
+@pytest.mark.usefixtures("empty_folder")
 def test_impossible_arguments_are_refused_before_any_file_is_opened(call: Callable[[], object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         call()
@@ -290,14 +292,15 @@ def test_impossible_arguments_are_refused_before_any_file_is_opened(call: Callab
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: sframegen.merge("a.o", "/nonexistent/o"),
-        lambda: sframegen.add_section("/nonexistent", hard_links="other"),
-        lambda: sframegen.convert("/nonexistent", 3, hard_links="other"),
-        lambda: sframegen.remove("/nonexistent", hard_links="other"),
-        lambda: sframegen.read("/nonexistent", sections="store"),
-        lambda: sframegen.check("/nonexistent", sections="store"),
+        lambda: sframegen.merge("a.o", "none/o"),
+        lambda: sframegen.add_section("none", hard_links="other"),
+        lambda: sframegen.convert("none", 3, hard_links="other"),
+        lambda: sframegen.remove("none", hard_links="other"),
+        lambda: sframegen.read("none", sections="store"),
+        lambda: sframegen.check("none", sections="store"),
     ],
 )
+@pytest.mark.usefixtures("empty_folder")
 def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
     """Each of its characters would be one."""
     with pytest.raises(TypeError, match=r"is one path, '.*': give a list of paths"):
@@ -307,17 +310,18 @@ def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda wrong: sframegen.add_section("/nonexistent", jobs=wrong(None)), "jobs is None: give a whole number"),
-        (lambda wrong: sframegen.add_section("/nonexistent", jobs=wrong(1.5)), "jobs is 1.5: give a whole number"),
-        (lambda wrong: sframegen.check("/nonexistent", jobs=wrong(float("nan"))), "jobs is nan: give a whole number"),
+        (lambda wrong: sframegen.add_section("none", jobs=wrong(None)), "jobs is None: give a whole number"),
+        (lambda wrong: sframegen.add_section("none", jobs=wrong(1.5)), "jobs is 1.5: give a whole number"),
+        (lambda wrong: sframegen.check("none", jobs=wrong(float("nan"))), "jobs is nan: give a whole number"),
         (
-            lambda wrong: sframegen.add_section("/nonexistent", min_kernel=wrong(5.18)),
+            lambda wrong: sframegen.add_section("none", min_kernel=wrong(5.18)),
             "min_kernel is 5.18: give a string such as '5.18'",
         ),
-        (lambda wrong: sframegen.read("/nonexistent", sections=wrong(5)), "sections is 5: give a list of paths"),
+        (lambda wrong: sframegen.read("none", sections=wrong(5)), "sections is 5: give a list of paths"),
         (lambda wrong: sframegen.merge(["a.o"], wrong(None)), "output is None: give a path"),
     ],
 )
+@pytest.mark.usefixtures("empty_folder")
 def test_a_parameter_of_another_type_is_named(call: Callable[[Callable[[object], Any]], object], why: str) -> None:
     with pytest.raises(TypeError, match=f"^{re.escape(why)}$"):
         call(lambda value: value)
@@ -331,6 +335,7 @@ def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: 
     assert (tmp_path / "iterator.o").read_bytes() == (tmp_path / "list.o").read_bytes()
 
 
+@pytest.mark.usefixtures("empty_folder")
 def test_types_of_parameters_are_public() -> None:
     """With the values that the functions take, so that callers can annotate their own."""
     types = {name: get_args(value) for name, value in PUBLIC.items() if get_args(value)}
@@ -338,4 +343,4 @@ def test_types_of_parameters_are_public() -> None:
     for name, call in (("FormatVersion", "version"), ("LevelName", "optimize")):
         for value in types[name]:
             with pytest.raises(FileNotFoundError):
-                sframegen.add_section("/nonexistent", **{call: value})
+                sframegen.add_section("none", **{call: value})

@@ -6,13 +6,13 @@ SFRAMEGEN_DAMAGE_ROUNDS=20000 makes it a study of minutes.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.own_stack import INCLUDE, PROGRAMS
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +36,7 @@ def sections(own_stack: OwnStack, tmp_path_factory: pytest.TempPathFactory) -> l
 @pytest.mark.dear
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_no_damage_is_read(tmp_path: Path, sections: list[Path], seed: str) -> None:
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc on this machine")
+    needs_compiler("gcc")
     program = tmp_path / "hostile"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(["gcc", *flags, *INCLUDE, PROGRAMS / "hostile.c", "-o", program], check=True)

@@ -14,6 +14,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import ARM64, S390X
 from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,10 +48,11 @@ def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
 
 
 def test_header_is_cplusplus_too(tmp_path: Path) -> None:
+    needs_compiler("g++")
     source = tmp_path / "a.cpp"
     source.write_text('#include "sframe_backtrace.h"\nint main() { void *a[2]; return sframe_backtrace(a, 2) < 0; }\n')
     command: list[str | Path] = [
-        needs("g++", "g++"),
+        "g++",
         "-std=c++11",
         "-Wall",
         "-Wextra",
@@ -86,7 +88,7 @@ def test_all_kinds_of_frames(own_stack: OwnStack, flags: str) -> None:
 
 @pytest.mark.dear
 def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
-    needs("g++", "g++")
+    needs_compiler("g++")
     program = own_stack.program("cases.c", own_stack.object(), "-x", "c++", "-O2", "-lstdc++")
     assert frames_of(own_stack.run(program)) > FRAMES
 

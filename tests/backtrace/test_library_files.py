@@ -15,6 +15,7 @@ from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME, STATIC, c
 from sframegen.cli.integration import HERE as INTEGRATION
 from tests import ROOT
 from tests.support.cross import MACHINES
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def exported(library: Path) -> set[str]:
 
 @pytest.fixture(scope="module", params=PREFIXES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs(f"{request.param}gcc")
+    needs_compiler(f"{request.param}gcc")
     made = tmp_path_factory.mktemp("libraries")
     assert compile_libraries(HERE, made, [f"{request.param}gcc"]) == ""
     return made
@@ -92,7 +93,7 @@ def test_programs_that_are_linked_with_it_stay_valid(folder: Path) -> None:
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_the_header_keeps_its_types(prefix: str, tmp_path: Path) -> None:
-    needs(f"{prefix}gcc")
+    needs_compiler(f"{prefix}gcc")
     (tmp_path / "interface.c").write_text(INTERFACE)
     printed(f"{prefix}gcc", "-std=c11", "-Werror", "-fsyntax-only", "-I", HERE, tmp_path / "interface.c")
 
@@ -110,7 +111,7 @@ def test_they_load_with_any_glibc_and_bind_at_once(folder: Path) -> None:
 @pytest.mark.dear
 def test_what_they_need_is_in_the_oldest_glibc(tmp_path: Path) -> None:
     """That of the wheel's tag: each function that they need has a version there, or is weak."""
-    needs("gcc")
+    needs_compiler("gcc")
     assert compile_libraries(HERE, tmp_path, ["gcc"]) == ""
     libc = printed("gcc", "-print-file-name=libc.so.6").strip()
     oldest: dict[str, tuple[int, ...]] = {}
@@ -130,7 +131,7 @@ def copied_source(folder: Path) -> Path:
 
 @pytest.mark.dear
 def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
-    needs("gcc")
+    needs_compiler("gcc")
     made = []
     for name in ("one", "another"):
         source, output = copied_source(tmp_path / name), tmp_path / name / "output"
@@ -151,7 +152,7 @@ def test_without_a_compiler_it_is_said(compiler: str, why: str, tmp_path: Path) 
 
 
 def test_what_does_not_compile_is_said(tmp_path: Path) -> None:
-    needs("gcc")
+    needs_compiler("gcc")
     source = copied_source(tmp_path)
     (source / "preload.c").write_text("#error no such machine\n")
     assert re.match(r"gcc cannot compile them: .*#error no such machine", compile_libraries(source, tmp_path, ["gcc"]))
@@ -160,7 +161,7 @@ def test_what_does_not_compile_is_said(tmp_path: Path) -> None:
 @pytest.fixture
 def installation(tmp_path: Path) -> Path:
     """The parts of an installation that other build systems read."""
-    needs("gcc")
+    needs_compiler("gcc")
     shutil.copytree(HERE, tmp_path / "sframegen/backtrace")
     shutil.copytree(INTEGRATION, tmp_path / "sframegen/integration")
     assert compile_libraries(HERE, tmp_path / "sframegen/backtrace", ["gcc"]) == ""

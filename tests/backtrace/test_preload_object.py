@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import sframegen
 from sframegen.backtrace.installed_libraries import HERE, STATISTICS
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
 from tests.support.cross import MACHINES, Machine
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -28,8 +28,7 @@ COUNTED = re.compile(r"sframegen preload: process \d+: (\d+) stack traces from s
 
 @pytest.fixture(scope="module")
 def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc on this machine")
+    needs_compiler("gcc")
     folder = tmp_path_factory.mktemp("libraries")
     assert compile_libraries(HERE, folder, ["gcc"]) == ""
     return folder / PRELOAD

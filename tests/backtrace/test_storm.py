@@ -14,6 +14,7 @@ import pytest
 
 import sframegen
 from tests.backtrace.test_frames import frames_of, needs
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def ends_of(printed: str) -> list[int]:
 
 
 def test_storm_of_signals(own_stack: OwnStack, libraries: list[Path]) -> None:
-    needs("g++", "g++")
+    needs_compiler("g++")
     program = own_stack.program("storm.cc", own_stack.object(), "-x", "c++", "-O2", "-lstdc++", "-ldl", "-lpthread")
     printed = own_stack.run(program, SECONDS, "16", *libraries)
     outermost, full, no_rule, *bad = ends_of(printed)
@@ -55,7 +56,7 @@ def test_storm_of_signals(own_stack: OwnStack, libraries: list[Path]) -> None:
 
 def test_thread_sanitizer(own_stack: OwnStack, libraries: list[Path]) -> None:
     """The dynamic loader has races of its own, which are reported, too."""
-    needs("g++", "g++")
+    needs_compiler("g++")
     flags = ("-fsanitize=thread", "-g", "-O1")
     program = own_stack.program("storm.cc", own_stack.object(*flags), "-x", "c++", *flags, "-lstdc++", "-ldl", "-lpthread")
     command = ["setarch", "-R", str(program), SECONDS, "8", *map(str, libraries)]

@@ -164,8 +164,8 @@ def test_every_dependency_has_a_row() -> None:
     assert {one.project for one in SYMBOLS} == names(project["optional-dependencies"]["symbols"])
 
 
-def test_without_libbpf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", Path("/nonexistent"))  # else that is the reason in a container
+def test_without_libbpf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", tmp_path / "none")  # else that is the reason in a container
     monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.nosuch")
     libbpf.library.cache_clear()
     for name in ("libbpf.so.1", "walk in the kernel"):

@@ -6,13 +6,13 @@ The event "lief" is a call while LIEF is imported, in whose C++ code an exceptio
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+from tests.support.processes.answering import Answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,21 +76,16 @@ class Run(NamedTuple):
 
 
 class Driver:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Answering) -> None:
         self.process = process
 
     def run(self, arguments: list[str], event: str, number: int, moment: int) -> Run:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([arguments, event, number, moment]) + "\n")
-        self.process.stdin.flush()
-        return Run(*json.loads(self.process.stdout.readline()))
+        return Run(*self.process.ask([arguments, event, number, moment]))
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Driver]:
-    command = [sys.executable, "-c", DRIVER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Answering([sys.executable, "-c", DRIVER]) as process:
         yield Driver(process)
 
 

@@ -186,6 +186,7 @@ def test_register(file: Path) -> None:
         assert_documented(call, *TABLES["register"])
 
 
+@pytest.mark.usefixtures("empty_folder")
 def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
     """With one file, too; a refused file has its error, in its place."""
     lists = re.findall(r"`([\w-]+)`", re.findall(r"^These print a list: (.*?)\.$", PAGE, re.MULTILINE | re.DOTALL)[0])
@@ -199,7 +200,7 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
     shutil.copy(file, tree)
     (tree / "damaged").write_bytes(file.read_bytes()[:5000])
     for name in lists:
-        given = [tree] if name.endswith("-tree") else [file, "/nonexistent", file]
+        given = [tree] if name.endswith("-tree") else [file, "none", file]
         done = CliRunner().invoke(cli, [name, *options.get(name, []), "--json", *map(str, given)])
         documents = json.loads(done.stdout)
         refused = [document for document in documents if "error" in document]
@@ -207,16 +208,17 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
             assert_documented(each, TABLES["Refused files"][0])
             assert f"sframegen: {each['error']}" in done.stderr.replace("sframegen: warning: ", "sframegen: ").splitlines()
         if not name.endswith("-tree"):
-            assert [document["file"] for document in refused] == ["/nonexistent"]
+            assert [document["file"] for document in refused] == ["none"]
         assert len(refused) == 1
         assert len(documents) > 1
 
 
-@pytest.mark.parametrize("arguments", [("lookup", "/nonexistent", "0"), ("merge", "-o", "/nonexistent/out", "/nonexistent")])
+@pytest.mark.parametrize("arguments", [("lookup", "none", "0"), ("merge", "-o", "none/out", "none")])
+@pytest.mark.usefixtures("empty_folder")
 def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str, ...]) -> None:
     document = printed(*arguments)
     assert_documented(document, TABLES["Refused files"][0])
-    assert document["file"] == "/nonexistent"
+    assert document["file"] == "none"
 
 
 def test_an_address_that_was_not_understood_has_its_error(file: Path) -> None:

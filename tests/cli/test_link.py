@@ -455,7 +455,8 @@ def test_the_launcher_is_put_before_any_command(here: Path, shims: Path) -> None
 def test_shims_work_whatever_the_environment_of_a_build(here: Path, shims: Path) -> None:
     for module in ("click", "cfi", "linker", "sframegen"):
         (here / f"{module}.py").write_text("raise ImportError")
-    done = run("gcc", "-B", shims, "source.c", env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(here)})
+    environment = {"PATH": os.environ["PATH"], "HOME": str(here / "none"), "PYTHONPATH": str(here)}
+    done = run("gcc", "-B", shims, "source.c", env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert good(here / "a.out")
 

@@ -58,11 +58,11 @@ def test_the_exit_status_is_that_of_the_command() -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_no_such_command_is_wrong_usage() -> None:
-    done = preload("--", "/no/such/program")
+def test_no_such_command_is_wrong_usage(tmp_path: Path) -> None:
+    done = preload("--", tmp_path / "none")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2,
-        "Error: /no/such/program: not a program: No such file or directory",
+        f"Error: {tmp_path / 'none'}: not a program: No such file or directory",
     )
 
 

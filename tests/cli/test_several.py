@@ -286,7 +286,8 @@ def unused():
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
     ours, theirs = pty.openpty()
-    body = f"return Summary(path)\n\nseveral.PROGRESS_AFTER_SECONDS = {after_seconds}\n\ndef unused():"
+    patience = f"several.patience.current = several.patience.Patience(progress={after_seconds})"
+    body = f"return Summary(path)\n\n{patience}\n\ndef unused():"
     process = stand_in(body, jobs, "-q", *range(7), stderr=theirs)
     os.close(theirs)
     screen = b""

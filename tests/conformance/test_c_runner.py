@@ -12,6 +12,7 @@ import pytest
 from conformance.c_cases import c_source
 from conformance.suite import all_cases
 from tests import ROOT
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiled(cases: Path, reader: Path, output: Path, prefix: str = "", *flags: str) -> Path:
     gcc = f"{prefix}gcc"
-    if shutil.which(gcc) is None:
-        pytest.skip(f"no {gcc} on this machine")
+    needs_compiler(gcc)
     subprocess.run([gcc, *FLAGS, *flags, RUNNERS / "sframe_conformance.c", cases, reader, "-o", output], check=True)
     return output
 

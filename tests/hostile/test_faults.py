@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from sframegen import add_section
+from tests.support.processes.answering import Answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,31 +100,24 @@ SCENARIOS = {
 class Server:
     """Runs the command line with faults: tests/hostile/faults."""
 
-    def __init__(self, library: Path) -> None:
-        command = [sys.executable, str(HERE / "server.py"), str(library)]
-        environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    def __init__(self, process: Answering) -> None:
+        self.process = process
 
     def run(self, scenario: Scenario, directory: Path, call: int, fault: tuple[int, int]) -> dict[str, Any]:
         names = {*scenario.files, *scenario.changed, "new"}
         arguments = [str(directory / word) if word in names else word for word in scenario.arguments]
         action, error = fault
         request = {"arguments": arguments, "below": str(directory), "call": call, "action": action, "error": error}
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(json.dumps(request | {"poor": scenario.poor}), file=self.process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        answer: dict[str, Any] = self.process.ask(request | {"poor": scenario.poor})
         return answer
-
-    def end(self) -> None:
-        self.process.communicate()
 
 
 @pytest.fixture(scope="module")
 def server(compile_c: Compiler) -> Iterator[Server]:
-    server = Server(compile_c((HERE / "faults.c").read_text(), "-shared", "-fPIC", name="faults.so"))
-    yield server
-    server.end()
+    library = compile_c((HERE / "faults.c").read_text(), "-shared", "-fPIC", name="faults.so")
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
+    with Answering([sys.executable, str(HERE / "server.py"), str(library)], environment) as process:
+        yield Server(process)
 
 
 @pytest.fixture(scope="module")

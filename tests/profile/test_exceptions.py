@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import needs_compiler
 from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine"),
 ]
 
 SAMPLES = 3000
@@ -60,6 +59,7 @@ int main(int count, char **) { do f1(3); while (count > 1); }
 @pytest.fixture(scope="module", params=["-fno-omit-frame-pointer", "-fomit-frame-pointer"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """It throws once, or for ever. With frame pointers each frame needs the FP of the one before; without, any SP will do."""
+    needs_compiler("g++")
     folder = tmp_path_factory.mktemp("thrower")
     (folder / "thrower.cc").write_text(SOURCE)
     flags = ("-O1", request.param, "-static", "-no-pie")

@@ -381,13 +381,14 @@ def test_a_recording_of_perf(chain: Path, tmp_path: Path) -> None:
         (["--system", "1"], 2, "give one of these"),
         (["--idle", "1"], 2, "--idle is for --system"),
         (["--output", "a.unknown", "--", "true"], 2, "the ending of a.unknown is not that of a format"),
-        (["--", "/nonexistent"], 2, "neither a process id nor a program"),
+        (["--", "./none"], 2, "neither a process id nor a program"),
         (["1", "true"], 2, "true: not a process id, as 1 is"),
         (["--", ""], 2, "the name of the command is empty"),
-        (["--output", "/nonexistent/a.html", "--", "true"], 1, "/nonexistent/a.html: No such file or directory"),
+        (["--output", "none/a.html", "--", "true"], 1, "none/a.html: No such file or directory"),
         (["--event", "nonsense", "--", "true"], 2, "nonsense: unknown event"),
     ],
 )
+@pytest.mark.usefixtures("empty_folder")
 def test_what_is_wrong_is_one_line(arguments: list[str], status: int, message: str) -> None:
     assert message in sframegen(*arguments, status=status).stderr.splitlines()[-1]
 

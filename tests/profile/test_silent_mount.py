@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from tests.support.processes.live import until_it_runs
 from tests.support.processes.silent_mount import SilentMount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.once
 
@@ -48,9 +48,9 @@ class Silent(NamedTuple):
     mapped: int
 
 
-@pytest.fixture(scope="module")
-def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Silent]:
-    folder = tmp_path_factory.mktemp("silent")
+@contextmanager
+def started(folder: Path) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
+    """The mount, which answers no more, and the processes."""
     (folder / "busy.c").write_text(BUSY)
     healthy, mount = folder / "healthy", folder / "mount"
     subprocess.run(["gcc", "-O2", "-fno-optimize-sibling-calls", folder / "busy.c", "-o", healthy], check=True)
@@ -72,7 +72,28 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Silent]:
             until_it_runs(process.pid)
         server.be_silent()
         Path("/proc/sys/vm/drop_caches").write_text("3")
-        yield Silent(mount, *(process.pid for process in processes))
+        yield mount, processes
+
+
+@pytest.fixture(scope="module")
+def all_silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Silent]]:
+    """All are started again when one of them has died."""
+    mount, processes = Path(), list[subprocess.Popen[bytes]]()
+
+    def silent() -> Silent:
+        nonlocal mount, processes
+        if not processes or any(process.poll() is not None for process in processes):
+            opened.close()
+            mount, processes = opened.enter_context(started(tmp_path_factory.mktemp("silent")))
+        return Silent(mount, *(process.pid for process in processes))
+
+    with ExitStack() as opened:
+        yield silent
+
+
+@pytest.fixture
+def silent(all_silent: Callable[[], Silent]) -> Silent:
+    return all_silent()
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from sframegen.program import helper
+from sframegen.program import helper, patience
 from sframegen.program.forked import MAX_MESSAGE, Answer, Forked
 from sframegen.program.helper import Helpers, NoAnswerError
+from sframegen.program.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +24,16 @@ pytestmark = [pytest.mark.once, pytest.mark.sampled]
 
 @pytest.fixture
 def called() -> Iterator[Helpers]:
-    helpers = Helpers(seconds=60, patience=60)
+    helpers = Helpers()
     yield helpers
     helpers.close()
 
 
 @pytest.fixture
-def impatient() -> Iterator[Helpers]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helpers]:
     """Waits as shortly as may be: what does not answer, does not however long one waits."""
-    helpers = Helpers(seconds=0, patience=0)
+    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=0))
+    helpers = Helpers()
     yield helpers
     helpers.close()
 
@@ -236,7 +238,8 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Forked, "has_answered", has_answered)
     monkeypatch.setattr(helper, "_state", lambda _: b"S")
-    helpers = Helpers(seconds=2, patience=4)
+    monkeypatch.setattr(patience, "current", Patience(helper=2, helpers=4, busy_helper=3))
+    helpers = Helpers()
     for risk in range(3):
         with pytest.raises(NoAnswerError):
             helpers.call(risk, twice, "a")
@@ -254,10 +257,10 @@ def busy_until_told(pipe: int) -> Answer:
             pass
 
 
-@pytest.mark.parametrize(("state", "patience"), [(b"R", 0), (b"R", 1), (b"D", 1)])
-def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    helpers = Helpers(seconds=0, patience=patience)
-    monkeypatch.setattr(helper, "AT_WORK", 60)
+@pytest.mark.parametrize(("state", "in_all"), [(b"R", 0), (b"R", 1), (b"D", 1)])
+def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=in_all, busy_helper=60))
+    helpers = Helpers()
     monkeypatch.setattr(helper, "_state", lambda _: state)
     read, write = os.pipe()
     answers = iter([False, False, False])
@@ -276,11 +279,11 @@ def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, patienc
     os.close(write)
 
 
-@pytest.mark.parametrize(("state", "patience"), [(b"S", 1), (b"D", 0), (b"R", 0)])
-def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("state", "in_all"), [(b"S", 1), (b"D", 0), (b"R", 0)])
+def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a disk, after others have not answered: it may be a server that never does."""
-    helpers = Helpers(seconds=0, patience=patience)
-    monkeypatch.setattr(helper, "AT_WORK", 0 if state == b"R" else 60)
+    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=in_all, busy_helper=0 if state == b"R" else 60))
+    helpers = Helpers()
     monkeypatch.setattr(helper, "_state", lambda _: state)
     read, write = os.pipe()
     with pytest.raises(NoAnswerError):
@@ -290,16 +293,17 @@ def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, patience:
     os.close(write)
 
 
-def test_patience_comes_back_with_a_late_answer() -> None:
-    helpers = Helpers(seconds=0, patience=1)
+def test_patience_comes_back_with_a_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=1))
+    helpers = Helpers()
     read, write = os.pipe()
     with pytest.raises(NoAnswerError):
         helpers.call("slow", until_told, descriptors=[read])
-    assert helpers._patience < 1
+    assert helpers._in_vain > 0
     os.write(write, b".")
     while not helpers.answers("slow"):
         pass
-    assert helpers._patience == pytest.approx(1)
+    assert helpers._in_vain == pytest.approx(0)
     helpers.close()
     os.close(read)
     os.close(write)

@@ -17,7 +17,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 from tests.support.cross import MACHINES
-from tests.support.peers import Compiler, Peers, corpus_file
+from tests.support.peers import Compiler, Peers, corpus_file, needs_compiler
 from tests.support.programs import THROWING, THROWN
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ int main(void) {
 
 def compiler_proper(name: str) -> Callable[[Peers], Path]:
     def find(_: Peers) -> Path:
-        if shutil.which("gcc") is None:
-            pytest.skip("no gcc on this machine")
+        needs_compiler("gcc")
         path = subprocess.run(["gcc", f"-print-prog-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
         if not Path(path).is_file():
             pytest.skip(f"gcc has no {name}")
@@ -205,8 +204,7 @@ def use_compiler_proper(driver: str, language: str, source: str, expected: str) 
 
 def system_library(name: str) -> Callable[[Peers], Path]:
     def find(_: Peers) -> Path:
-        if shutil.which("gcc") is None:
-            pytest.skip("no gcc to ask for libraries on this machine")
+        needs_compiler("gcc")
         path = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
         if not Path(path).is_absolute():
             pytest.skip(f"no {name} on this machine")

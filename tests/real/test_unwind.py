@@ -150,7 +150,7 @@ def ask_gdb(program: Path) -> dict[str, list[Frame]]:
     """Each scenario's stack at report(), from the leaf on."""
     if shutil.which("gdb") is None:
         pytest.skip("no gdb on this machine")
-    before = ["set debug-file-directory /nonexistent", "set debuginfod enabled off", "set auto-load no"]
+    before = [f"set debug-file-directory {program.parent / 'none'}", "set debuginfod enabled off", "set auto-load no"]
     commands = [
         "set backtrace past-main on",
         "set startup-with-shell off",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,8 +81,7 @@ class OwnStack:
 
 def compiled_library(name: str) -> Path:
     """Path of a library of the machine's compiler; skips the test without it."""
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc on this machine")
+    needs_compiler("gcc")
     path = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
     if not Path(path).is_absolute():
         pytest.skip(f"no {name} on this machine: install g++")

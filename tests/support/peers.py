@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import subprocess
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -38,6 +40,23 @@ class Peers:
         return str(libraries[0])
 
 
+def needs_compiler(*names: str) -> None:
+    """Skips the test without one of these compilers of C or C++, or where it is incomplete: a cross gcc without a C library."""
+    for name in names:
+        if shutil.which(name) is None:
+            pytest.skip(f"no {name} on this machine")
+        if not _links(name):
+            pytest.skip(f"no {name} on this machine that makes programs: it lacks a C library, or its headers")
+
+
+@cache
+def _links(name: str) -> bool:
+    source = "#include <stdio.h>\nint main(void) { return puts(__VERSION__) < 0; }\n"
+    with TemporaryDirectory() as folder:
+        command = [name, "-x", "c++" if name.endswith("++") else "c", "-", "-o", f"{folder}/a.out"]
+        return subprocess.run(command, input=source, text=True, capture_output=True, check=False).returncode == 0
+
+
 class Compiler:
     """Compiles C with the machine's gcc, each source once in a session. The files are shared: copy one before changing it.
 
@@ -56,9 +75,7 @@ class Compiler:
 
         With `peer_binutils`, as and ld are the peers', so that `-Wa,--gsframe` works.
         """
-        for compiler in ("gcc", "g++") if "c++" in flags else ("gcc",):
-            if shutil.which(self.prefix + compiler) is None:
-                pytest.skip(f"no {self.prefix}{compiler} on this machine")
+        needs_compiler(*(self.prefix + compiler for compiler in (("gcc", "g++") if "c++" in flags else ("gcc",))))
         if peer_binutils:
             flags = ("-B", str(Path(self.peers.tool("as")).parent), *flags)
         key = sha256(repr((source, flags)).encode()).hexdigest()[:16]

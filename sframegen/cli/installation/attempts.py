@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 BOUND = re.compile(r"(>=|<)([\d.]+)")
 END_OF_TAR = bytes(10240)
-MANGLED, DEMANGLED = "_ZN1a1bEi", "a::b(int)"
 RET = b"\xc3"
 MAX_STARTUP_FILE = 1 << 20  # bytes of a shell's file that are read
 COMPLETIONS = {  # by shell: files of its own, then files with a line that asks for it
@@ -220,14 +219,6 @@ def walk_in_the_kernel() -> str:
 
 
 # --- Names -----------------------------------------------------------------------------------------------------------------------
-
-
-def demangler() -> str:
-    from sframegen.stack.names.demangle import demangle  # noqa: PLC0415
-
-    if demangle(MANGLED) != DEMANGLED:
-        raise DoesNotWorkError("not found")
-    return "demangles"
 
 
 def debug_files() -> str:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 OWN_ENVIRONMENT = "~/.local/share/sframegen"  # where the Python of the system may not be changed
 CHECKOUT = "  # in a checkout of sframegen"
-LIBSTDCXX = "libstdc++.so.6"
 # What libraries of Python need of the system: the package in Debian, and what it provides elsewhere.
-OF_THE_SYSTEM = {LIBSTDCXX: ("libstdc++6", f"{LIBSTDCXX}()(64bit)")}
+OF_THE_SYSTEM = {"libstdc++.so.6": ("libstdc++6", "libstdc++.so.6()(64bit)")}
 EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: an installation is described where little works
 
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import SframegenError
 from sframegen.cli.installation import attempts
 from sframegen.cli.installation.install_commands import (
-    LIBSTDCXX,
-    OF_THE_SYSTEM,
     as_root,
     compiling,
     getting,
@@ -93,7 +91,6 @@ def all_parts() -> Iterator[Part]:
         yield Part("profile", fact, use, partial(attempts.profile_fact, fact), remedy)
     yield Part("profile", "walk in the kernel", profile, attempts.walk_in_the_kernel, privileged)
     for group, name, use, attempt, debian, provided in (
-        ("names", LIBSTDCXX, "names of C++ functions", attempts.demangler, *OF_THE_SYSTEM[LIBSTDCXX]),
         ("names", "debug files", "names of functions that libraries do not export", attempts.debug_files, "libc6-dbg", ""),
         ("packages", "rpm2archive", "RPM packages", attempts.rpm2archive, "rpm2cpio", "/usr/bin/rpm2archive"),
         ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),

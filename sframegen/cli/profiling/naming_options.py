@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +10,8 @@ import click
 from sframegen.cli.shared.output import note
 from sframegen.profile.report.naming import NO_DETAIL, name_stacks
 from sframegen.profile.symbols.debuginfod import Debuginfod
-from sframegen.profile.symbols.places import PATIENT_SECONDS, SECONDS, TOGETHER
 from sframegen.profile.symbols.source_lines import Detail
-from sframegen.program.libraries import SYMBOLS
+from sframegen.program.libraries import PLACES
 from sframegen.stack.names.debug_files import DebugFiles
 
 if TYPE_CHECKING:
@@ -46,10 +44,9 @@ class Naming(NamedTuple):
 
     def detail(self) -> Detail:
         """Ends the command in one line if the user asks for what needs a library that is not installed."""
-        if (self.lines or self.inlined) and (absent := [one for one in SYMBOLS if find_spec(one.module) is None]):
+        if (self.lines or self.inlined) and find_spec(PLACES.module) is None:
             from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
 
-            note(f"source lines and inlined functions need {absent[0].project}; to install it: {getting(absent)}")
+            note(f"source lines and inlined functions need {PLACES.project}; to install it: {getting([PLACES])}")
             click.get_current_context().exit(1)
-        limits = (PATIENT_SECONDS, math.inf) if self.lines or self.inlined else (SECONDS, TOGETHER)
-        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, *limits)
+        return Detail(self.lines is not False, self.inlined is not False, self.lines is True, bool(self.lines or self.inlined))

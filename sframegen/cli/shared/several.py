@@ -19,6 +19,7 @@ from linker.files.target import is_stdout
 from sframegen.cli.shared.output import Report, note
 from sframegen.elf.text import printable
 from sframegen.packages.kinds import is_layout
+from sframegen.program import patience
 from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-PROGRESS_AFTER_SECONDS = 1.0
 LARGE = 0.1  # of one process' share: such a file, started last, would keep the other processes waiting
 
 
@@ -186,7 +186,7 @@ class Bar(ExitStack):
         self.bar: ProgressBar[int] | None = None
 
     def __call__(self, done: int, length: int) -> None:
-        if self.bar is None and monotonic() - self.started > PROGRESS_AFTER_SECONDS:
+        if self.bar is None and monotonic() - self.started > patience.current.progress:
             self.bar = self.enter_context(click.progressbar(length=length, file=sys.stderr))
         if self.bar is not None:
             self.bar.length = length

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.program import patience
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.live.open_aside import OpenedAside, handed_over, open_aside
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 GET_GENERATION = 0x80087601  # request of ioctl
 LONG = Struct("=I4x")
-KNOWN_SECONDS = 60.0
 CLOCK_STEP = 10_000_000  # nanoseconds: times of files may be that much older than the change
 CHANGED = "it was changed or replaced after the process mapped it"
 
@@ -115,7 +115,7 @@ class Opener:
 
     def open(self, key: FileKey, place: MappedPlace) -> int:
         """Return a descriptor. Raises OSError, or FormatError if what can be opened is not that file, or not regular."""
-        if time.monotonic() > self._since + KNOWN_SECONDS:
+        if time.monotonic() > self._since + patience.current.devices:
             self._devices.clear()
             self._since = time.monotonic()
         path = place.path.removesuffix(DELETED)

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 from cfi.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.profile.kept_files import KeptFiles
+from sframegen.program import patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 ENDING = ".debug"
 VARIABLE = "DEBUGINFOD_URLS"
 SCHEMES = ("https://", "http://")
-SECONDS = 10.0  # without any byte
-MAX_SECONDS = 120.0  # for one file
 MAX_BYTES = 1 << 30  # of one file
 PIECE = 1 << 20
 NOT_FOUND = 404
@@ -31,12 +30,11 @@ NOT_FOUND = 404
 class Debuginfod:
     """Calling it fetches the debug file with a build-id. A server that does not answer is not asked again."""
 
-    def __init__(self, servers: Sequence[str] | None = None, directory: Path | None = None, seconds: float = SECONDS) -> None:
+    def __init__(self, servers: Sequence[str] | None = None, directory: Path | None = None) -> None:
         """`servers`: by default those of the variable. `directory`: by default sframegen/debuginfod in the user's cache."""
         urls = os.environ.get(VARIABLE, "").split() if servers is None else servers
         self._servers = [url.rstrip("/") for url in urls if url.startswith(SCHEMES)]
         self._kept = KeptFiles("debuginfod", ENDING, directory)
-        self._seconds = seconds
         self.notes: list[str] = []
         if not self._servers:
             self.notes.append(f"debuginfod: {VARIABLE} names no server")
@@ -65,7 +63,7 @@ class Debuginfod:
     def _fetched(self, server: str, build_id: bytes, name: str) -> bool:
         request = Request(f"{server}/buildid/{build_id.hex()}/debuginfo", headers={"User-Agent": "sframegen"})  # noqa: S310 - of SCHEMES
         try:
-            with urlopen(request, timeout=self._seconds) as answer, self._kept.writing(name) as file:  # noqa: S310 - the same
+            with urlopen(request, timeout=patience.current.server) as answer, self._kept.writing(name) as file:  # noqa: S310 - the same
                 for piece in _pieces(answer):
                     file.write(piece)
         except HTTPError as error:
@@ -85,11 +83,12 @@ class Debuginfod:
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
     """Raises OSError where there is too much, or it takes too long."""
-    until, total = time.monotonic() + MAX_SECONDS, 0
+    most = patience.current.download
+    until, total = time.monotonic() + most, 0
     while piece := answer.read1(PIECE):
         total += len(piece)
         if total > MAX_BYTES:
             raise OSError(f"more than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > until:
-            raise TimeoutError(f"more than {MAX_SECONDS:g} seconds")
+            raise TimeoutError(f"more than {most:g} seconds")
         yield piece

@@ -15,6 +15,7 @@ from sframegen.profile.kept_files import KeptFiles
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
+from sframegen.program import patience
 from sframegen.program.forked import end_with_parent, nowhere
 from sframegen.program.memory_limit import limit_memory
 from sframegen.program.pool import ForkedPool
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
     Places = dict[int, tuple[Place, ...]]  # by address
 
-SECONDS, PATIENT_SECONDS = 10.0, 60.0  # for one file: by default, and for users who ask for lines or inlined functions
-TOGETHER = 15.0  # by default, for all files: the profile waits to be written
-NO_TIME = f"all files together took longer than {TOGETHER:g} seconds"
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
 AT_ONCE = 1 << 26  # bytes of debug information that are read at the same time, or one file: each takes a multiple of that in memory
 MAX_WHY = 1000  # characters
@@ -42,10 +40,20 @@ DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG)
 class Limits(NamedTuple):
     """Limits of one file, and of the number of processes. `together`: seconds for all files; the others have no places then."""
 
-    seconds: float = SECONDS
+    seconds: float
     together: float = math.inf
     memory: int = MAX_MEMORY
     processes: int = WORKERS
+
+    @property
+    def no_time(self) -> str:
+        return f"all files together took longer than {self.together:g} seconds"
+
+
+def usual_limits(*, asked: bool) -> Limits:
+    """`asked`: the user waits for places."""
+    most = patience.current
+    return Limits(most.asked_places) if asked else Limits(most.places, most.all_places)
 
 
 def has_library() -> bool:
@@ -80,7 +88,7 @@ def find_places(
 
     `directory`: of the indexes that are kept; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
     """
-    limits = limits or Limits()
+    limits = limits or usual_limits(asked=False)
     kept = KeptFiles("symbols", ENDING, directory)
 
     def work(number: int) -> PlaceColumns | Exception:
@@ -110,7 +118,7 @@ def find_places(
                     size -= sizes[number]
                     yield number, _read(questions[number], answer.value, demangled=demangled)
         for number in sorted(left):
-            yield number, NO_TIME
+            yield number, limits.no_time
     finally:
         kept.trim()
         kept.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.text import count_of
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import NO_TIME, SECONDS, TOGETHER, Limits, find_places, has_debug_information, has_library
+from sframegen.profile.symbols.places import find_places, has_debug_information, has_library, usual_limits
 from sframegen.stack.names.gopclntab import go_table
 
 if TYPE_CHECKING:
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 class Detail(NamedTuple):
     """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
 
-    `by_line`: pictures show the lines of one function apart. `seconds`: the most for the index of one file; `together`: of all.
+    `by_line`: pictures show the lines of one function apart. `asked`: the user waits for lines or inlined functions.
     """
 
     lines: bool = True
     inlined: bool = True
     by_line: bool = False
-    seconds: float = SECONDS
-    together: float = TOGETHER
+    asked: bool = False
 
 
 class AskedFile(NamedTuple):
@@ -66,7 +65,6 @@ class SourceLines:
         *,
         demangled: bool = True,
         directory: Path | None = None,
-        limits: Limits | None = None,
     ) -> Iterator[int]:
         """Find all places; yield the number of each file once its places are known. Without the library, only those of Go."""
         numbers: list[int] = []
@@ -81,14 +79,9 @@ class SourceLines:
             if addresses and detail.lines:
                 self._places[number] = _by_go(file, addresses)
             yield number
-        for at, found in (
-            find_places(
-                questions, directory=directory, limits=limits or Limits(detail.seconds, detail.together), demangled=demangled
-            )
-            if questions
-            else ()
-        ):
-            if found == NO_TIME:
+        limits = usual_limits(asked=detail.asked)
+        for at, found in find_places(questions, directory=directory, limits=limits, demangled=demangled) if questions else ():
+            if found == limits.no_time:
                 late.append(questions[at].file.name)
             elif isinstance(found, str):
                 self.notes.append(found)
@@ -96,7 +89,7 @@ class SourceLines:
                 self._places[numbers[at]] = {address: _wanted(places, detail) for address, places in found.items()}
             yield numbers[at]
         if late:
-            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: lines and inlined functions: {NO_TIME}")
+            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: lines and inlined functions: {limits.no_time}")
 
 
 def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:

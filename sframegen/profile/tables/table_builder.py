@@ -14,6 +14,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_descriptor
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
+from sframegen.program import patience
 from sframegen.program.forked import Answer, end_with_parent
 from sframegen.program.forker import Forker, SentPool
 from sframegen.program.unused_memory import trim_heap
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     Make = Callable[[ElfFile, TableCache | None, Stores], MadeTable]
 
-SECONDS = 30.0  # for one file; the largest take less than one
-PROOF_SECONDS = 10.0  # for the rules of code without CFI; on a machine with nothing else to do, 1 MiB of code takes one second
 MAX_WHY = 1000  # characters
 NOTHING_WANTED: Mapping[int, int] = MappingProxyType({})
 NOT_PROVEN = "no rules were proven for its code without call frame information"
@@ -58,21 +57,19 @@ class TableBuilder:
         self,
         workers: int,
         cache: TableCache | None,
-        seconds: float = SECONDS,
         *,
         stores: Stores | None = None,
-        proof_seconds: float = PROOF_SECONDS,
     ) -> None:
         """`workers`: the most processes that make tables. Half as many prove rules, which takes more memory. There are none
-        without work. `seconds`: the most for one file.
+        without work.
 
         `stores`: of detached sections.
         """
         self._cache = cache
         self._stores = stores or Stores()
         self._forker = Forker(self._answer, _prepare, () if cache is None else cache.descriptors)
-        self._pool = SentPool(self._forker, partial(_question, proves=False), workers, seconds)
-        self._proofs = SentPool(self._forker, partial(_question, proves=True), -(-workers // 2), proof_seconds)
+        self._pool = SentPool(self._forker, partial(_question, proves=False), workers, patience.current.table)
+        self._proofs = SentPool(self._forker, partial(_question, proves=True), -(-workers // 2), patience.current.proof)
         self._some_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._some_ready.register(pool.fileno(), select.EPOLLIN)

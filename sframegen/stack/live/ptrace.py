@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.program import patience
 from sframegen.stack.live.proc import EXECUTES, GONE, lives, proc_contents, status_fields_of, threads_of, why_not
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ WALL = 0x40000000  # __WALL: threads too
 MAX_REGISTERS = 4096  # bytes
 ATTEMPTS = 20  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
 REAP_INTERVAL = 0.005  # seconds
-PATIENCE = 2.0  # seconds: a thread in an uninterruptible sleep stops only after it
 # Signals that are held back until all threads run again: those that end this program, and those of terminals that stop it.
 HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
@@ -118,7 +118,7 @@ class Stopped:
         except RuntimeError:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         try:
-            latest = time.monotonic() + PATIENCE
+            latest = time.monotonic() + patience.current.threads
             self._stop(only)
             while not only and self._has_changed() and time.monotonic() < latest:
                 self.refused.clear()
@@ -129,12 +129,12 @@ class Stopped:
         self.tids = [tid for tid, number in self._seized.items() if number is not None]
 
     def _stop(self, only: int | None) -> None:
-        latest = time.monotonic() + PATIENCE
+        latest = time.monotonic() + patience.current.threads
         while new := self._new(only):
             if self.began and time.monotonic() > latest:
                 self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # for all of them
                 break
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + patience.current.threads
             for tid in new:  # others may start as long as one runs
                 state = _scheduled(tid, deadline)
                 if state == SLEEPS_ON:
@@ -148,7 +148,7 @@ class Stopped:
                 if tid in self._seized:
                     with suppress(OSError):  # it is about to end, and is ours until it is reaped
                         _ptrace(INTERRUPT, tid)
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + patience.current.threads
             for tid in new:
                 if tid in self._seized:
                     self._wait(tid, deadline)
@@ -169,7 +169,7 @@ class Stopped:
             self._release(tid, number)
         if self.pid not in self._seized and self.pid in _OURS:
             self._release(self.pid, 0)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience.current.threads
         for tid in list(_OURS):  # those about to end
             while not _reap(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
                 time.sleep(0.0001)
@@ -236,7 +236,7 @@ class Stopped:
 
     def _release(self, tid: int, number: int | None) -> None:
         """Release a thread. One that was killed while stopped takes a moment; another may have its id by then, and stops too."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience.current.threads
         while True:
             try:
                 _ptrace(DETACH, tid, 0, number or 0)

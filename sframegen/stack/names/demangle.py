@@ -1,48 +1,40 @@
-"""Demangles C++ names with the C++ library of this machine; Rust names too, if they are mangled like C++ names.
+"""Demangles names of C++ and Rust with LLVM's demanglers, where the library pycxxfilt is installed.
 
-A short name can expand until it fills the memory: a separate process with limits demangles.
+A short name can expand until it fills the memory, or the stack: a separate process with limits demangles.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import re
 import signal
 import sys
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
 from sframegen.program.helper import Ancestor
 from sframegen.program.memory_limit import limit_memory
-from sframegen.stack.names.rust import demangle_v0
+from sframegen.stack.names.file_names import MANGLED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-LIBRARY = "libstdc++.so.6"
+LIBRARY = "pycxxfilt"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
 RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")  # a part does not begin with a sign, but with _
 RUST_SIGNS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
-MAX_TEXT = 1 << 16  # bytes: longer names are useless
-MAX_MEMORY = 1 << 26  # bytes more than the process has at its start
+MAX_TEXT = 1 << 16  # characters: longer names are useless
+MAX_MEMORY = 1 << 26  # bytes more than the process has with the library
 MAX_SECONDS = 0.25  # of CPU time for a name
 MAX_PART = 256  # names that are sent at once: a quarter of that memory, if their texts are as long as may be
 MAX_DEATHS = 4  # of such processes, with one name each; after these, names stay mangled
 
 
 @cache
-def _functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Return the demangler and the function that frees its results; None without the library."""
-    try:
-        demangler, free = ctypes.CDLL(LIBRARY)["__cxa_demangle"], ctypes.CDLL(None)["free"]
-    except (OSError, AttributeError):
-        return None
-    demangler.restype = ctypes.c_void_p
-    demangler.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    free.argtypes = (ctypes.c_void_p,)
-    return demangler, free
+def has_library() -> bool:
+    return find_spec(LIBRARY) is not None
 
 
 class _Demangler:
@@ -53,9 +45,9 @@ class _Demangler:
         self._process: Forked | None = None
         self._deaths = 0
 
-    def ask_all(self, names: list[bytes]) -> list[bytes]:
+    def ask_all(self, names: list[str]) -> list[str]:
         """Return the demangled names, in order; empty without an answer."""
-        texts: list[bytes] = []
+        texts: list[str] = []
         most = MAX_PART
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
             part = names[len(texts) : len(texts) + most]
@@ -67,9 +59,9 @@ class _Demangler:
                 self._end()
                 if len(part) == 1:
                     self._deaths += 1
-                    texts.append(b"")
+                    texts.append("")
                 most = MAX_PART if len(part) == 1 else 1  # one of them ended it
-        return texts + [b""] * (len(names) - len(texts))
+        return texts + [""] * (len(names) - len(texts))
 
     def begin(self) -> None:
         """Start the process, which has what this one has now, and so have all after it. Raises OSError."""
@@ -100,33 +92,29 @@ def _limit(pipe: int) -> None:
     hold_only(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _text("")  # loads the library
     limit_memory(MAX_MEMORY)
 
 
-def _demangled(names: list[bytes]) -> list[bytes]:
+def _demangled(names: list[str]) -> list[str]:
     """Ends the process if one of them exceeds a limit."""
-    demangler, free = _functions() or (None, None)
     texts = []
     for name in names:
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-        found = demangler(name, None, None, None) if demangler else None
-        texts.append(ctypes.string_at(found, _length(found)) if found else b"")
-        if found and free:
-            free(found)
+        texts.append(_text(name))
     signal.setitimer(signal.ITIMER_PROF, 0)
     return texts
 
 
-def _length(address: int) -> int:
-    """Return the length of the text; 0 if it is too long."""
-    return size if (size := _strnlen()(ctypes.c_void_p(address), MAX_TEXT + 1)) <= MAX_TEXT else 0
+def _text(name: str) -> str:
+    """Return it demangled; empty if it is not mangled, or its text is too long."""
+    from pycxxfilt import demangle as by_library  # noqa: PLC0415 - for this process only
 
-
-@cache
-def _strnlen() -> Callable[..., Any]:
-    """Each CDLL is a class, which only a collection frees: they would be most of this process."""
-    function: Callable[..., Any] = ctypes.CDLL(None)["strnlen"]
-    return function
+    try:
+        text: str = by_library(name) or ""
+    except ValueError:
+        return ""
+    return text if len(text) <= MAX_TEXT else ""
 
 
 # -- in this one
@@ -138,7 +126,7 @@ atexit.register(_DEMANGLER.close)
 
 def begin_demangling() -> None:
     """Start the process while this one has little memory: what this one changes later, the others keep. Raises OSError."""
-    if _functions():
+    if has_library():
         _DEMANGLER.begin()
 
 
@@ -150,11 +138,11 @@ def demangle(name: str) -> str:
 
 def demangle_all(names: Iterable[str]) -> dict[str, str]:
     """Demangle many names together, which is quicker: {name: text}."""
-    found = {name: (name.startswith("_R") and demangle_v0(name)) or name for name in names}
-    mangled = [name for name in found if name.startswith("_Z")]
-    if mangled and _functions():  # the library takes as long to load as the names of a large program
-        for name, text in zip(mangled, _DEMANGLER.ask_all([name.encode() for name in mangled]), strict=True):
-            found[name] = _rust_path(text.decode(errors="replace")) or name
+    found = {name: name for name in names}
+    mangled = [name for name in found if name.startswith(MANGLED)]
+    if mangled and has_library():
+        for name, text in zip(mangled, _DEMANGLER.ask_all(mangled), strict=True):
+            found[name] = _rust_path(text) or name
     return found
 
 

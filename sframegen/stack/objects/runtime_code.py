@@ -36,7 +36,7 @@ class RuntimeCode:
         from sframegen.registry.jit_budget import Budget  # noqa: PLC0415 - here and below: few have lists
         from sframegen.registry.jit_tables import JitTables, refresh_chains  # noqa: PLC0415
 
-        budget = Budget() if seconds is None else Budget(seconds)
+        budget = Budget(seconds)
         for regions in self._lists.values():
             try:
                 regions.update(self._registry, budget)

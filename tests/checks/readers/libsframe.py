@@ -9,9 +9,10 @@ import mmap
 import os
 import resource
 import signal
-import subprocess
 import sys
-from typing import Self
+
+from tests import with_checkout
+from tests.support.processes.answering import Answering
 
 MAX_ROWS = 1000  # that are asked for one by one
 NO_MEMORY = 2001  # the error: the header asks for more than there is
@@ -21,26 +22,15 @@ LIMIT = 4  # seconds
 MEMORY = 1 << 32
 
 
-class LibSframe:
-    """A context, of the process that reads sections with the library."""
+class LibSframe(Answering):
+    """The process that reads sections with the library."""
 
     def __init__(self, library: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate()
+        super().__init__([sys.executable, "-m", __name__, library], with_checkout())
 
     def outcome(self, section: bytes, pcs: list[int]) -> str:
         """What comes of decoding it, asking for all that readelf asks for, and finding `pcs`, from the section's first byte."""
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps([section.hex(), pcs]), file=self.process.stdin)
-        answer: str = json.loads(self.process.stdout.readline())
+        answer: str = self.ask([section.hex(), pcs])
         return answer
 
 

@@ -18,6 +18,7 @@ from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
+from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ on this machine")
+    needs_compiler("g++")
     return Inputs(tmp_path_factory.mktemp("inputs"))
 
 
@@ -137,8 +137,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Inputs]
 def test_other_machines(
     machine: Machine, linker: str, flags: str, foreign: Callable[[str], Inputs], peers: Peers, tmp_path: Path
 ) -> None:
-    if shutil.which(machine.prefix + "g++") is None:
-        pytest.skip(f"no {machine.prefix}g++ on this machine")
+    needs_compiler(machine.prefix + "g++")
     (tmp_path / "ld").symlink_to(peers.tool(linker))
     inputs = foreign(machine.prefix)
     file = tmp_path / "linked"

@@ -14,6 +14,8 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.profile.symbols import debuginfod
 from sframegen.profile.symbols.debuginfod import VARIABLE, Debuginfod
+from sframegen.program import patience
+from sframegen.program.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +110,9 @@ def test_a_server_with_a_fault_is_not_asked_again(
     if fault == "large":
         monkeypatch.setattr(debuginfod, "MAX_BYTES", 1000)
     url = "http://127.0.0.1:1" if fault == "refused" else server.url
-    fetch = Debuginfod([url], tmp_path / "kept", seconds=0.3)
+    if fault == "late":
+        monkeypatch.setattr(patience, "current", Patience(server=0.3))
+    fetch = Debuginfod([url], tmp_path / "kept")
     assert fetch(build_id) is None
     assert fetch(build_id) is None
     assert len(server.asked) == (fault != "refused")

@@ -15,7 +15,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import places as places_module
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import NO_TIME, Limits, find_places, has_debug_information, places_at
+from sframegen.profile.symbols.places import Limits, find_places, has_debug_information, places_at
 from sframegen.profile.symbols.symcache import PlaceColumns
 
 if TYPE_CHECKING:
@@ -114,20 +114,21 @@ def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -
 def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
     monkeypatch.setattr(places_module, "places_in", lambda *_: bytearray(1 << 28))
     question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    [(_, why)] = find_places([question], directory=tmp_path, limits=Limits(memory=1 << 26))
+    [(_, why)] = find_places([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
     assert why == f"{question.file.name}: lines and inlined functions: MemoryError"
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
     monkeypatch.setattr(places_module, "places_in", lambda *_: time.sleep(60))
     elf = open_elf(compile_c(SOURCE, *FLAGS))
-    [(_, why)] = find_places([Question(elf, [1])], directory=tmp_path, limits=Limits(seconds=0.2))
+    [(_, why)] = find_places([Question(elf, [1])], directory=tmp_path, limits=Limits(0.2))
     assert why == f"{elf.name}: lines and inlined functions: it took longer than 0.2 seconds"
 
 
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
     question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    assert [*find_places([question] * 2, directory=tmp_path, limits=Limits(together=0))] == [(0, NO_TIME), (1, NO_TIME)]
+    late = "all files together took longer than 0 seconds"
+    assert [*find_places([question] * 2, directory=tmp_path, limits=Limits(120, 0))] == [(0, late), (1, late)]
 
 
 def test_large_debug_information_is_read_one_file_after_the_other(
@@ -147,11 +148,12 @@ def test_large_debug_information_is_read_one_file_after_the_other(
     monkeypatch.setattr(places_module, "places_in", places_in)
     monkeypatch.setattr(places_module, "AT_ONCE", 1)
     question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    found = dict(find_places([question] * 4, directory=tmp_path, limits=Limits(processes=4)))
+    found = dict(find_places([question] * 4, directory=tmp_path, limits=Limits(120, processes=4)))
     assert found == {number: {1: ()} for number in range(4)}
 
 
 def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
+    pytest.importorskip("pycxxfilt")
     source = (
         "namespace a { __attribute__((noinline)) int f(long x) { return x / 3; } } int main(int c, char **v) { return a::f(c); }"
     )

@@ -12,8 +12,9 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import source_lines
 from sframegen.profile.symbols.place import Place
-from sframegen.profile.symbols.places import NO_TIME
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
+from sframegen.program import patience
+from sframegen.program.patience import Patience
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
@@ -47,12 +48,14 @@ def learned(
     return found
 
 
-def test_files_without_time_are_counted(program: Path, tmp_path: Path) -> None:
+def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("symbolic")
+    monkeypatch.setattr(patience, "current", Patience(all_places=0))
     found = SourceLines()
     asked = [AskedFile(number, open_elf(program), [1]) for number in (3, 4)]
-    assert sorted(found.learn(asked, DebugFiles(), Detail(together=0), directory=tmp_path)) == [3, 4]
-    assert found.notes == [f"2 files such as {program}: lines and inlined functions: {NO_TIME}"]
+    assert sorted(found.learn(asked, DebugFiles(), Detail(), directory=tmp_path)) == [3, 4]
+    late = "all files together took longer than 0 seconds"
+    assert found.notes == [f"2 files such as {program}: lines and inlined functions: {late}"]
 
 
 def start_of(program: Path) -> int:

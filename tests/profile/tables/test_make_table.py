@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from contextlib import suppress
@@ -79,8 +78,13 @@ def test_from_the_section(file: Path, version: FormatVersion, tmp_path: Path) ->
 
 
 @pytest.fixture
-def added(tmp_path: Path) -> Path:
-    add_section(os.path.realpath(sys.executable), output=tmp_path / "added", verify=False)
+def python(copied: Callable[[str], Path]) -> Path:
+    return copied(sys.executable)
+
+
+@pytest.fixture
+def added(python: Path, tmp_path: Path) -> Path:
+    add_section(python, output=tmp_path / "added", verify=False)
     return tmp_path / "added"
 
 
@@ -93,7 +97,7 @@ def added(tmp_path: Path) -> Path:
         (4, 2, ".sframe+0x5: fixed offsets of FP and RA are not those of the ABI"),
     ],
 )
-def test_a_damaged_section_is_not_used(added: Path, at: int, value: int, why: str) -> None:
+def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value: int, why: str) -> None:
     data = bytearray(added.read_bytes())
     elf = ElfFile(memoryview(data), "added")
     found = sframe_of(elf)
@@ -104,12 +108,14 @@ def test_a_damaged_section_is_not_used(added: Path, at: int, value: int, why: st
     assert made.origin is Origin.CONVERTED
     assert made.why.startswith(f"added: {why}")
     assert made.why.endswith("; not used")
-    assert made.table == make_table(open_elf(os.path.realpath(sys.executable))).table
+    assert made.table == make_table(open_elf(python)).table
 
 
-def test_kept_tables_are_used_for_the_same_content_only(added: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_tables_are_used_for_the_same_content_only(
+    python: Path, added: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = TableCache(tmp_path / "tables")
-    original, with_section = open_elf(os.path.realpath(sys.executable)), open_elf(added)
+    original, with_section = open_elf(python), open_elf(added)
     first = [make_table(elf, cache) for elf in (original, with_section)]
     assert [made.origin for made in first] == [Origin.CONVERTED, Origin.SECTION]
     assert len({name.stat().st_ino for name in (tmp_path / "tables").iterdir()}) == 2

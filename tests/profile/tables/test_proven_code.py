@@ -17,6 +17,8 @@ from sframegen.profile.tables.make_table import Origin, make_proven_table, make_
 from sframegen.profile.tables.proven_code import PROVEN
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program import patience
+from sframegen.program.patience import Patience
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
@@ -145,7 +147,8 @@ def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
 @pytest.mark.sampled
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
-    with TableBuilder(1, None, proof_seconds=0.1) as builder:
+    monkeypatch.setattr(patience, "current", Patience(proof=0.1))
+    with TableBuilder(1, None) as builder:
         builder.request_proof(3, program)
         (built,) = all_of(builder)
     assert (built.table, built.final) == (None, True)

@@ -18,6 +18,8 @@ from sframegen.profile.tables import table_builder
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
 from sframegen.profile.tables.table_builder import Built, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
+from sframegen.program import patience
+from sframegen.program.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +93,9 @@ def test_a_process_that_dies_costs_its_file(
 ) -> None:
     monkeypatch.setattr(table_builder, "make_table", fails_at(1, how))
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
-    with TableBuilder(workers, None, 2 if how is signal.pause else 30) as builder:
+    if how is signal.pause:
+        monkeypatch.setattr(patience, "current", Patience(table=2))
+    with TableBuilder(workers, None) as builder:
         for number, file in enumerate(files):
             builder.request(number, file)
         made = results(builder)
@@ -118,7 +122,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
             builder.request(number, PYTHON)
         assert builder.ready() == []
         assert builder.pending == 4
-    assert time.monotonic() - before < table_builder.SECONDS
+    assert time.monotonic() - before < patience.current.table
 
 
 @pytest.mark.sampled

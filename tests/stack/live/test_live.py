@@ -22,6 +22,8 @@ import sframegen
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.format.locate import sframe_of
+from sframegen.program import patience
+from sframegen.program.patience import Patience
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import file_names
@@ -479,7 +481,7 @@ def test_a_file_that_is_deleted(compile_c: Compiler, tmp_path: Path) -> None:
 
 def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the child of its vfork, which does."""
-    monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+    monkeypatch.setattr(patience, "current", Patience(threads=0.05))
     source = r"""int main(void) { if (vfork() == 0) { hold(); _exit(0); } puts("done"); fflush(stdout); _exit(0); }"""
     with (
         Program(compiled(compile_c, tmp_path, source, *STATIC)) as running,
@@ -591,7 +593,7 @@ def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: p
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     with Program(program) as running:
         by = Names(running.pid)
-        monkeypatch.setattr(ptrace, "PATIENCE", 0.05)
+        monkeypatch.setattr(patience, "current", Patience(threads=0.05))
         monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
         (thread,) = by.threads()
         assert by.of(thread)[-1] == "_start"
@@ -671,11 +673,11 @@ def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: P
     assert (done.returncode, done.stderr) == (1, "sframegen: standard output: No space left on device\n")
 
 
-def test_refusals_are_one_line() -> None:
+def test_refusals_are_one_line(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = command(gone.pid)
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
-    assert command("--", "/no/such/program").returncode == 2
+    assert command("--", tmp_path / "none").returncode == 2
     assert command(1, gone.pid).stderr.splitlines()[-1] == "Error: stack takes one process id; profile takes several"
     assert command().returncode == 2
