@@ -13,6 +13,7 @@ import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_header_is_cplusplus_too(tmp_path: Path) -> None:
     subprocess.run([*command, tmp_path / "a.o"], check=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "flags",
     [
         "-O2",

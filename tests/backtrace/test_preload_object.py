@@ -15,6 +15,7 @@ import sframegen
 from sframegen.backtrace.installed_libraries import HERE, STATISTICS
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
 from tests.support.cross import MACHINES, Machine
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -78,7 +79,7 @@ def test_traces_from_sections_are_those_of_the_functions_behind(
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-@pytest.mark.parametrize("has_sections", [True, False])
+@for_each("has_sections", [True, False])
 def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_sections: bool) -> None:
     """By qemu. On s390x, where the kernel's trampoline has no place in a library, traces of the signal handler may be passed on."""
     compiler = machine.compiler(peers, tmp_path)

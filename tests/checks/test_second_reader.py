@@ -35,6 +35,7 @@ from tests.checks.damages.kinds import Copy
 from tests.checks.damages.subject import NotHereError, NowhereError
 from tests.support.inputs.cfi_programs import ARM64, source_of
 from tests.support.inputs.cfi_writer import INITIAL, Frames, uleb
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +207,7 @@ SECOND = ({"second-reader"}, {"second-reader-left-out"}, {"second-reader", "seco
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", FAULTS)
+@for_each("name", FAULTS)
 def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources: Path, tmp_path: Path) -> None:
     """add-section verifies what it wrote, and takes it to be good; so does a check that reads the CFI as add-section did."""
     without, with_it = findings(faulty(sources, tmp_path, FAULTS[name]), library, tmp_path / "out")
@@ -215,7 +216,7 @@ def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", AARCH64_FAULTS)
+@for_each("name", AARCH64_FAULTS)
 def test_a_fault_that_only_aarch64_shows_is_found(name: str, peers: Peers, sources: Path, tmp_path: Path) -> None:
     file = ARM64.link(peers, source_of(SIGNED), tmp_path)
     assert findings(sources, file, tmp_path / "sound") == (set(), set())
@@ -470,7 +471,7 @@ RA = Where(None, -8, deref=True)
 ENTRY = Rule(Where(7, 16), RA)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("row", "rule", "expected"),
     [
         (ROW, ENTRY, Outcome.SAME),

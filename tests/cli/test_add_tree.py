@@ -25,6 +25,7 @@ from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -258,7 +259,7 @@ def test_several_roots_one_in_another(root: Path, tmp_path: Path) -> None:
 # -- what is left out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("glob", "fitting", "others"),
     [
         ("*.so", ["a.so", "usr/lib/a.so", "x/y.so/z"], ["a.so.1", "usr/so"]),

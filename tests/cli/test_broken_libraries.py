@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.cli.installation.install_commands import as_root, with_remedy
+from tests.support.loops import for_each
 
 RAISED = {
     "missing": "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)",
@@ -41,8 +42,8 @@ def without(module: str, how: str, folder: Path, *arguments: object) -> subproce
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("how", RAISED)
-@pytest.mark.parametrize("module", NEEDED_BY)
+@for_each("how", RAISED)
+@for_each("module", NEEDED_BY)
 def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None:
     arguments, requirement = NEEDED_BY[module]
     file = tmp_path / "true"

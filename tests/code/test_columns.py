@@ -23,6 +23,7 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +120,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("alike", ALIKE)
+@for_each("alike", ALIKE)
 def test_what_is_kept_of_a_form_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     monkeypatch.setattr(numbering, "COMPILED", True)  # else nothing is kept
     codes = [bytes.fromhex(code) for code in alike.split()]
@@ -191,7 +192,7 @@ int three(int n) { return pointers[n](n) + one(n); }
 """
 
 
-@pytest.mark.parametrize("chunk", [numbering.CHUNK, 64, 24])
+@for_each("chunk", [numbering.CHUNK, 64, 24])
 @pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
 def test_compiled_code_in_chunks_of_any_size(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int

@@ -32,6 +32,7 @@ from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.model import OUTERMOST
 from tests.support.cross import ARM64
 from tests.support.inputs.map_inputs import MAKERS
+from tests.support.loops import for_each
 from tests.support.processes.single_step import Step, Traced
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: 
     )
 
 
-@pytest.mark.parametrize("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
+@for_each("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
 def test_plt_as_the_cfi_of_gnu_ld_says(flags: str, compile_c: Compiler) -> None:
     elf = open_elf(compile_c(ASSEMBLY.replace("jmp leaf", "ret"), "-O1", "-fPIC", *flags.split(), peer_binutils=True))
     abi = abi_of(elf)
@@ -272,7 +273,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("code", SHAPES)
+@for_each("code", SHAPES)
 def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Nothing says that a function begins there, but that code without CFI does."""
     lines = code.replace("; ", "\\n").replace('"', '\\"')
@@ -381,7 +382,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("code", FUNCTIONS)
+@for_each("code", FUNCTIONS)
 def test_only_what_is_proven_of_several(code: str, compile_c: Compiler) -> None:
     lines = code.replace("; ", "\\n").replace(";", "\\n")
     source = f'__asm__(".text\\n.balign 64\\n{lines}\\n.text\\n.balign 64, 0xcc"); int main(void) {{ return 0; }}'
@@ -512,7 +513,7 @@ def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
         sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
 
 
-@pytest.mark.parametrize("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])
+@for_each("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])
 def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
     source = '#include <stdio.h>\nint main(void) { return puts("x"); }'
     file = ARM64.compiler(peers, tmp_path)(source, "-O1", "-fPIC", "-mbranch-protection=standard", *flags.split())

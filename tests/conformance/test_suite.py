@@ -22,6 +22,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from tests import ROOT
 from tests.conformance.sframegen_reader import DECODES, SEARCHES
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ def test_our_readers_pass(reader: run.Reader) -> None:
     assert failures(reader) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mistake", "about"),
     [
         ({"cfa": None}, "-usual"),
@@ -120,7 +121,7 @@ def breaches(case: Case) -> set[Severity]:
     return {finding.severity for finding in facts.findings}
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda combination: str(combination.name))
+@for_each("combination", COMBINATIONS, ids=lambda combination: str(combination.name))
 def test_check_agrees(combination: Any) -> None:
     """It finds no error in a valid section, and something in an invalid one."""
     cases = [case for case in all_cases() if (case.version, case.machine) == combination]

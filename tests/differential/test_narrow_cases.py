@@ -13,6 +13,7 @@ from sframegen.format.model import FdeType, Where
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_programs import TARGETS
 from tests.support.inputs.cfi_writer import sleb, uleb
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +55,9 @@ def is_true(file: Path) -> bool:
     return sframegen.check(file, second_reader=True).worst() is not sframegen.Severity.ERROR
 
 
-@pytest.mark.parametrize("before", [0, 1, 8, 16])
-@pytest.mark.parametrize("align", [0, 1, 3, 4, 5])
-@pytest.mark.parametrize("size", [4, 8, 11, 12, 16, 32, 40])
+@for_each("before", [0, 1, 8, 16])
+@for_each("align", [0, 1, 3, 4, 5])
+@for_each("size", [4, 8, 11, 12, 16, 32, 40])
 def test_a_rule_that_repeats_stands_only_where_the_linker_keeps_its_period(
     size: int, align: int, before: int, peers: Peers, tmp_path: Path
 ) -> None:
@@ -136,9 +137,9 @@ OFFSETS = [1 << 31, 1 << 33, (1 << 33) + 160, (1 << 34) - 8, 1 << 35, 1 << 62, -
 LAST = [(1 << 31) - 8, -(1 << 31)]
 
 
-@pytest.mark.parametrize("offset", [*OFFSETS, *LAST])
-@pytest.mark.parametrize("form", ["breg", "bregx", "plus"])
-@pytest.mark.parametrize("target", ["amd64", "arm64", "s390x"])
+@for_each("offset", [*OFFSETS, *LAST])
+@for_each("form", ["breg", "bregx", "plus"])
+@for_each("target", ["amd64", "arm64", "s390x"])
 def test_offsets_beyond_32_bits_are_left_out(target: str, form: str, offset: int, peers: Peers, tmp_path: Path) -> None:
     tools = TARGETS[target]
     code = {
@@ -157,7 +158,7 @@ def test_offsets_beyond_32_bits_are_left_out(target: str, form: str, offset: int
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("register", [100, (1 << 31) - 1, (1 << 32) + 6, (1 << 64) - 1])
+@for_each("register", [100, (1 << 31) - 1, (1 << 32) + 6, (1 << 64) - 1])
 def test_a_register_that_is_none_is_no_other_one(register: int, peers: Peers, tmp_path: Path) -> None:
     """DW_OP_bregx in FP's rule; -1 stands for the CFA in sframegen."""
     code = [0x92, *uleb(register), *sleb(-16)]

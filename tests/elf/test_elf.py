@@ -16,6 +16,7 @@ from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
 from sframegen.elf.records import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def header(
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"#!/bin/sh\n", "not an ELF file"),

@@ -15,6 +15,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V1, V2, V3, WRITABLE, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import decode_rule, encode_rule
+from tests.support.loops import for_each
 from tests.support.tables import function_tables, rules
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_a_rule_survives_its_words(data: st.DataObject, form: tuple[Abi, Layout]
         assert decode_rule(fde_type, raw, *form) == rule
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "size"),
     [(127, 1), (-128, 1), (128, 2), (-129, 2), (32767, 2), (-32768, 2), (32768, 4), (-32769, 4), (-(1 << 31), 4)],
 )
@@ -90,7 +91,7 @@ def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
         Encoder(table_of([(0, sp_plus(offset))], 8), AMD64)
 
 
-@pytest.mark.parametrize("column", ["start", "size", "kind", "first_row", "row_start", "row_rule"])
+@for_each("column", ["start", "size", "kind", "first_row", "row_start", "row_rule"])
 def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
     """Loops over rows check no access: a number that leads nowhere, or a short column, must not reach them."""
     for shorter in (True, False):
@@ -129,7 +130,7 @@ def test_what_a_version_cannot_say_is_refused_where_it_is_used() -> None:
             Encoder(table, AMD64, V2)
 
 
-@pytest.mark.parametrize(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
+@for_each(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
 def test_row_starts_are_as_wide_as_the_last_one_needs(last: int, width: int) -> None:
     """The function may be larger than the width says: only its last row counts."""
     rows = [(0, sp_plus(8))] + ([(last, sp_plus(16))] if last else [])
@@ -219,7 +220,7 @@ def small_section() -> bytearray:
     return bytearray(encode(table_of([(0, sp_plus(8)), (4, sp_plus(16, -16))], 32)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "value", "message"),
     [
         (0, b"\0\0", r"^\.sframe\+0x0: magic number is 0000"),

@@ -19,6 +19,7 @@ from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, 
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import Match, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
+from tests.support.loops import for_each
 from tests.support.tables import edges, find, function_tables
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def test_only_what_is_on_the_way_is_read() -> None:
 FIRST_BLOCK = HEADER_SIZE + 32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "value", "message"),
     [
         (HEADER_SIZE + 12, b"\x15", "function's FREs lie outside the FRE sub-section"),

@@ -11,6 +11,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, V2, V3, Layout
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.gather import DEAD, Merger, gather
+from tests.support.loops import for_each
 
 RULES = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 6)]
 KINDS = [Kind(), Kind(key_b=True)]
@@ -72,7 +73,7 @@ def test_sections_become_one_table_by_address() -> None:
     assert (content(table), dead) == ([ONE, THREE], 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "kept"),
     [
         ([], [ONE, THREE, TWO]),

@@ -27,6 +27,7 @@ from sframegen.tables.compare import difference, spans
 from sframegen.tables.lower import lower, ranges
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.loops import for_each
 from tests.support.producers import GNU, X86_64, Producer
 from tests.support.tables import find, function_tables
 
@@ -106,7 +107,7 @@ def agree(source: str, makers: tuple[Producer, ...], directory: Path, peers: Pee
     return reference
 
 
-@pytest.mark.parametrize("flags", producers.C_FLAGS)
+@for_each("flags", producers.C_FLAGS)
 def test_all_producers_say_the_same_of_compiled_code(flags: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = compile_c(producers.PROGRAM, "-S", "-fPIC", *producers.C_FLAGS[flags], name="program.s").read_text()
     reference = agree(source, X86_64, tmp_path, peers)
@@ -392,7 +393,7 @@ def test_a_difference_is_found(change: object) -> None:
 # -- version 2 by GNU's eyes
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_readelf_prints_our_version_2_as_we_do(abi: Abi, peers: Peers, tmp_path: Path) -> None:
     """No one else writes version 2 for s390x."""
     base, saved = abi.cfa_adjustment, Where(None, -48, deref=True)

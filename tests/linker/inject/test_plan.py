@@ -46,6 +46,7 @@ from tests.support.inputs.linker_inputs import (
     with_many_sections,
     without_sections,
 )
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -83,8 +84,8 @@ def symbols(elf: ElfFile, kind: int) -> list[Sym]:
     return [Sym(*row) for row in RECORDS[Sym, elf.byte_order].iter_unpack(elf.contents(table))]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("library", [False, True])
+@for_each("order", ORDERS)
+@for_each("library", [False, True])
 def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> None:
     before = elf_of(small_file(order, library=library))
     after = elf_of(inject_bytes(bytes(before.data)))
@@ -314,7 +315,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@for_each("reason", REFUSALS)
 def test_refusals(reason: str) -> None:
     with pytest.raises(SframegenError, match=reason.replace(".", r"\.")) as error:
         plan_injection(elf_of(REFUSALS[reason]), 28)
@@ -348,7 +349,7 @@ def test_without_section_headers_a_piece_ends_where_the_next_named_place_is() ->
     assert (found["DT_SYMTAB"].start, found["DT_SYMTAB"].end) == (ends[".dynsym"].start, image.load.p_filesz)
 
 
-@pytest.mark.parametrize(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
+@for_each(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
 def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, size: int) -> None:
     elf = elf_of(small_file())
     load = [s for s in elf.segments if s.p_type == PT_LOAD][1]
@@ -384,7 +385,7 @@ def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> 
     assert found is None or found.old == [(size - 4, b"old.")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gaps", "start", "sound"),
     [
         ([], 100, True),
@@ -407,7 +408,7 @@ def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
         plan_injection(elf_of(small_file() + payload), 28)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("owner", "kind", "moves"),
     [
         ("GNU", 1, True),  # ABI tag

@@ -25,6 +25,7 @@ from tests.support.inputs.linker_inputs import (
     with_table_behind,
     without_sections,
 )
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,7 @@ def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["pie", "no-pie", "static-pie", "library"])
+@for_each("kind", ["pie", "no-pie", "static-pie", "library"])
 def test_a_program_header_table_elsewhere(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Not at offset 64 but after the metadata; it stays there, and grows."""
     source, result = tmp_path / "original", tmp_path / "result"

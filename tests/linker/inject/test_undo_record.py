@@ -10,6 +10,7 @@ from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
 from linker.inject.undo_record import CHUNK, END, ENTRY, MAX_RANGES, TRAILER, Undo, Write
+from tests.support.loops import for_each
 
 ORIGINAL = bytes(range(100))
 GAPS = (Gap(0, 16), Gap(40, 8))
@@ -20,7 +21,7 @@ def test_the_last_of_overlapping_writes_counts() -> None:
     assert [(at, bytes(data)) for at, data in undo_record.final_contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "found"),
     [
         (0, []),  # new, before everything
@@ -46,7 +47,7 @@ def test_zeros_around_new_bytes_are_covered() -> None:
     assert list(undo_record.with_holes(3, [], END)) == []
 
 
-@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+@for_each("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
 def test_a_large_hole_comes_in_chunks(size: int) -> None:
     chunks = list(undo_record.with_holes(7, [], 7 + size))
     assert sum(map(len, chunks)) == size
@@ -79,7 +80,7 @@ def test_a_record_is_read_back(start: int | None) -> None:
     assert size == len(changed) - found.start
 
 
-@pytest.mark.parametrize("place", [0, 15, 20, 22, 56, 63, 124, 128])
+@for_each("place", [0, 15, 20, 22, 56, 63, 124, 128])
 def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1
@@ -87,7 +88,7 @@ def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
     assert undo_record.read(memoryview(changed)) is None
 
 
-@pytest.mark.parametrize("place", [16, 19, 23, 55, 64, 123])
+@for_each("place", [16, 19, 23, 55, 64, 123])
 def test_a_change_elsewhere_does_not(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1

@@ -37,6 +37,7 @@ from sframegen.elf.records import (
     Shdr,
 )
 from tests.support.inputs.linker_inputs import inject, small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
     return ReadBack(table_offset, list(segments), [], {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "offset", "size", "held"),
     [
         (0x5000, 0x1000, 0x100, True),
@@ -67,7 +68,7 @@ def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: in
     assert holds(LOAD, address, offset, size) is held
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("segments", "size", "found"),
     [
         ([LOAD], 0x1100, ""),

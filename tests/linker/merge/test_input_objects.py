@@ -12,6 +12,7 @@ from sframegen import add_section
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests.fuzz.seeds import seed
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,8 @@ def opened(data: bytes, abi: Abi = AMD64) -> InputObject:
     return ObjectReader(abi).open(memoryview(data), "input")
 
 
-@pytest.mark.parametrize("flags", [(), ("-ffunction-sections",), ("-g",)])
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("flags", [(), ("-ffunction-sections",), ("-g",)])
+@for_each("version", [2, 3])
 def test_what_compilers_make_has_the_usual_form(
     version: FormatVersion, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME
 from sframegen.elf.symbols import functions_named, functions_of
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.peers import Compiler
 from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
@@ -66,7 +67,7 @@ def gas(compile_c: Compiler) -> Path:
 # -- dump
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_dump_is_readelfs_of_our_objects(
     machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.stack.names import rust
 from sframegen.stack.names.demangle import demangle
 from sframegen.stack.names.rust import demangle_v0
+from tests.support.loops import for_each
 
 NAMES = {
     # paths
@@ -81,14 +81,14 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_names(name: str) -> None:
     assert demangle_v0(name) == NAMES[name]
     if NAMES[name]:
         assert demangle(name) == NAMES[name]
 
 
-@pytest.mark.parametrize("text", ["größe", "länge_x", "日本", "ß"])
+@for_each("text", ["größe", "länge_x", "日本", "ß"])
 def test_names_beyond_ascii(text: str) -> None:
     encoded = text.encode("punycode").decode()
     plain, _, rest = encoded.rpartition("-")
