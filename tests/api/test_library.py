@@ -70,7 +70,7 @@ def python(*arguments: object, cwd: Path, **variables: str) -> subprocess.Comple
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=environment)
 
 
-@pytest.mark.parametrize("name", STRANGERS)
+@for_each("name", STRANGERS)
 def test_a_stranger_with_the_name_of_a_package_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     file = with_strangers(tmp_path, STRANGERS[name]) / STRANGERS[name]
     line = f"{file} hides sframegen's own package {name}: rename it, or take its directory off sys.path"
@@ -224,7 +224,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@for_each("error", ERRORS)
 def test_errors_say_where_also_from_another_process(error: sframegen.SframegenError) -> None:
     assert isinstance(error, sframegen.SframegenError)
     assert not isinstance(error, (ValueError, OSError))

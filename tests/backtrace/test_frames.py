@@ -41,7 +41,7 @@ def needs(tool: str, package: str) -> str:
     return tool
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@for_each("compiler", ["gcc", "clang"])
 def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
     subprocess.run([needs(compiler, compiler), *STRICT, *INCLUDE, "-O2", "-c", SOURCE, "-o", tmp_path / "a.o"], check=True)
 
@@ -90,7 +90,7 @@ def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
     assert frames_of(own_stack.run(program)) > FRAMES
 
 
-@pytest.mark.parametrize("flag", ["-static", "-static-pie"])
+@for_each("flag", ["-static", "-static-pie"])
 def test_static_programs(own_stack: OwnStack, flag: str) -> None:
     program = own_stack.program("cases.c", own_stack.object(), "-O2", flag)
     assert frames_of(own_stack.run(program, alone=True)) > FRAMES
@@ -102,7 +102,7 @@ def test_version_2(own_stack: OwnStack) -> None:
     assert frames_of(own_stack.run(program, alone=True)) > FRAMES
 
 
-@pytest.mark.parametrize("flag", ["-static", "-static-libgcc"])
+@for_each("flag", ["-static", "-static-libgcc"])
 def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
     """Without _dl_find_object, which the loader's list replaces; and with Debian's libgcc, which needs one."""
     compiler = needs("musl-gcc", "musl-tools")
@@ -155,7 +155,7 @@ def test_a_library_that_hides_its_header(own_stack: OwnStack, tmp_path: Path) ->
     assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
 
 
-@pytest.mark.parametrize("build_id", ["sha1", "none"])
+@for_each("build_id", ["sha1", "none"])
 def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path, build_id: str) -> None:
     libraries = []
     for size in (1024, 2048):

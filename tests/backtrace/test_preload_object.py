@@ -113,7 +113,7 @@ def test_traces_that_stop_half_way_are_those_of_the_functions_behind(preload: Pa
     assert "libc.so.6 + 0x" in stopped
 
 
-@pytest.mark.parametrize("has_sections", [True, False])
+@for_each("has_sections", [True, False])
 def test_exceptions_are_thrown_and_caught(
     preload: Path, sections: Path, compile_c: Compiler, tmp_path: Path, *, has_sections: bool
 ) -> None:

@@ -137,7 +137,7 @@ def test_cfa_rules(program: bytes, expected: RegisterRule) -> None:
     assert run(program)[0][1].cfa == expected
 
 
-@pytest.mark.parametrize(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
+@for_each(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
 def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
     [(_, rule)] = run(bytes([opcode, 6, 3]) + b"\x76\x78\x06")
     assert rule.fp == RegisterRule(kind, expression=b"\x76\x78\x06")
@@ -182,7 +182,7 @@ def test_rows_behind_the_function_are_cut() -> None:
     assert [offset for offset, _ in run(b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", size=5)] == [0, 1]
 
 
-@pytest.mark.parametrize("size", [0, 1 << 32, (1 << 64) - 1])
+@for_each("size", [0, 1 << 32, (1 << 64) - 1])
 def test_empty_and_too_large_functions_have_no_rows(size: int) -> None:
     assert run(b"\x41\x0e\x10", size=size) == []
 
@@ -228,7 +228,7 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
     assert [(offset, rule.cfa) for offset, rule in rows(table)] == [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@for_each("version", [1, 3])
 def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
@@ -565,7 +565,7 @@ def test_instructions_that_share_a_place_in_the_cache(one: bytes, other: bytes, 
     assert [rule.cfa for _, rule in found] == [expected[0], expected[1], expected[0], cfa(RSP, 8)]
 
 
-@pytest.mark.parametrize(("size", "is_read"), [(8, True), (9, False)])
+@for_each(("size", "is_read"), [(8, True), (9, False)])
 def test_segment_selectors_that_no_machine_has(size: int, is_read: bool) -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=size)
@@ -589,7 +589,7 @@ def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None
         read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)]
 )
 def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:

@@ -493,7 +493,7 @@ def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
     assert (report.version, report.code) == (3, {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("second", "message"),
     [
         ({"p_vaddr": 0x110}, "executable segments overlap at 0x110"),

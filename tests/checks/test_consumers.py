@@ -201,7 +201,7 @@ def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> 
     assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS[:-1]]
 
 
-@pytest.mark.parametrize("name", ["AMD64 V3", "AArch64 V3", "s390x V3"])
+@for_each("name", ["AMD64 V3", "AArch64 V3", "s390x V3"])
 def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
     base = base_named(name)
     abi = decode(memoryview(base.data), base.address).abi
@@ -243,7 +243,7 @@ def gnu(peers: Peers) -> Iterator[LibSframe]:
         yield process
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_check_says_what_the_readers_do(seed: int, gnu: LibSframe) -> None:
     wrong = [
         f"{base.name}: {verdict}: {data.hex()}"

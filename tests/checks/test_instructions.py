@@ -194,7 +194,7 @@ def with_section(file: Path, directory: Path) -> Path:
     return directory / "with"
 
 
-@pytest.mark.parametrize("source", [X86, AARCH64], ids=["x86", "aarch64"])
+@for_each("source", [X86, AARCH64], ids=["x86", "aarch64"])
 def test_right_cfi(source: str, library: Callable[..., Path], tmp_path: Path) -> None:
     file = library(source)
     report = sframegen.check(file, instructions=True)
@@ -338,7 +338,7 @@ g: .cfi_startproc
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "size", "claim", "proof"),
     [
         (FRAGMENT, 7, ENTRY, "(rsp + 32, *(cfa - 8), rbp)"),

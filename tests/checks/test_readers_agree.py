@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sframegen.checks.against_cfi.comparison import Verdict, compare
 from sframegen.checks.finding import Severity
 from sframegen.checks.second.agreement import second_reading
@@ -35,9 +37,9 @@ def code() -> tuple[ElfFile, int]:
     return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)]))), base
 
 
+@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
 @for_each("layout", [V3, V2], ids=lambda layout: f"V{layout.version}")
 @for_each("eh", [True, False], ids=["eh_frame", "debug_frame"])
-@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_both_readers_agree_on_any_instructions(abi: Abi, eh: bool, layout: Layout) -> None:
     """What pyelftools gets wrong is not judged, and that is little."""
     elf, base = code()

@@ -207,7 +207,7 @@ SECOND = ({"second-reader"}, {"second-reader-left-out"}, {"second-reader", "seco
 
 
 @pytest.mark.once
-@for_each("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources: Path, tmp_path: Path) -> None:
     """add-section verifies what it wrote, and takes it to be good; so does a check that reads the CFI as add-section did."""
     without, with_it = findings(faulty(sources, tmp_path, FAULTS[name]), library, tmp_path / "out")
@@ -326,7 +326,7 @@ def test_pyelftools_drops_a_last_row_of_nothing_but_an_expression() -> None:
     assert_one_is_unread(frames, pyelftools_cfi.LAST_ROW, AARCH64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("after", "lost"),
     [(b"\x0d\x06", "offset"), (b"\x0e\x18", "reg"), (b"\x13\x7d", "reg")],
     ids=["def_cfa_register", "def_cfa_offset", "def_cfa_offset_sf"],
@@ -429,7 +429,7 @@ def test_work_is_linear_in_what_is_read(make: Callable[[int], Frames]) -> None:
     assert counted(lambda: functions_of(large)) <= 100 * len(large.data)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
+@for_each(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
 def test_memory_and_work_of_one_file_are_limited(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     section = frames_of(b"", b"\x41" * 40).section()
     assert not functions_of(section).unread

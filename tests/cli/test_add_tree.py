@@ -447,7 +447,7 @@ def test_paths_longer_than_the_system_takes(root: Path) -> None:
     assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 1 refused")
 
 
-@pytest.mark.parametrize("place", ["absent", "file"])
+@for_each("place", ["absent", "file"])
 def test_a_root_is_a_directory(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     assert run(tmp_path / place).exit_code == 2

@@ -142,7 +142,7 @@ NOT_AT_START = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 97)])
+@for_each(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 97)])
 def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
     """What click and Python import themselves, which depends on their releases, is not counted, nor Cython's own parts."""
     with_section = tmp_path / "sh"
@@ -309,6 +309,6 @@ def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> Non
     assert result.stdout.count(b"\nFile: " + odd + b"\n") == 2
 
 
-@pytest.mark.parametrize(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
+@for_each(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
 def test_json_list(documents: list[list[str]], text: str) -> None:
     assert "".join(json_list(map(iter, documents))) == text

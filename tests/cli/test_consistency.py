@@ -229,7 +229,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
     assert none_needed or said.startswith("Usage: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "lacking"),
     [
         ("add-section", {"--replace", "--detached", "--strict", "--per-function"}),
@@ -245,7 +245,7 @@ def test_the_page_names_what_commands_for_trees_lack(path: str, lacking: set[str
     assert {name for name in lacking if f"`{name}`" not in rule} == set()
 
 
-@pytest.mark.parametrize("path", ["sframegen add-section", "sframegen add-tree"])
+@for_each("path", ["sframegen add-section", "sframegen add-tree"])
 def test_add_tree_has_what_add_section_has(path: str) -> None:
     """Except what is for one file: `--replace` is what it always does."""
     names = {name for option in options_of(path) for name in option.opts}
@@ -300,7 +300,7 @@ def test_an_unknown_event_is_wrong_usage() -> None:
     assert said.splitlines()[-1].startswith("Error: Invalid value for '-e' / '--event': bogus: unknown event")
 
 
-@pytest.mark.parametrize(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
+@for_each(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
 def test_no_duration(value: str, why: str) -> None:
     status, said = run("sframegen stack", "-d", value, "1")
     assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-d' / '--duration': {why}")

@@ -213,7 +213,7 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
         assert len(documents) > 1
 
 
-@pytest.mark.parametrize("arguments", [("lookup", "/nonexistent", "0"), ("merge", "-o", "/nonexistent/out", "/nonexistent")])
+@for_each("arguments", [("lookup", "/nonexistent", "0"), ("merge", "-o", "/nonexistent/out", "/nonexistent")])
 def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str, ...]) -> None:
     document = printed(*arguments)
     assert_documented(document, TABLES["Refused files"][0])

@@ -259,7 +259,7 @@ def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypat
     assert piece.point(len(piece) - 1) == Point(START + piece.offsets[-1], piece.end, (), Flow.STOP)
 
 
-@pytest.mark.parametrize(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
+@for_each(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
 def test_a_function_of_too_many_states_has_no_rows(count: int, is_costly: bool) -> None:
     isa = isa_of(AMD64)
     piece = decode(b"\x53" * count + b"\x0f\x0b", START, isa)  # push rbx; ud2

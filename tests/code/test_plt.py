@@ -243,7 +243,7 @@ def test_s390x_by_other_linkers(linker: str, flags: str, peers: Peers, tmp_path:
     assert {(rule.ra, rule.fp) for rule in table.rules} == {(None, None)}
 
 
-@pytest.mark.parametrize("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
+@for_each("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
 def test_static_programs_get_some_unlike_by_gnu_ld(flags: str, compile_c: Compiler, peers: Peers) -> None:
     """Their .plt has entries of the C library's, for functions chosen at start, without CFI."""
     file = compile_c(SOURCE, "-O1", "-Wa,--gsframe", *flags.split(), peer_binutils=True)
@@ -392,7 +392,7 @@ MOLD_3 = (
 )
 
 
-@pytest.mark.parametrize(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
+@for_each(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
 def test_mold_3(abi: Abi, first: str, entry: str, direct: str, steps: list[tuple[int, int]]) -> None:
     code = bytes.fromhex(first + 3 * entry)
     table = find_plt(file_with(".plt", code), abi).functions()

@@ -133,7 +133,7 @@ def test_all_that_linkers_make_is_covered(linker: str, flags: str, peers: Peers,
     assert [finding.rule for finding in report.findings if finding.rule.startswith("cfi")] == ["cfi-silent"]
 
 
-@pytest.mark.parametrize("flags", ["-pie", "-static"])
+@for_each("flags", ["-pie", "-static"])
 def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: Compiler) -> None:
     """That of the lazy retpoline PLT's function, which the first entry calls with two words more on the stack than others do."""
     (maker,) = (maker for maker in MAKERS if maker.name == "lld")
@@ -234,7 +234,7 @@ void begin(void) { __asm__("syscall" : : "a"(60), "D"(0)); }
 """
 
 
-@pytest.mark.parametrize("source", [START, ENTERED_TWICE], ids=["usual", "entered twice"])
+@for_each("source", [START, ENTERED_TWICE], ids=["usual", "entered twice"])
 def test_program_entry_in_version_2(source: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Which has no words for it: it stays without a rule, also where it could be taken for a function that has a caller."""
     file = compile_c(source, "-O1", "-nostdlib", "-static")
@@ -294,7 +294,7 @@ TABLE = r"""__asm__(".section .data.rel.ro,\"aw\"\n table: .long 1f - table, 2f 
     "1: nop\n2: pop %rbx\n ret\n3: nop\n4: pop %rbx\n ret\n.size f, .-f\n");"""
 
 
-@pytest.mark.parametrize("flags", [("-Wl,-z,relro",), ("-Wl,-z,norelro",)], ids=["relro", "norelro"])
+@for_each("flags", [("-Wl,-z,relro",), ("-Wl,-z,norelro",)], ids=["relro", "norelro"])
 def test_a_jump_table_that_is_read_only_once_the_file_is_loaded(flags: tuple[str, ...], compile_c: Compiler) -> None:
     """Its index is one of two values: `and` bounds the first one only."""
     file = compile_c(TABLE, "-shared", "-nostdlib", *flags)

@@ -50,7 +50,7 @@ def test_gnu_ld(name: str, peers: Peers, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", LINKS)
+@for_each("name", LINKS)
 def test_merge(name: str, peers: Peers, tmp_path: Path) -> None:
     link = LINKS[name]
     linker = tmp_path / "linker"

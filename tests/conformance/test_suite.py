@@ -74,7 +74,7 @@ def failures(reader: run.Reader, about: str = "") -> list[str]:
     return [text for is_ok, text in lines if not is_ok]
 
 
-@pytest.mark.parametrize("reader", [reference_reader, SEARCHES, DECODES], ids=lambda reader: str(reader.NAME))
+@for_each("reader", [reference_reader, SEARCHES, DECODES], ids=lambda reader: str(reader.NAME))
 def test_our_readers_pass(reader: run.Reader) -> None:
     assert failures(reader) == []
 

@@ -227,7 +227,7 @@ def test_outermost_rows_among_others() -> None:
     assert coverage.fates(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("second", "message"),
     [
         ({"p_vaddr": 0x150}, "executable segments overlap at 0x150"),

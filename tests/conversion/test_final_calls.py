@@ -142,7 +142,7 @@ UNCOUNTED = {
 }
 
 
-@pytest.mark.parametrize("what", UNCOUNTED)
+@for_each("what", UNCOUNTED)
 def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) -> None:
     before, behind = UNCOUNTED[what]
     other = function("other", "nop", "ret")

@@ -6,8 +6,6 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 import sframegen
 from sframegen.format.model import FdeType, Where
 from sframegen.format.reasons import Reason
@@ -89,7 +87,7 @@ FP_AT_CFA = {
 }
 
 
-@pytest.mark.parametrize("target", FP_AT_CFA)
+@for_each("target", FP_AT_CFA)
 def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None:
     """The word 0 of a default FDE, which the kernel takes for an FP that is unchanged."""
     nop = "nopr\nnopr" if target == "s390x" else "nop"
@@ -107,7 +105,7 @@ def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("target", FP_AT_CFA)
+@for_each("target", FP_AT_CFA)
 def test_fp_at_the_cfa_itself_has_no_words_in_version_2(target: str, peers: Peers, tmp_path: Path) -> None:
     nop = "nopr\nnopr" if target == "s390x" else "nop"
     source = f".text\n.globl f\nf: .cfi_startproc\n{nop}\n{FP_AT_CFA[target]}{nop}\n.cfi_endproc\n"
@@ -119,7 +117,7 @@ def test_fp_at_the_cfa_itself_has_no_words_in_version_2(target: str, peers: Peer
     assert is_true(file)
 
 
-@pytest.mark.parametrize("target", ["amd64", "arm64"])
+@for_each("target", ["amd64", "arm64"])
 def test_check_knows_that_the_kernel_misreads_it(target: str, peers: Peers, tmp_path: Path) -> None:
     """GNU as writes the word 0; a section in place of its own has a flexible FDE."""
     source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA[target]}nop\n.cfi_endproc\n"
@@ -169,7 +167,7 @@ def test_a_register_that_is_none_is_no_other_one(register: int, peers: Peers, tm
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("level", ["none", "fast"])
+@for_each("level", ["none", "fast"])
 def test_a_merge_says_it_in_words_that_the_kernel_reads(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA['amd64']}nop\n.cfi_endproc\n"
     made = TARGETS["amd64"].assemble(peers, source, tmp_path, "--gsframe")[0]

@@ -84,7 +84,7 @@ def test_data_words_are_the_smallest_that_hold_the_offsets(offset: int, size: in
     ).to_bytes(size, "little") + offset.to_bytes(size, "little", signed=True)
 
 
-@pytest.mark.parametrize("offset", [1 << 31, -(1 << 31) - 1])
+@for_each("offset", [1 << 31, -(1 << 31) - 1])
 def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
     assert encode_rule(sp_plus(offset), FdeType.DEFAULT, AMD64, V3) is None
     with pytest.raises(FormatError, match="cannot say"):
@@ -108,7 +108,7 @@ def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
                 Encoder(table, AMD64, share=True)
 
 
-@pytest.mark.parametrize("function", range(3))
+@for_each("function", range(3))
 def test_functions_whose_rows_end_before_they_begin_are_refused(function: int) -> None:
     table = table_of([(0, sp_plus(8))], 8)
     for start in (0x2000, 0x3000):
@@ -187,7 +187,7 @@ def test_version_2_reaches_two_gigabytes() -> None:
             encoder.encode(address)
 
 
-@pytest.mark.parametrize("address", [0x1000, 0x200000])
+@for_each("address", [0x1000, 0x200000])
 def test_version_2_reaches_less_than_two_gigabytes_ahead(address: int) -> None:
     """The farthest function may be the last one, and after the section."""
     for distance, fits in (((1 << 31) - 1, True), (1 << 31, False)):
@@ -273,7 +273,7 @@ def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
         decode(struct.pack("<" + HEADER_CODE, *header) + index + block, ADDRESS)
 
 
-@pytest.mark.parametrize(("count", "is_read"), [(80, True), (81, False)])
+@for_each(("count", "is_read"), [(80, True), (81, False)])
 def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bool) -> None:
     """80 functions with one block of 1,313 rows: 16 for each of the section's 6,565 bytes."""
     block = struct.pack("<HBBB", 1313, 1, 0, 0) + b"".join(struct.pack("<HBb", start, 3, 8) for start in range(1313))

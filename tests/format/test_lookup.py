@@ -119,7 +119,7 @@ def test_outermost_frame(program: Path) -> None:
     assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
 
 
-@pytest.mark.parametrize("fde_type", FdeType)
+@for_each("fde_type", FdeType)
 def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
     """The specification: an outermost frame, if the FDE is of the default type."""
     table = FunctionTable(kinds=[Kind(fde_type)], start=array("Q", [0x1000]), size=array("I", [16]), kind=array("H", [0]))

@@ -162,7 +162,7 @@ def test_a_table_without_a_section_says_where_the_row_begins() -> None:
     assert look_up_in(whole, 0x103F) == Match(0x1000, 64, Kind(mask=True), 11, RULES[1])
 
 
-@pytest.mark.parametrize("fde_type", FdeType)
+@for_each("fde_type", FdeType)
 def test_only_default_functions_without_rows_are_outermost_frames(fde_type: FdeType) -> None:
     kind = KINDS.index(Kind(fde_type))
     section = open_section(encode(table_of((0x1000, 16, kind, []))), ADDRESS)

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import with_checkout
-from tests.support.loops import for_each
 
 FUZZ = Path(__file__).parent
 # About three seconds of each, interpreted.
@@ -15,7 +16,7 @@ FEWER = {"cfi": 500, "check": 500, "command_line": 150, "synthesize": 300, "inst
 INPUTS = {path.stem: 1500 for path in (FUZZ / "targets").glob("[a-z]*.py")} | FEWER
 
 
-@for_each("target", INPUTS)
+@pytest.mark.parametrize("target", INPUTS)
 def test_no_input_is_a_bug(target: str) -> None:
     command = [sys.executable, "-m", "tests.fuzz", target, "--inputs", str(INPUTS[target])]
     done = subprocess.run(command, env=with_checkout(), capture_output=True, text=True, check=False)

@@ -85,7 +85,7 @@ def test_too_little_memory_refuses_an_item(work: object, jobs: int, capfd: pytes
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("reason", [errno.EAGAIN, errno.EMFILE])
+@for_each("reason", [errno.EAGAIN, errno.EMFILE])
 def test_no_process_refuses_each_file(reason: int, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fork() -> int:
         raise OSError(reason, os.strerror(reason))

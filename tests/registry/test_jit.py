@@ -162,7 +162,7 @@ def test_bytes_of_a_table() -> None:
     assert bytes(buffer) == bytes.fromhex(header + entry) + bytes(STRIDE + 5)
 
 
-@pytest.mark.parametrize("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
+@for_each("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
 def test_what_is_written_is_read(abi: Abi) -> None:
     rules = [Rule(Where(abi.sp, 16), SAVED_RA), Rule(Where(abi.fp, 32), SAVED_RA, Where(None, -16, deref=True)), OUTERMOST]
     process = Process(abi)

@@ -113,7 +113,7 @@ def test_of_several_at_one_address_a_search_finds_the_longest() -> None:
     assert content(merger_of(*reversed(tables)).merged([(0x1000, 0x2000)])[0]) == found
 
 
-@pytest.mark.parametrize(("flags", "both"), [((F_FRAME_POINTER, F_FRAME_POINTER), F_FRAME_POINTER), ((F_FRAME_POINTER, 0), 0)])
+@for_each(("flags", "both"), [((F_FRAME_POINTER, F_FRAME_POINTER), F_FRAME_POINTER), ((F_FRAME_POINTER, 0), 0)])
 def test_what_holds_for_all_sections(flags: tuple[int, int], both: int) -> None:
     merger = Merger()
     for flag, layout in zip(flags, (V2, V3), strict=True):

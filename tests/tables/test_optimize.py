@@ -5,7 +5,6 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,7 +190,7 @@ def test_only_padding_is_joined_over(gap: bytes, joined: bool) -> None:
     assert list(may_follow(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "end", "joined"),
     [(0, 1, [0, 0, 1]), (GAP - 2, GAP - 1, [0, 0, 1]), (GAP + 1, GAP + 15, [0, 1, 0])],
 )

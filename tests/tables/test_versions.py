@@ -141,7 +141,7 @@ def test_rows_at_a_function_s_end_hold_nowhere(peers: Peers, tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("makers", [producers.AARCH64, producers.AARCH64_BE], ids=["little", "big"])
+@for_each("makers", [producers.AARCH64, producers.AARCH64_BE], ids=["little", "big"])
 def test_both_byte_orders_of_aarch64(makers: tuple[Producer, ...], peers: Peers, tmp_path: Path) -> None:
     reference = agree(producers.ROWS_AARCH64, makers, tmp_path, peers)
     assert {key_b for _, key_b in reference["key_b"]} == {True}
@@ -149,7 +149,7 @@ def test_both_byte_orders_of_aarch64(makers: tuple[Producer, ...], peers: Peers,
     assert {rule and rule.ra for rule, _ in reference["leaf"]} == {None}
 
 
-@pytest.mark.parametrize("makers", [GNU, producers.AARCH64, producers.AARCH64_BE], ids=["x86-64", "AArch64", "AArch64 BE"])
+@for_each("makers", [GNU, producers.AARCH64, producers.AARCH64_BE], ids=["x86-64", "AArch64", "AArch64 BE"])
 def test_version_1_is_dumped_as_its_own_readelf_prints_it(makers: tuple[Producer, ...], peers: Peers, tmp_path: Path) -> None:
     """readelf 2.47 reads no version 1. That of 2.40 prints no fixed offsets."""
     source = producers.ROWS_X86_64 if makers is GNU else producers.ROWS_AARCH64
@@ -370,7 +370,7 @@ def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:
     assert (difference(table, again), lost) == ((None, 0), {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda rows: [*rows[:-1], (rows[-1][0], DRAP)],

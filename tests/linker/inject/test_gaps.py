@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from linker.files.copying import FilePart
 from linker.inject.gaps import (
     Gap,
@@ -37,7 +35,7 @@ def test_the_end_of_a_range_does_not_reach_across_a_gap(old: int, new: int) -> N
     assert moved_end(GAPS, old) == new
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
+@for_each(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
 def test_what_has_no_bytes_moves_only_with_everything(old: int, new: int) -> None:
     assert moved_empty(GAPS, old) == new
     assert moved_empty(GAPS[1:], old) == old

@@ -139,7 +139,7 @@ def test_new_bytes_follow_the_program_headers() -> None:
     assert room_of(elf_of(with_header(data + table + bytes(8), e_phoff=len(data)))) == len(data) + len(table)
 
 
-@pytest.mark.parametrize(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
+@for_each(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
 def test_a_build_id_is_in_the_first_page_or_not(place: int, found: bool) -> None:
     """To its last byte: 16 of header and name, 20 of id."""
     writer = Writer("little", 1)

@@ -126,7 +126,7 @@ def test_programs(flags: tuple[str, ...], compile_c: Compiler) -> None:
     assert role(compile_c(SOURCE, *FLAGS, *flags)) is Role.PROGRAM
 
 
-@pytest.mark.parametrize("data", [small_file(library=True), small_file("big", library=True)])
+@for_each("data", [small_file(library=True), small_file("big", library=True)])
 def test_relocations_that_are_not_in_the_file(data: bytes) -> None:
     """Two tags of a file without DT_NEEDED say where they are: in none of its segments."""
     mark = "<QQ" if data[5] == 1 else ">QQ"
@@ -146,7 +146,7 @@ def test_a_module_with_an_entry_point_is_no_loader(compile_c: Compiler, tmp_path
     assert ctypes.CDLL(str(result)).get() == 7
 
 
-@pytest.mark.parametrize("options", [{"force": True}, {"min_kernel": "6.7"}, {"min_kernel": "6.7", "force": True}])
+@for_each("options", [{"force": True}, {"min_kernel": "6.7"}, {"min_kernel": "6.7", "force": True}])
 def test_a_library_that_may_be_a_loader(options: dict[str, object], compile_c: Compiler, tmp_path: Path) -> None:
     module = compile_c(MODULE, *MODULE_FLAGS, "-Wl,-Bsymbolic,-z,norelro", "-fvisibility=hidden", name="hidden.so")
     result = tmp_path / "m.so"
@@ -199,7 +199,7 @@ def test_a_loader_never_has_its_table_at_the_end() -> None:
     assert plan_injection(ElfFile(memoryview(alone)), 28, allowed=frozenset(KernelChange)).layout == "tail"  # that may be one
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
+@for_each("order", ["little", "big"])
 def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrder) -> None:
     program = ElfFile(memoryview(small_file(order, blocked=256)))
     with pytest.raises(RefusedError, match=CANNOT_MOVE.removesuffix("; ") + "$") as error:

@@ -105,7 +105,7 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert find_build_id(after) is not None
 
 
-@pytest.mark.parametrize("place", [0, 1, -1])
+@for_each("place", [0, 1, -1])
 def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     """-1: one before the section, which is not in it."""
     data = bytearray(small_file())
@@ -123,7 +123,7 @@ def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     assert symbols(after, SHT_SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@for_each("order", ORDERS)
 def test_the_new_segment(order: ByteOrder) -> None:
     before = elf_of(small_file(order))
     after = elf_of(inject_bytes(bytes(before.data), 1000))
@@ -154,7 +154,7 @@ def test_what_is_loaded_comes_before_what_is_not() -> None:
     assert other
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@for_each("order", ORDERS)
 def test_tail_layout(order: ByteOrder) -> None:
     before = elf_of(small_file(order, library=True, blocked=256))
     after = elf_of(inject_bytes(bytes(before.data)))
@@ -255,7 +255,7 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     assert restored(changed) == original
 
 
-@pytest.mark.parametrize("filler", [b"\0", b"X"])
+@for_each("filler", [b"\0", b"X"])
 def test_padding_may_be_written_over(filler: bytes) -> None:
     """patchelf leaves X where something was."""
     data = bytearray(small_file(library=True, blocked=256))
@@ -293,7 +293,7 @@ def test_the_plan_does_not_depend_on_the_bytes_of_the_section() -> None:
     assert plan_injection(elf_of(small_file()), 28) == plan_injection(elf_of(small_file()), 28)
 
 
-@pytest.mark.parametrize("size", [0, -1, 1 << 50])
+@for_each("size", [0, -1, 1 << 50])
 def test_sizes_that_no_section_has(size: int) -> None:
     with pytest.raises(FormatError, match="a section of"):
         plan_injection(elf_of(small_file()), size)
@@ -323,7 +323,7 @@ def test_refusals(reason: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("library", [False, True])
+@for_each("library", [False, True])
 def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both layouts: the programs' headers grow, the library's table moves to the end."""
     elf = elf_of(small_file(library=library, blocked=256 * library))
@@ -358,7 +358,7 @@ def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, s
     assert found == ([Extent(load.p_offset + place, load.p_offset + 16, ("DT_HASH",), 8)] if size else [])
 
 
-@pytest.mark.parametrize(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
+@for_each(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
 def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has(count: int, last: bool) -> None:
     plan = plan_injection(elf_of(with_many_sections(small_file(), count)), 28)
     assert len(plan.sections) == count + 1
@@ -375,7 +375,7 @@ def test_undo_wants_what_was_written() -> None:
         assert undo_record.read(memoryview(spoiled)) is None
 
 
-@pytest.mark.parametrize(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
+@for_each(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
 def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> None:
     data = bytes(100)
     size = len(data) - 1  # one byte after it is new
@@ -402,7 +402,7 @@ def test_gaps_of_a_record_are_within_the_original(gaps: list[tuple[int, int]], s
     assert undo_record.are_sound([Gap(*gap) for gap in gaps], 100, start) is sound
 
 
-@pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
+@for_each("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
 def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
     with pytest.raises(RefusedError, match=f"{len(payload)} bytes follow the ELF image"):
         plan_injection(elf_of(small_file() + payload), 28)
@@ -436,7 +436,7 @@ def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, 
     assert may_move(elf, note, {}) is moves
 
 
-@pytest.mark.parametrize(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
+@for_each(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
 def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves: bool) -> None:
     elf = elf_of(small_file())
     section = elf.section(".hash")

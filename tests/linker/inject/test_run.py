@@ -156,7 +156,7 @@ def test_it_survives_other_tools(tool: str, kind: str, compile_c: Compiler, peer
     assert build_id_of(open_elf(changed)) == build_id_of(open_elf(result))
 
 
-@pytest.mark.parametrize("layout", ["front", "tail"])
+@for_each("layout", ["front", "tail"])
 def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     layout: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:

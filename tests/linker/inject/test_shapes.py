@@ -108,7 +108,7 @@ def test_a_symbol_whose_section_nothing_tells() -> None:
     assert list(map(len, patched)) == [1, 0]
 
 
-@pytest.mark.parametrize("count", [1169, 65_535, 66_000])
+@for_each("count", [1169, 65_535, 66_000])
 def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     with pytest.raises(
         RefusedError, match=f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-import pytest
-
 from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
@@ -69,7 +67,7 @@ def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = No
 WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 + 8 + 100, b"after")]
 
 
-@pytest.mark.parametrize("start", [None, 150])
+@for_each("start", [None, 150])
 def test_a_record_is_read_back(start: int | None) -> None:
     changed = made(WRITES, GAPS, start)
     found = undo_record.read(memoryview(changed))
@@ -111,7 +109,7 @@ def test_a_record_is_within_its_file() -> None:
     assert undo_record.parse(trailer(b"")[1:]) is None
 
 
-@pytest.mark.parametrize(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
+@for_each(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
 def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int) -> None:
     """Its bytes are in the record, and their place in the original."""
     body = ENTRY.pack(offset, length) + b"abc"

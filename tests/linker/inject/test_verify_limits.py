@@ -209,7 +209,7 @@ def test_metadata_next_to_the_table_is_overwritten_only_if_it_moves(injected: In
     assert any(name in line for name in first.names for line in check_overwritten(left, original))
 
 
-@pytest.mark.parametrize("reader", READERS)
+@for_each("reader", READERS)
 def test_only_the_writes_change_a_file(reader: Reader, tmp_path: Path) -> None:
     data = small_file()
     original = ElfFile(memoryview(data))

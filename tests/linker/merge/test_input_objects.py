@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from cfi.errors import FormatError
 from linker.merge.input_objects import InputObject, ObjectReader, OtherObject, UsualObject
 from sframegen import add_section
@@ -75,7 +73,7 @@ def places_of_headers(data: bytes) -> list[int]:
     return [at for start, end in spans for at in range(start, end)]
 
 
-@pytest.mark.parametrize("values", [(0, 1, 2), (6, 0x20, 0x7F), (0x80, 0xFE, 0xFF)])
+@for_each("values", [(0, 1, 2), (6, 0x20, 0x7F), (0x80, 0xFE, 0xFF)])
 def test_a_changed_byte_is_read_as_by_the_readers_of_all_objects(values: tuple[int, ...]) -> None:
     data = seed("object-sframe")
     assert isinstance(opened(data), UsualObject)

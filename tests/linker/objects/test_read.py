@@ -148,7 +148,7 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
 # -- lookup
 
 
-@pytest.mark.parametrize("made", ["ours", "gas"])
+@for_each("made", ["ours", "gas"])
 def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(made)
     linked = tmp_path / "linked"
@@ -211,7 +211,7 @@ def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path)
 # -- check
 
 
-@pytest.mark.parametrize("made", ["ours", "gas"])
+@for_each("made", ["ours", "gas"])
 def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(made)
     report = sframegen.check(path)
@@ -288,7 +288,7 @@ def test_read_says_what_reads_objects(ours: Path) -> None:
         read(ours)
 
 
-@pytest.mark.parametrize("command", [["dump"], ["lookup", "main"], ["check"]])
+@for_each("command", [["dump"], ["lookup", "main"], ["check"]])
 def test_objects_without_a_section(command: list[str], compile_c: Compiler) -> None:
     path = compile_c(SOURCE, *FLAGS, name="plain.o")
     result = sframegen_on(command[0], path, *command[1:])

@@ -239,7 +239,7 @@ def test_verification_stops_what_went_wrong(gas: Path, monkeypatch: pytest.Monke
 # -- replace
 
 
-@pytest.mark.parametrize("made", ["gas", "plain"])
+@for_each("made", ["gas", "plain"])
 def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there(
     made: str, peers: Peers, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -301,7 +301,7 @@ def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("section", [".gopclntab", ".data.rel.ro.gopclntab"])
+@for_each("section", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
     program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), section, tmp_path)
     names = FileNames(open_elf(program))

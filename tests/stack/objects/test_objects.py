@@ -246,7 +246,7 @@ def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
         loaded.look_up(BASE + TEXT)
 
 
-@pytest.mark.parametrize("phoff", [0xE00, SECTION + 0x1000])
+@for_each("phoff", [0xE00, SECTION + 0x1000])
 def test_program_headers_may_be_anywhere(phoff: int) -> None:
     assert functions_found(Made(elf_bytes(phoff=phoff))) == [TEXT, TEXT + 0x100]
 
@@ -261,7 +261,7 @@ def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     assert loaded.image is None
 
 
-@pytest.mark.parametrize("mapped", [True, False])
+@for_each("mapped", [True, False])
 def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
     data = elf_bytes(phnum=PN_XNUM)
     snapshot = Made(data, file=None if mapped else data)
@@ -353,7 +353,7 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     assert thread.end is End.OUTERMOST
 
 
-@pytest.mark.parametrize("readable", [0, 20])
+@for_each("readable", [0, 20])
 def test_a_section_that_is_there_later(readable: int) -> None:
     """ld.so maps a library part by part: the code is mapped, the section is not yet, or not all of it."""
     snapshot = Made(elf_bytes())
