@@ -25,6 +25,7 @@ from cfi.errors import naming
 from sframegen import Refusal
 from sframegen.cli.shared.output import in_words
 from tests import ROOT
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ def python(*arguments: object, cwd: Path, **variables: str) -> subprocess.Comple
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=environment)
 
 
-@pytest.mark.parametrize("name", STRANGERS)
+@for_each("name", STRANGERS)
 def test_a_stranger_with_the_name_of_a_package_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     file = with_strangers(tmp_path, STRANGERS[name]) / STRANGERS[name]
     line = f"{file} hides sframegen's own package {name}: rename it, or take its directory off sys.path"
@@ -107,7 +108,7 @@ def test_run_as_a_module_it_ignores_the_current_directory(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if isfunction(value)])
+@for_each("name", [name for name, value in PUBLIC.items() if isfunction(value)])
 def test_functions_document_parameters_and_errors(name: str) -> None:
     text = PUBLIC[name].__doc__ or ""
     parameters = signature(PUBLIC[name]).parameters.values()
@@ -118,7 +119,7 @@ def test_functions_document_parameters_and_errors(name: str) -> None:
     assert re.search(rf"sframegen\.{name}\(", LIBRARY)
 
 
-@pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if isclass(value)])
+@for_each("name", [name for name, value in PUBLIC.items() if isclass(value)])
 def test_values_document_fields(name: str) -> None:
     assert PUBLIC[name].__doc__
     [body] = [node.body for node in ast.parse(getsource(PUBLIC[name])).body if isinstance(node, ast.ClassDef)]
@@ -223,7 +224,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@for_each("error", ERRORS)
 def test_errors_say_where_also_from_another_process(error: sframegen.SframegenError) -> None:
     assert isinstance(error, sframegen.SframegenError)
     assert not isinstance(error, (ValueError, OSError))
@@ -240,7 +241,7 @@ def test_a_limit_is_named_not_the_file_that_met_it() -> None:
     assert [in_words(MemoryError(), path) for path in ("a file", "")] == ["a file: not enough memory", "not enough memory"]
 
 
-@pytest.mark.parametrize("reason", Refusal)
+@for_each("reason", Refusal)
 def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal) -> None:
     """The parameters that the reason's comment has are options of add-section, merge or remove."""
     [comment] = [line.partition("#: ")[2] for line in getsource(Refusal).splitlines() if f"    {reason.name} = " in line]
@@ -250,7 +251,7 @@ def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal)
     assert {option.replace("--verify", "--no-verify") for option in options} == set(re.findall(r"--[a-z][\w-]*", line))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "arguments"),
     [
         (sframegen.add_section, {"version": 1}),
@@ -269,7 +270,7 @@ def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[st
     assert not isinstance(caught.value, sframegen.SframegenError)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "why"),
     [
         (lambda: sframegen.add_section("none", jobs=0), "jobs is 0: at least 1"),
@@ -289,7 +290,7 @@ def test_impossible_arguments_are_refused_before_any_file_is_opened(call: Callab
         call()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "call",
     [
         lambda: sframegen.merge("a.o", "none/o"),
@@ -307,7 +308,7 @@ def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
         call()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "why"),
     [
         (lambda wrong: sframegen.add_section("none", jobs=wrong(None)), "jobs is None: give a whole number"),

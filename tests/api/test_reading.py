@@ -13,6 +13,7 @@ import pytest
 
 import sframegen
 from sframegen.elf.file import open_elf
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,8 +123,8 @@ def test_an_object_in_memory_is_checked(compile_c: Compiler, tmp_path: Path) -> 
     assert sframegen.check(file.read_bytes()).findings == sframegen.check(file).findings
 
 
-@pytest.mark.parametrize("call", [sframegen.read, sframegen.check])
-@pytest.mark.parametrize(
+@for_each("call", [sframegen.read, sframegen.check])
+@for_each(
     ("given", "error", "why"),
     [
         (b"", sframegen.FormatError, "<bytes>: the file is empty"),

@@ -13,6 +13,7 @@ import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
 from tests.support.peers import needs_compiler
 
@@ -42,7 +43,7 @@ def needs(tool: str, package: str) -> str:
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@for_each("compiler", ["gcc", "clang"])
 def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
     subprocess.run([needs(compiler, compiler), *STRICT, *INCLUDE, "-O2", "-c", SOURCE, "-o", tmp_path / "a.o"], check=True)
 
@@ -66,7 +67,7 @@ def test_header_is_cplusplus_too(tmp_path: Path) -> None:
     subprocess.run([*command, tmp_path / "a.o"], check=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "flags",
     [
         "-O2",
@@ -93,7 +94,7 @@ def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
     assert frames_of(own_stack.run(program)) > FRAMES
 
 
-@pytest.mark.parametrize("flag", ["-static", "-static-pie"])
+@for_each("flag", ["-static", "-static-pie"])
 def test_static_programs(own_stack: OwnStack, flag: str) -> None:
     program = own_stack.program("cases.c", own_stack.object(), "-O2", flag)
     assert frames_of(own_stack.run(program, alone=True)) > FRAMES
@@ -106,7 +107,7 @@ def test_version_2(own_stack: OwnStack) -> None:
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("flag", ["-static", "-static-libgcc"])
+@for_each("flag", ["-static", "-static-libgcc"])
 def test_musl(own_stack: OwnStack, tmp_path: Path, flag: str) -> None:
     """Without _dl_find_object, which the loader's list replaces; and with Debian's libgcc, which needs one."""
     compiler = needs("musl-gcc", "musl-tools")
@@ -160,7 +161,7 @@ def test_a_library_that_hides_its_header(own_stack: OwnStack, tmp_path: Path) ->
     assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
 
 
-@pytest.mark.parametrize("build_id", ["sha1", "none"])
+@for_each("build_id", ["sha1", "none"])
 def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path, build_id: str) -> None:
     libraries = []
     for size in (1024, 2048):

@@ -15,6 +15,7 @@ from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME, STATIC, c
 from sframegen.cli.integration import HERE as INTEGRATION
 from tests import ROOT
 from tests.support.cross import MACHINES
+from tests.support.loops import for_each
 from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def test_programs_that_are_linked_with_it_stay_valid(folder: Path) -> None:
     assert {(each[0], each[-1]) for each in names} == set(listed)
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@for_each("prefix", PREFIXES)
 def test_the_header_keeps_its_types(prefix: str, tmp_path: Path) -> None:
     needs_compiler(f"{prefix}gcc")
     (tmp_path / "interface.c").write_text(INTERFACE)
@@ -141,7 +142,7 @@ def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("compiler", "why"),
     [("no-such-compiler", "there is no no-such-compiler"), (str(HERE), f"{HERE} cannot be run: Permission denied")],
     ids=["none", "a directory"],

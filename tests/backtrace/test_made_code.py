@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.backtrace.library_files import SHARED, SONAME, compile_libraries
+from tests.support.loops import for_each
 from tests.support.own_stack import LIBRARY
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("is_shared", [False, True], ids=["linked", "shared library"])
+@for_each("is_shared", [False, True], ids=["linked", "shared library"])
 def test_tables_of_made_code(is_shared: bool, own_stack: OwnStack, tmp_path: Path) -> None:
     """The shared library finds the list of the program, which it does not have itself."""
     library = [own_stack.object()]

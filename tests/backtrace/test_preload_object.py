@@ -14,6 +14,7 @@ import sframegen
 from sframegen.backtrace.installed_libraries import HERE, STATISTICS
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
 from tests.support.cross import MACHINES, Machine
+from tests.support.loops import for_each
 from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def test_traces_from_sections_are_those_of_the_functions_behind(
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-@pytest.mark.parametrize("has_sections", [True, False])
+@for_each("has_sections", [True, False])
 def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_sections: bool) -> None:
     """By qemu. On s390x, where the kernel's trampoline has no place in a library, traces of the signal handler may be passed on."""
     compiler = machine.compiler(peers, tmp_path)
@@ -112,7 +113,7 @@ def test_traces_that_stop_half_way_are_those_of_the_functions_behind(preload: Pa
     assert "libc.so.6 + 0x" in stopped
 
 
-@pytest.mark.parametrize("has_sections", [True, False])
+@for_each("has_sections", [True, False])
 def test_exceptions_are_thrown_and_caught(
     preload: Path, sections: Path, compile_c: Compiler, tmp_path: Path, *, has_sections: bool
 ) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cfi.columns import LARGE_PAGE, room
+from tests.support.loops import for_each
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, LARGE_PAGE // 8 + 1])
+@for_each("count", [0, 1, 3, LARGE_PAGE // 8 + 1])
 def test_columns_are_zeros_of_their_own_that_do_not_overlap(count: int) -> None:
     columns = room("BQHI", count)
     assert [column.format for column in columns] == ["B", "Q", "H", "I"]

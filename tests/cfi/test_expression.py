@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cfi.expression import CFA, MAX_SIZE, Term, evaluate
 from tests.support.inputs.cfi_writer import sleb, uleb
+from tests.support.loops import for_each
 
 PC = 16
 MINUS_1 = b"\x11\x7f"
@@ -15,7 +14,7 @@ def number(value: int) -> Term:
     return Term(None, value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         (b"\x77\x08", Term(7, 8)),
@@ -66,7 +65,7 @@ def test_expressions_reduce_to_a_register_plus_a_number(expression: bytes, expec
     assert evaluate(expression, "little", PC) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opcode", "content", "value"),
     [
         (0x08, "ff", 255),
@@ -95,7 +94,7 @@ def test_small_numbers() -> None:
     assert evaluate(b"\x11\x7f", "little", PC) == number(-1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opcode", "a", "b", "result"),
     [
         (0x1A, 12, 10, 8),

@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 
 from cfi.numbers import COMPILED, Numbers
+from tests.support.loops import for_each
 
 DATA = bytes([0x81, 2, 0x83, 4, 0x85, 6, 0x87, 8, 0x89, 0x90])
 
 
-@pytest.mark.parametrize("width", range(1, 9))
-@pytest.mark.parametrize("big", [False, True])
+@for_each("width", range(1, 9))
+@for_each("big", [False, True])
 def test_numbers_of_every_width_at_every_place(width: int, big: bool) -> None:
     if COMPILED:
         return  # then only compiled code can ask

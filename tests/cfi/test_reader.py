@@ -23,6 +23,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from tests import ROOT
 from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,7 @@ def test_a_rule_that_comes_back_at_once_makes_no_row() -> None:
     assert [offset for offset, _ in run(b"\x41\x0e\x10\x0e\x08\x41\x83\x03\x41\x0e\x18")] == [0, 3]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("program", "offset"),
     [
         (b"\x45", 5),
@@ -120,7 +121,7 @@ def test_register_rules(program: bytes, expected: tuple[RuleKind, int]) -> None:
     assert rule.sp == UNSPECIFIED
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("program", "expected"),
     [
         (b"\x0c\x0a\x10", cfa(10, 16)),
@@ -136,7 +137,7 @@ def test_cfa_rules(program: bytes, expected: RegisterRule) -> None:
     assert run(program)[0][1].cfa == expected
 
 
-@pytest.mark.parametrize(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
+@for_each(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
 def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
     [(_, rule)] = run(bytes([opcode, 6, 3]) + b"\x76\x78\x06")
     assert rule.fp == RegisterRule(kind, expression=b"\x76\x78\x06")
@@ -181,7 +182,7 @@ def test_rows_behind_the_function_are_cut() -> None:
     assert [offset for offset, _ in run(b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", size=5)] == [0, 1]
 
 
-@pytest.mark.parametrize("size", [0, 1 << 32, (1 << 64) - 1])
+@for_each("size", [0, 1 << 32, (1 << 64) - 1])
 def test_empty_and_too_large_functions_have_no_rows(size: int) -> None:
     assert run(b"\x41\x0e\x10", size=size) == []
 
@@ -213,10 +214,10 @@ def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> No
     assert list(read([section], AMD64).start) == [0x4000, 0x5000]
 
 
-@pytest.mark.parametrize("version", [1, 3, 4])
-@pytest.mark.parametrize("big", [False, True])
-@pytest.mark.parametrize("dwarf64", [False, True])
-@pytest.mark.parametrize("eh", [False, True])
+@for_each("version", [1, 3, 4])
+@for_each("big", [False, True])
+@for_each("dwarf64", [False, True])
+@for_each("eh", [False, True])
 def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64: bool, eh: bool) -> None:
     frames = Frames(eh=eh, big=big, dwarf64=dwarf64)
     frames.cie(b"", version=version)
@@ -227,7 +228,7 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
     assert [(offset, rule.cfa) for offset, rule in rows(table)] == [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@for_each("version", [1, 3])
 def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
@@ -266,8 +267,8 @@ def pointer_section(encoding: int, start: bytes, size: bytes) -> CfiSection:
     return frames.section()._replace(text_base=TEXT_BASE, data_base=DATA_BASE)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("base", BASES)
+@for_each("form", FORMS)
+@for_each("base", BASES)
 def test_pointer_encodings(form: str, base: str) -> None:
     code, write = FORMS[form]
     origin = {"absolute": 0, "pcrel": 0, "textrel": TEXT_BASE, "datarel": DATA_BASE, "funcrel": 0}[base]
@@ -283,16 +284,14 @@ def test_pointer_encodings(form: str, base: str) -> None:
     assert len(rows(table)) == 2
 
 
-@pytest.mark.parametrize("form", ["absptr", "udata8", *(form for form in FORMS if form.startswith("s"))])
+@for_each("form", ["absptr", "udata8", *(form for form in FORMS if form.startswith("s"))])
 def test_negative_pointers_are_relative_backwards(form: str) -> None:
     code, write = FORMS[form]
     size = write(0x40) if code & 7 else (0x40).to_bytes(8, "little")
     assert list(read([pointer_section(0x30 | code, write(-0x100), size)], AMD64).start) == [DATA_BASE - 0x100]
 
 
-@pytest.mark.parametrize(
-    ("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)]
-)
+@for_each(("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)])
 def test_the_largest_numbers_of_a_size_are_not_negative(form: str, value: int) -> None:
     code, write = FORMS[form]
     assert list(read([pointer_section(code, write(value), write(0x40))], AMD64).start) == [value]
@@ -353,8 +352,8 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("eh", [True, False])
-@pytest.mark.parametrize("name", FAULTY)
+@for_each("eh", [True, False])
+@for_each("name", FAULTY)
 def test_faulty_instructions_cost_their_fde_only(name: str, eh: bool) -> None:
     program, what = FAULTY[name]
     frames = Frames(eh=eh)
@@ -393,7 +392,7 @@ def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
     assert (table.faulty, len(table.faults), len(table.rules)) == (3 * MAX_REPORTED, MAX_REPORTED, 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("section", "message"),
     [
         (bad(initial=b"\x0b"), r"^\.eh_frame\+0x\w+: DW_CFA_restore_state without"),
@@ -409,7 +408,7 @@ def test_faults_say_where(section: CfiSection, message: str) -> None:
         read([section], AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("damage", "message"),
     [
         (lambda data: data[:-1], r"\.eh_frame\+0x14: entry reaches past the end"),
@@ -467,7 +466,7 @@ def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:
     assert list(zip(table.start, table.size, strict=True)) == fdes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("encoded", "value"),
     [
         *((sleb(value), value) for bits in (6, 7, 13, 14, 34, 35, 41, 42, 48, 55) for value in (-(1 << bits), (1 << bits) - 1)),
@@ -486,9 +485,7 @@ def test_signed_numbers_of_any_length(encoded: bytes, value: int) -> None:
     assert (cursor.read_sleb(), cursor.fault, cursor.pos) == (value, 0, len(encoded))
 
 
-@pytest.mark.parametrize(
-    "value", [(1 << bits) - less for bits in (7, 14, 35, 49, 56) for less in (1, 2)] + [1 << 56, 1 << 63, 1 << 90]
-)
+@for_each("value", [(1 << bits) - less for bits in (7, 14, 35, 49, 56) for less in (1, 2)] + [1 << 56, 1 << 63, 1 << 90])
 def test_unsigned_numbers_of_any_length(value: int) -> None:
     cursor = Cursor(uleb(value), 0, False, 0, 0, None)
     assert cursor.read_uleb() == (value if value < 1 << 56 else 1 << 62)
@@ -532,7 +529,7 @@ def test_more_different_rows_than_any_program_has() -> None:
         read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "data", "is_read"),
     [
         (1 << 24, -8, True),
@@ -553,7 +550,7 @@ def test_alignments_that_no_machine_has(code: int, data: int, is_read: bool) -> 
             read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "expected"),
     [
         (b"\x0e" + uleb(16), b"\x0e" + uleb(16 + 8192), [cfa(RSP, 16), cfa(RSP, 16 + 8192)]),
@@ -568,7 +565,7 @@ def test_instructions_that_share_a_place_in_the_cache(one: bytes, other: bytes, 
     assert [rule.cfa for _, rule in found] == [expected[0], expected[1], expected[0], cfa(RSP, 8)]
 
 
-@pytest.mark.parametrize(("size", "is_read"), [(8, True), (9, False)])
+@for_each(("size", "is_read"), [(8, True), (9, False)])
 def test_segment_selectors_that_no_machine_has(size: int, is_read: bool) -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=size)
@@ -592,7 +589,7 @@ def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None
         read([frames.section()], AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "names"), [(r"action == (\d+)\b.*?# (\w+)", Action), (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand)]
 )
 def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: type[Action | Operand]) -> None:

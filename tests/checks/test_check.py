@@ -32,6 +32,7 @@ from tests.differential.test_against_gas import ABI_NAMES, Example, examples
 from tests.support.inputs.cfi_programs import TARGETS, source_of
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer
+from tests.support.loops import for_each
 from tests.support.producers import AARCH64 as AARCH64_PRODUCERS
 from tests.support.producers import C_FLAGS, PROGRAM, ROWS_AARCH64, ROWS_X86_64
 from tests.support.producers import X86_64 as X86_64_PRODUCERS
@@ -256,7 +257,7 @@ def signal_frame(table: FunctionTable, function: int) -> tuple[str, int]:
     return "cfi-signal", 0
 
 
-@pytest.mark.parametrize("damage", [stale_row, wrong_base, late_row, outermost_row, signal_frame])
+@for_each("damage", [stale_row, wrong_base, late_row, outermost_row, signal_frame])
 def test_damage_is_found_where_it_is(program: Path, damage: Callable[[FunctionTable, int], tuple[str, int]]) -> None:
     elf = open_elf(program)
     table = deepcopy(read_sframe(elf).table)
@@ -334,7 +335,7 @@ def test_sections_of_others_are_true(producer: object, peers: Peers, tmp_path: P
     assert report.code[Verdict.EQUAL] == sum(report.code.values()) - report.code[Verdict.SILENT]
 
 
-@pytest.mark.parametrize("flags", C_FLAGS.values(), ids=C_FLAGS)
+@for_each("flags", C_FLAGS.values(), ids=C_FLAGS)
 def test_compiled_programs_of_gnu_as_and_ld(compile_c: Compiler, flags: tuple[str, ...]) -> None:
     file = compile_c(PROGRAM, *flags, "-shared", "-fPIC", "-Wa,--gsframe", peer_binutils=True)
     report = sframegen.check(file)
@@ -357,7 +358,7 @@ def verdict_of(example: Example) -> Verdict:
     return Verdict.INEXPRESSIBLE if example.ours == "nothing" else Verdict.ABSENT
 
 
-@pytest.mark.parametrize(
+@for_each(
     "example",
     [example for example in examples() if example.kind != "The assembler stops"],
     ids=lambda example: f"{example.kind}: {example.abi}: {example.program}",
@@ -492,7 +493,7 @@ def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
     assert (report.version, report.code) == (3, {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("second", "message"),
     [
         ({"p_vaddr": 0x110}, "executable segments overlap at 0x110"),

@@ -26,6 +26,7 @@ from tests.checks.readers.kernel import Kernel, KernelError
 from tests.checks.readers.libsframe import LibSframe
 from tests.checks.readers.mutate import Base, bases, put
 from tests.checks.section_damage import DAMAGES, MASKED, Editor, base_named
+from tests.support.loops import for_each
 from tests.support.producers import GNU, ROWS_X86_64
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def broken(demand: Demand) -> Facts:
     return judge(bytes(editor.data), base)
 
 
-@pytest.mark.parametrize("demand", DEMANDS, ids=lambda demand: demand.name)
+@for_each("demand", DEMANDS, ids=lambda demand: demand.name)
 def test_each_demand_is_broken_and_found(demand: Demand) -> None:
     facts = broken(demand)
     assert demand in unmet(facts, demand.consumer)
@@ -102,7 +103,7 @@ def test_each_demand_is_broken_and_found(demand: Demand) -> None:
     assert demand.name in {finding.rule for finding in accepted(facts)}
 
 
-@pytest.mark.parametrize("base", bases(), ids=lambda base: base.name)
+@for_each("base", bases(), ids=lambda base: base.name)
 def test_sound_sections_are_accepted_by_all(base: Base) -> None:
     facts = judge(base.data, base)
     found = accepted(facts)
@@ -156,8 +157,8 @@ def test_a_start_round_the_end_of_the_address_space_has_the_kernel_drop_the_sect
     assert kernel.said is kernel.done is Effect.DROPS
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize(
+@for_each("version", [2, 3])
+@for_each(
     ("damage", "crashes"),
     [
         (lambda e: e.size(MASKED, 0x40), {"kernel", "glibc", "gnu"}),
@@ -181,7 +182,7 @@ def test_a_period_of_nothing_divides_only_where_a_look_up_comes_to_it(
             assert (f"{verdict.consumer}-period" in verdict.rules) is (verdict.consumer in crashes)
 
 
-@pytest.mark.parametrize("base", [base for base in bases() if base.data[2] == 3], ids=lambda base: base.name)
+@for_each("base", [base for base in bases() if base.data[2] == 3], ids=lambda base: base.name)
 def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> None:
     section = decode(memoryview(base.data), base.address)
     kernel = Kernel(base.data, base.address, base.order, base.code)
@@ -200,7 +201,7 @@ def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> 
     assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS[:-1]]
 
 
-@pytest.mark.parametrize("name", ["AMD64 V3", "AArch64 V3", "s390x V3"])
+@for_each("name", ["AMD64 V3", "AArch64 V3", "s390x V3"])
 def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
     base = base_named(name)
     abi = decode(memoryview(base.data), base.address).abi
@@ -242,7 +243,7 @@ def gnu(peers: Peers) -> Iterator[LibSframe]:
         yield process
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_check_says_what_the_readers_do(seed: int, gnu: LibSframe) -> None:
     wrong = [
         f"{base.name}: {verdict}: {data.hex()}"
@@ -252,7 +253,7 @@ def test_check_says_what_the_readers_do(seed: int, gnu: LibSframe) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("base", bases(), ids=lambda base: base.name)
+@for_each("base", bases(), ids=lambda base: base.name)
 def test_the_readers_take_sound_sections(base: Base, gnu: LibSframe) -> None:
     for verdict in verdicts(base, base.data, gnu):
         unread = verdict.consumer.split()[-1]

@@ -11,13 +11,14 @@ from sframegen.checks.against_cfi.comparison import Verdict
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import ElfFile
-from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_section
+from tests.checks.damages import DAMAGES, PARTS, NowhereError, Subject, tried, with_section
 from tests.checks.damages.kinds import Copy
 from tests.support.cross import ARM64, S390X
 from tests.support.programs import SHAPES
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
@@ -86,19 +87,23 @@ def test_undamaged_sections_are_good(subjects: dict[str, Subject]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found_and_named(name: str, subjects: dict[str, Subject]) -> None:
-    done = 0
-    for subject in subjects.values():
-        for number in range(TIMES):
-            try:
-                outcome = tried(DAMAGES[name], subject, Random(f"{name} {subject.name} {number}"))
-            except NowhereError:
-                break
-            done += 1
-            assert outcome.found, (subject.name, number, outcome)
-            assert outcome.named, (subject.name, number, outcome)
-    assert done
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__.rpartition(".")[2])
+def test_damage_is_found_and_named(part: ModuleType, subjects: dict[str, Subject]) -> None:
+    failures: list[object] = []
+    for damage in part.KINDS.all:
+        done = 0
+        for subject in subjects.values():
+            for number in range(TIMES):
+                try:
+                    outcome = tried(damage, subject, Random(f"{damage.name} {subject.name} {number}"))
+                except NowhereError:
+                    break
+                done += 1
+                if not (outcome.found and outcome.named):
+                    failures.append((damage.name, subject.name, number, outcome))
+        if not done:
+            failures.append((damage.name, "nowhere"))
+    assert failures == []
 
 
 def test_kinds() -> None:

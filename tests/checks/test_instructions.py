@@ -26,6 +26,7 @@ from sframegen.format.model import OUTERMOST, Rule
 from tests import with_checkout
 from tests.code.test_code import C_SOURCE, CXX_SOURCE
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.programs import SHAPES
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def with_section(file: Path, directory: Path) -> Path:
     return directory / "with"
 
 
-@pytest.mark.parametrize("source", [X86, AARCH64], ids=["x86", "aarch64"])
+@for_each("source", [X86, AARCH64], ids=["x86", "aarch64"])
 def test_right_cfi(source: str, library: Callable[..., Path], tmp_path: Path) -> None:
     file = library(source)
     report = sframegen.check(file, instructions=True)
@@ -215,7 +216,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("source", "name", "fault"), CASES, ids=[f"{'x86' if s == X86 else 'aarch64'} {n}" for s, n, _ in CASES])
+@for_each(("source", "name", "fault"), CASES, ids=[f"{'x86' if s == X86 else 'aarch64'} {n}" for s, n, _ in CASES])
 def test_wrong_cfi(source: str, name: str, fault: Fault, library: Callable[..., Path], tmp_path: Path) -> None:
     assert source.count(fault.old) == 1
     file = library(source.replace(fault.old, fault.new))
@@ -337,7 +338,7 @@ g: .cfi_startproc
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "size", "claim", "proof"),
     [
         (FRAGMENT, 7, ENTRY, "(rsp + 32, *(cfa - 8), rbp)"),
@@ -368,7 +369,7 @@ FUNCTIONS_AFTER_ALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUNCTIONS_AFTER_ALL)
+@for_each("name", FUNCTIONS_AFTER_ALL)
 def test_function_that_branches_lead_to(name: str, library: Callable[..., Path]) -> None:
     """A branch that is never taken may lead to any function."""
     old, new = FUNCTIONS_AFTER_ALL[name]
@@ -613,7 +614,7 @@ f: .cfi_startproc
 }
 
 
-@pytest.mark.parametrize("name", QUIET)
+@for_each("name", QUIET)
 def test_what_is_not_proven_is_no_contradiction(name: str, library: Callable[..., Path], tmp_path: Path) -> None:
     file = library(QUIET[name])
     assert found(file, name) == []
@@ -624,9 +625,9 @@ BUILDS = ["-O0", "-O2 -fomit-frame-pointer", "-O3 -fno-omit-frame-pointer -fcf-p
 DECIDED = {"c": 0.8, "c++": 0.4}  # of small programs; landing pads are reached from nowhere
 
 
-@pytest.mark.parametrize("flags", BUILDS)
+@for_each("flags", BUILDS)
 @pytest.mark.parametrize("prefix", ["", ARM64.prefix])
-@pytest.mark.parametrize(("language", "source"), [("c", C_SOURCE), ("c", SHAPES), ("c++", CXX_SOURCE)], ids=["c", "shapes", "c++"])
+@for_each(("language", "source"), [("c", C_SOURCE), ("c", SHAPES), ("c++", CXX_SOURCE)], ids=["c", "shapes", "c++"])
 def test_compilers_are_right(
     language: str, source: str, prefix: str, flags: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
@@ -750,7 +751,7 @@ def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text() == kept
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     [
         ("adjustment missing", "no rows"), ("adjustment late", "late"), ("wrong amount", "distance"),
@@ -770,7 +771,7 @@ RA = Where(None, -8, deref=True)
 FRAME = FrameState(sp=-16, ra=None, ra_at=-8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "state", "expected"),
     [
         (Rule(Where(SP, 16), RA), FRAME, RIGHT),
@@ -798,7 +799,7 @@ def test_verdicts(rule: Rule, state: FrameState, expected: str) -> None:
     assert verdict(rule, False, state, SP, FP) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("signed", "rule_key", "state", "expected"),
     [
         (True, False, (True, False), RIGHT),

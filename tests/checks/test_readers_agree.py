@@ -19,6 +19,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
 from tests.checks.second_reader_programs import ABIS, FUNCTION_BYTES, made_frames
 from tests.support.inputs.linker_inputs import Writer
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -36,9 +37,9 @@ def code() -> tuple[ElfFile, int]:
     return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)]))), base
 
 
-@pytest.mark.parametrize("layout", [V3, V2], ids=lambda layout: f"V{layout.version}")
-@pytest.mark.parametrize("eh", [True, False], ids=["eh_frame", "debug_frame"])
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("layout", [V3, V2], ids=lambda layout: f"V{layout.version}")
+@for_each("eh", [True, False], ids=["eh_frame", "debug_frame"])
 def test_both_readers_agree_on_any_instructions(abi: Abi, eh: bool, layout: Layout) -> None:
     """What pyelftools gets wrong is not judged, and that is little."""
     elf, base = code()

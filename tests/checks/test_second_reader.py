@@ -35,6 +35,7 @@ from tests.checks.damages.kinds import Copy
 from tests.checks.damages.subject import NotHereError, NowhereError
 from tests.support.inputs.cfi_programs import ARM64, source_of
 from tests.support.inputs.cfi_writer import INITIAL, Frames, uleb
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,7 +216,7 @@ def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", AARCH64_FAULTS)
+@for_each("name", AARCH64_FAULTS)
 def test_a_fault_that_only_aarch64_shows_is_found(name: str, peers: Peers, sources: Path, tmp_path: Path) -> None:
     file = ARM64.link(peers, source_of(SIGNED), tmp_path)
     assert findings(sources, file, tmp_path / "sound") == (set(), set())
@@ -325,7 +326,7 @@ def test_pyelftools_drops_a_last_row_of_nothing_but_an_expression() -> None:
     assert_one_is_unread(frames, pyelftools_cfi.LAST_ROW, AARCH64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("after", "lost"),
     [(b"\x0d\x06", "offset"), (b"\x0e\x18", "reg"), (b"\x13\x7d", "reg")],
     ids=["def_cfa_register", "def_cfa_offset", "def_cfa_offset_sf"],
@@ -428,7 +429,7 @@ def test_work_is_linear_in_what_is_read(make: Callable[[int], Frames]) -> None:
     assert counted(lambda: functions_of(large)) <= 100 * len(large.data)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
+@for_each(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
 def test_memory_and_work_of_one_file_are_limited(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     section = frames_of(b"", b"\x41" * 40).section()
     assert not functions_of(section).unread
@@ -471,7 +472,7 @@ RA = Where(None, -8, deref=True)
 ENTRY = Rule(Where(7, 16), RA)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("row", "rule", "expected"),
     [
         (ROW, ENTRY, Outcome.SAME),

@@ -25,6 +25,7 @@ from tests import ROOT
 from tests.checks.readers.mutate import Base, bases, mutant
 from tests.checks.section_damage import BESIDES, DAMAGES, SHIFTED, Editor, base_named, damaged
 from tests.support import producers
+from tests.support.loops import for_each
 from tests.support.producers import AARCH64, AARCH64_BE, C_FLAGS, X86_64
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def cases() -> list[tuple[str, str]]:
     return [(f"AMD64 V{version}", rule) for rule in DAMAGES for version in (2, 3) if version in RULES[rule].versions]
 
 
-@pytest.mark.parametrize(("name", "rule"), cases())
+@for_each(("name", "rule"), cases())
 def test_damage_is_found_by_its_name(name: str, rule: str) -> None:
     base = base_named(name)
     facts = judge(damaged(base, rule), base)
@@ -63,7 +64,7 @@ def test_every_rule_is_broken_here() -> None:
     assert set(DAMAGES) | {"many-rules"} == set(RULES) - {rule.name for rule in FILE}
 
 
-@pytest.mark.parametrize("name", BASES)
+@for_each("name", BASES)
 def test_sound_sections_have_no_finding(name: str) -> None:
     base = BASES[name]
     assert judge(base.data, base).findings == []
@@ -77,8 +78,8 @@ int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice
 """
 
 
-@pytest.mark.parametrize("level", ["none", "share", "fast", "size"])
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("level", ["none", "share", "fast", "size"])
+@for_each("version", [2, 3])
 def test_what_add_section_writes_has_no_finding(
     level: LevelName, version: FormatVersion, compile_c: Compiler, tmp_path: Path
 ) -> None:
@@ -108,7 +109,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("producer", X86_64, ids=lambda producer: producer.name)
-@pytest.mark.parametrize("flags", C_FLAGS)
+@for_each("flags", C_FLAGS)
 def test_programs_of_other_producers_have_only_their_faults(
     producer: Producer, flags: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
@@ -130,7 +131,7 @@ def test_rows_of_other_producers_have_only_their_faults(producer: Producer, sour
 # -- hostile sections
 
 
-@pytest.mark.parametrize("name", BASES)
+@for_each("name", BASES)
 def test_what_cannot_be_decoded_has_an_error(name: str) -> None:
     base, random = BASES[name], Random(name)
     for _ in range(100):
@@ -148,7 +149,7 @@ def test_any_bytes_are_judged(data: bytes, version: int, order: str) -> None:
     assert examine(magic + bytes([version]) + data, 0x1000, executable=[]).findings or len(data) > 24
 
 
-@pytest.mark.parametrize("size", range(0, 361, 7))
+@for_each("size", range(0, 361, 7))
 def test_every_cut_is_noticed(size: int) -> None:
     base = base_named("AMD64 V3")
     assert examine(base.data[: min(size, len(base.data) - 1)], base.address).findings
@@ -262,7 +263,7 @@ FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
 }
 
 
-@pytest.mark.parametrize("rule", [rule.name for rule in FILE])
+@for_each("rule", [rule.name for rule in FILE])
 def test_what_is_wrong_in_a_file(rule: str, compile_c: Compiler, tmp_path: Path) -> None:
     file = tmp_path / "program"
     add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)

@@ -18,6 +18,7 @@ from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +118,7 @@ def test_one_line(calls: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "piece"),
     [
         ({"covered_bytes": 345677}, " 99.99 % of "),
@@ -234,9 +235,9 @@ def test_per_function_is_for_json(calls: Any) -> None:
     assert made == [("app", IN_PLACE | {"per_function": True})]
 
 
-@pytest.mark.parametrize("flags", ["-no-pie", "-pie", "-static", "-shared"])
-@pytest.mark.parametrize("far", [True, False])
-@pytest.mark.parametrize("version", [3, 2])
+@for_each("flags", ["-no-pie", "-pie", "-static", "-shared"])
+@for_each("far", [True, False])
+@for_each("version", [3, 2])
 def test_a_file_whose_section_kernels_do_not_take(
     flags: str, far: bool, version: FormatVersion, compile_c: Compiler, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -258,7 +259,7 @@ def test_several_roots_one_in_another(root: Path, tmp_path: Path) -> None:
 # -- what is left out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("glob", "fitting", "others"),
     [
         ("*.so", ["a.so", "usr/lib/a.so", "x/y.so/z"], ["a.so.1", "usr/so"]),
@@ -446,7 +447,7 @@ def test_paths_longer_than_the_system_takes(root: Path) -> None:
     assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 1 refused")
 
 
-@pytest.mark.parametrize("place", ["absent", "file"])
+@for_each("place", ["absent", "file"])
 def test_a_root_is_a_directory(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     assert run(tmp_path / place).exit_code == 2

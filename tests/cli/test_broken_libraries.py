@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.cli.installation.install_commands import as_root, with_remedy
+from tests.support.loops import for_each
 
 RAISED = {
     "missing": "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)",
@@ -42,7 +43,7 @@ def without(module: str, how: str, folder: Path, *arguments: object) -> subproce
 
 @pytest.mark.once
 @pytest.mark.parametrize("how", RAISED)
-@pytest.mark.parametrize("module", NEEDED_BY)
+@for_each("module", NEEDED_BY)
 def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None:
     arguments, requirement = NEEDED_BY[module]
     file = tmp_path / "true"
@@ -61,7 +62,7 @@ def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("manager", ["apt-get", "dnf", ""])
+@for_each("manager", ["apt-get", "dnf", ""])
 def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installing LIEF again does not bring the C++ library."""
     monkeypatch.setattr(shutil, "which", lambda name: name if name == manager else None)
@@ -72,7 +73,7 @@ def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pyt
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("how", ["RuntimeError", "SystemError", "another project"])
+@for_each("how", ["RuntimeError", "SystemError", "another project"])
 def test_results_are_read_back_with_the_other_library(how: str, tmp_path: Path) -> None:
     """Where a library was not asked for by name, one that works is taken."""
     script = "from linker.files.read_back import LARGE, chosen; print(chosen(True, LARGE))"

@@ -17,6 +17,7 @@ from sframegen.cli.commands import COMMANDS, GROUPS, cli, main
 from sframegen.cli.shared.output import Run, json_list
 from sframegen.cli.shared.several import outputs_of
 from sframegen.program import build
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +57,7 @@ def test_help_has_the_commands_in_groups_also_where_no_command_is_given() -> Non
         assert len({line.index(line.split()[1], 3) for part in parts for line in part if line[2] != " "}) == 1
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_every_command_documents_itself_and_its_options(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
@@ -66,7 +67,7 @@ def test_every_command_documents_itself_and_its_options(name: str) -> None:
     assert run(name, "--help").exit_code == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "answer"),
     [
         ("chek", "No such command 'chek'. Did you mean 'check'?"),
@@ -81,7 +82,7 @@ def test_an_unknown_command_is_answered_with_those_like_it(name: str, answer: st
     assert result.stderr.splitlines()[-1] == f"Error: {answer}"
 
 
-@pytest.mark.parametrize("arguments", [("check",), ("add-section",), ("add-section", "-o"), ("add-tree",)])
+@for_each("arguments", [("check",), ("add-section",), ("add-section", "-o"), ("add-tree",)])
 def test_a_path_that_is_too_long_is_not_printed_whole(arguments: tuple[str, ...]) -> None:
     done = process(*arguments, *["/bin/sh"] * ("-o" in arguments), "x" * 10_000)
     assert done.returncode in (1, 2)
@@ -90,9 +91,7 @@ def test_a_path_that_is_too_long_is_not_printed_whole(arguments: tuple[str, ...]
     assert len(last) < 1100
 
 
-@pytest.mark.parametrize(
-    "arguments", [("check", "file"), ("add-section", "file"), ("add-section", "-o", "out", "/bin/sh"), ("remove", "file")]
-)
+@for_each("arguments", [("check", "file"), ("add-section", "file"), ("add-section", "-o", "out", "/bin/sh"), ("remove", "file")])
 def test_that_the_current_directory_is_gone_is_no_fault_of_a_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     script = 'mkdir "$1" && cd "$1" && rmdir "$1" && shift && exec "$@"'
     command = ["sh", "-c", script, "sh", str(tmp_path / "gone"), sys.executable, "-P", "-m", "sframegen", *arguments]
@@ -116,7 +115,7 @@ print(*[name for name, module in sys.modules.items()
     assert sorted(done.stdout.split()) == sorted(light)
 
 
-@pytest.mark.parametrize("interpreted", [None, *build.MODULES])
+@for_each("interpreted", [None, *build.MODULES])
 def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpreted: str | None) -> None:
     monkeypatch.setattr(build, "is_compiled", lambda name: name != interpreted)
     monkeypatch.setattr(sframegen, "__version__", "1.2.3")
@@ -124,7 +123,7 @@ def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpre
     assert run("--version").stdout == f"sframegen 1.2.3 ({kind})\n"
 
 
-@pytest.mark.parametrize("name", build.MODULES)
+@for_each("name", build.MODULES)
 def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
     assert build.is_compiled(name) == import_module(name).COMPILED
 
@@ -143,7 +142,7 @@ NOT_AT_START = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 97)])
+@for_each(("arguments", "most"), [(("--version",), 13), (("lookup", "FILE", "0"), 51), (("stack", "0"), 97)])
 def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
     """What click and Python import themselves, which depends on their releases, is not counted, nor Cython's own parts."""
     with_section = tmp_path / "sh"
@@ -174,7 +173,7 @@ def test_merge_imports_neither_conversions_nor_other_commands() -> None:
     assert imported.isdisjoint({"cfi.reader", "sframegen.conversion.convert", "sframegen.checks.check", "sframegen.api.adding"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         ("nosuch",),
@@ -213,7 +212,7 @@ def throw(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "line"),
     [
         (FormatError("too short", ".eh_frame", 4), "sframegen: app: .eh_frame+0x4: too short\n"),
@@ -238,8 +237,9 @@ def test_a_closed_output_is_not_the_file_s() -> None:
     assert files.status == 0
 
 
-@pytest.mark.parametrize(
-    ("raised", "status"), [(KeyboardInterrupt(), 130), (click.Abort(), 130), (click.UsageError("so not"), 2), (None, 0), (1, 1)]
+@for_each(
+    ("raised", "status"),
+    [(KeyboardInterrupt(), 130), (click.Abort(), 130), (click.UsageError("so not"), 2), (None, 0), (1, 1)],
 )
 def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseException | int | None, status: int) -> None:
     def command(**_options: Any) -> int | None:
@@ -290,7 +290,7 @@ def test_full_disk_is_one_line(program: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "sframegen: standard output: No space left on device\n")
 
 
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+@for_each("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_closed_streams_change_nothing_else(closed: tuple[int, ...], compile_c: Compiler, tmp_path: Path) -> None:
     """Files would be opened with the numbers of those that are closed, and messages written into them."""
     files = [shutil.copy(compile_c("int f(void) { return 1; }", "-shared"), tmp_path / name) for name in ("one", "two")]
@@ -309,6 +309,6 @@ def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> Non
     assert result.stdout.count(b"\nFile: " + odd + b"\n") == 2
 
 
-@pytest.mark.parametrize(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
+@for_each(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
 def test_json_list(documents: list[list[str]], text: str) -> None:
     assert "".join(json_list(map(iter, documents))) == text

@@ -20,6 +20,7 @@ from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.shared.adding_options import ROWS
 from sframegen.cli.shared.command import Command
 from tests import ROOT
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def walked(context: click.Context) -> Iterator[click.Context]:
 
 
 CONTEXTS = {one.command_path: one for one in walked(click.Context(cli, info_name="sframegen", **cli.context_settings))}
-ALL = pytest.mark.parametrize("path", CONTEXTS)
+ALL = for_each("path", CONTEXTS)
 
 
 def options_of(path: str) -> list[click.Option]:
@@ -109,7 +110,7 @@ def test_values_of_options_have_the_names_of_the_page(path: str) -> None:
     assert {name: metavar for name, metavar in shown.items() if metavar not in METAVARS} == {}
 
 
-@pytest.mark.parametrize("name", ["--output", "--jobs", "--debug-file", "--duration", "--tid", "--output-dir", "--sections"])
+@for_each("name", ["--output", "--jobs", "--debug-file", "--duration", "--tid", "--output-dir", "--sections"])
 def test_an_option_takes_the_same_value_everywhere(name: str) -> None:
     """`-o` is a directory for fleet run, and `--debug-file` one for a tree, which has many files."""
     found = {
@@ -154,7 +155,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("path", "line"), EXAMPLES)
+@for_each(("path", "line"), EXAMPLES)
 def test_examples_are_of_their_command_and_have_its_options(path: str, line: str, place: Path) -> None:
     assert place.is_dir()
     found = [part for part in ([*parts_of(line)] or [[*shlex.split(line.partition("$(sframegen ")[2].partition(")")[0])]]) if part]
@@ -192,7 +193,7 @@ def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("path", "one", "other"), EXCLUSIVE)
+@for_each(("path", "one", "other"), EXCLUSIVE)
 def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, other: str, place: Path) -> None:
     """Each could only be dropped silently. Both are named."""
     assert place.is_dir()
@@ -228,7 +229,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
     assert none_needed or said.startswith("Usage: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "lacking"),
     [
         ("add-section", {"--replace", "--detached", "--strict", "--per-function"}),
@@ -244,7 +245,7 @@ def test_the_page_names_what_commands_for_trees_lack(path: str, lacking: set[str
     assert {name for name in lacking if f"`{name}`" not in rule} == set()
 
 
-@pytest.mark.parametrize("path", ["sframegen add-section", "sframegen add-tree"])
+@for_each("path", ["sframegen add-section", "sframegen add-tree"])
 def test_add_tree_has_what_add_section_has(path: str) -> None:
     """Except what is for one file: `--replace` is what it always does."""
     names = {name for option in options_of(path) for name in option.opts}
@@ -260,7 +261,7 @@ def test_add_tree_has_what_add_section_has(path: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "why"),
     [
         ("0", "0 is too little: at least 1"),
@@ -275,7 +276,7 @@ def test_a_number_that_is_not_allowed_is_said_in_words(value: str, why: str) -> 
     assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-F' / '--frequency': {why}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "arguments", "line"),
     [
         ("add-section", ["--min-coverage", "nan", "f"], "Invalid value for '--min-coverage': nan is not a finite number"),
@@ -299,7 +300,7 @@ def test_an_unknown_event_is_wrong_usage() -> None:
     assert said.splitlines()[-1].startswith("Error: Invalid value for '-e' / '--event': bogus: unknown event")
 
 
-@pytest.mark.parametrize(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
+@for_each(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
 def test_no_duration(value: str, why: str) -> None:
     status, said = run("sframegen stack", "-d", value, "1")
     assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-d' / '--duration': {why}")

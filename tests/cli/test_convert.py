@@ -33,6 +33,7 @@ from sframegen.tables.compare import difference, spans
 from tests.support import producers
 from tests.support.inputs.linker_inputs import restored
 from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.loops import for_each
 from tests.support.oracles import cfi_text, sframe_text
 from tests.support.oracles.compare import Verdict, judge
 from tests.support.oracles.files import elf_facts
@@ -338,7 +339,7 @@ def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:
     assert "do not fit" in run("--format", 3, file).stderr
 
 
-@pytest.mark.parametrize("fault", ["other address", "compressed"])
+@for_each("fault", ["other address", "compressed"])
 def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
     file = small_file(tmp_path / "file", table_of(Rule(Where(15, 160)), Kind()), S390X)
     elf = open_elf(file)
@@ -387,7 +388,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
     assert run("--no-verify", "--format", 2, file).exit_code == 0
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("version", [2, 3])
 def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, added: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     shutil.copy2(added, first)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.fleet import command
 from tests import ROOT
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "why"),
     [
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),

@@ -15,6 +15,7 @@ from sframegen.cli.installation import install_commands as installing
 from sframegen.cli.installation.install_commands import compiling, getting, getting_again, with_remedy
 from sframegen.program import libraries
 from sframegen.program.libraries import DEPENDENCIES, FLEET, Requirement, library_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def test_no_index_is_asked_for_sframegen(environment: Path) -> None:
         assert "sframegen[" not in command
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("module", "project"),
     [("elftools.elf.elffile", "pyelftools"), ("debian", "python-debian"), ("click", "click"), ("clicks", None), (None, None)],
 )

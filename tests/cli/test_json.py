@@ -21,6 +21,7 @@ from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.trees import each_file
 from sframegen.cli.trees.tree_files import Found, Name
 from tests import ROOT
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -65,7 +66,7 @@ def printed(*arguments: str | Path | int) -> Any:
     return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-@pytest.mark.parametrize("arguments", ["FILE nope", "--map nope FILE FILE", "--linker nope FILE", "--map FILE nope FILE"])
+@for_each("arguments", ["FILE nope", "--map nope FILE FILE", "--linker nope FILE", "--map FILE nope FILE"])
 def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c: Compiler, tmp_path: Path) -> None:
     file = compile_c(SOURCE, "-c") if "--map" not in arguments else compile_c(SOURCE)
     document = printed("merge", "-o", tmp_path / "out", *arguments.replace("FILE", str(file)).split())
@@ -213,7 +214,7 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
         assert len(documents) > 1
 
 
-@pytest.mark.parametrize("arguments", [("lookup", "none", "0"), ("merge", "-o", "none/out", "none")])
+@for_each("arguments", [("lookup", "none", "0"), ("merge", "-o", "none/out", "none")])
 @pytest.mark.usefixtures("empty_folder")
 def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str, ...]) -> None:
     document = printed(*arguments)

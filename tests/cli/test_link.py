@@ -20,6 +20,7 @@ from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.cli.linking.link_output import expanded, output_of, words_of
 from sframegen.format.abi import is_linked
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -68,7 +69,7 @@ def script(path: Path, text: str) -> Path:
 # -- which file it is
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "output"),
     [
         ("main.o", "a.out"),
@@ -106,7 +107,7 @@ def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:
     assert output_of(["@outer", "two"]) == "in file"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(80), b"\x7fELF\x02\x01" + bytes(10) + b"\2\0\1\0" + bytes(80), b"M" * 90],
 )

@@ -21,6 +21,7 @@ from sframegen.cli.shared import several
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,7 @@ def program(compile_c: Compiler) -> Path:
 # -- the pieces
 
 
-@pytest.mark.parametrize("numbers", list(permutations(range(4))))
+@for_each("numbers", list(permutations(range(4))))
 def test_outcomes_are_put_in_order(numbers: tuple[int, ...]) -> None:
     assert list(several.in_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
 
@@ -111,7 +112,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stderr", "lines", "seconds", "shown"),
     [(Terminal, False, 0.8, True), (Terminal, False, 0.1, False), (Terminal, True, 0.8, False), (io.StringIO, False, 0.8, False)],
 )

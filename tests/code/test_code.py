@@ -23,6 +23,7 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +196,7 @@ A64_CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("machine", "source", "expected"),
     [
         *(pytest.param(X86, source, expected, id=source) for source, expected in X86_CASES.items()),
@@ -265,9 +266,9 @@ BUILDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flags", BUILDS)
-@pytest.mark.parametrize("language", ["c", "c++"])
-@pytest.mark.parametrize("prefix", ["", ARM64.prefix])
+@for_each("flags", BUILDS)
+@for_each("language", ["c", "c++"])
+@for_each("prefix", ["", ARM64.prefix])
 def test_what_is_found_is_what_the_cfi_says(compile_c: Compiler, prefix: str, language: str, flags: str) -> None:
     if prefix:
         flags = flags.replace("-fcf-protection", "-mbranch-protection=standard")
@@ -311,7 +312,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls(count: int) -> int:
         code = HOSTILE[name](count)

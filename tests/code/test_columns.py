@@ -23,6 +23,7 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +120,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("alike", ALIKE)
+@for_each("alike", ALIKE)
 def test_what_is_kept_of_a_form_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     monkeypatch.setattr(numbering, "COMPILED", True)  # else nothing is kept
     codes = [bytes.fromhex(code) for code in alike.split()]
@@ -191,7 +192,7 @@ int three(int n) { return pointers[n](n) + one(n); }
 """
 
 
-@pytest.mark.parametrize("chunk", [numbering.CHUNK, 64, 24])
+@for_each("chunk", [numbering.CHUNK, 64, 24])
 @pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
 def test_compiled_code_in_chunks_of_any_size(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int
@@ -258,7 +259,7 @@ def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypat
     assert piece.point(len(piece) - 1) == Point(START + piece.offsets[-1], piece.end, (), Flow.STOP)
 
 
-@pytest.mark.parametrize(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
+@for_each(("count", "is_costly"), [(blocks.MAX_STATES - 1, False), (5 * blocks.MAX_STATES, True)])
 def test_a_function_of_too_many_states_has_no_rows(count: int, is_costly: bool) -> None:
     isa = isa_of(AMD64)
     piece = decode(b"\x53" * count + b"\x0f\x0b", START, isa)  # push rbx; ud2

@@ -21,6 +21,7 @@ from tests.support.cross import ARM64, S390X
 from tests.support.cross import Machine as ForeignMachine
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.inputs.map_inputs import MAKERS
+from tests.support.loops import for_each
 from tests.support.oracles import cfi_text
 from tests.support.oracles.files import elf_facts
 from tests.support.oracles.rules import ABIS, by_byte
@@ -178,7 +179,7 @@ def functions(table: FunctionTable, places: dict[str, range], *names: str) -> di
     }
 
 
-@pytest.mark.parametrize("form", AMD64_FORMS, ids=lambda form: form.flags)
+@for_each("form", AMD64_FORMS, ids=lambda form: form.flags)
 def test_amd64(form: Form, peers: Peers, compile_c: Compiler) -> None:
     file = compile_c(SOURCE, "-O1", "-fPIC", "-Wa,--gsframe", *form.flags.split(), peer_binutils=True)
     found = judge(MACHINES["AMD64"], file, form, peers)
@@ -218,7 +219,7 @@ def linked(machine: ForeignMachine, linker: str, peers: Peers, directory: Path, 
     return machine.compiler(peers, directory)(SOURCE, "-B", f"{directory}/", "-O1", "-fPIC", *flags)
 
 
-@pytest.mark.parametrize("form", S390X_FORMS, ids=lambda form: form.flags)
+@for_each("form", S390X_FORMS, ids=lambda form: form.flags)
 def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
     file = linked(S390X, "GNU", peers, tmp_path, "-Wa,--gsframe", *form.flags.split())
     found = judge(MACHINES["s390x"], file, form, peers)
@@ -229,7 +230,7 @@ def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
     assert gnu == (mine if NO_PIE in form.flags else {})  # the others: docs/differences.md
 
 
-@pytest.mark.parametrize("flags", [SHARED, "-static -DMAIN"])
+@for_each("flags", [SHARED, "-static -DMAIN"])
 @pytest.mark.parametrize("linker", ["lld", "mold"])
 def test_s390x_by_other_linkers(linker: str, flags: str, peers: Peers, tmp_path: Path) -> None:
     """No entry of theirs changes SP or RA, either."""
@@ -242,7 +243,7 @@ def test_s390x_by_other_linkers(linker: str, flags: str, peers: Peers, tmp_path:
     assert {(rule.ra, rule.fp) for rule in table.rules} == {(None, None)}
 
 
-@pytest.mark.parametrize("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
+@for_each("flags", [f"-static {LAZY} -DMAIN", f"-static {IBT} -DMAIN"])
 def test_static_programs_get_some_unlike_by_gnu_ld(flags: str, compile_c: Compiler, peers: Peers) -> None:
     """Their .plt has entries of the C library's, for functions chosen at start, without CFI."""
     file = compile_c(SOURCE, "-O1", "-Wa,--gsframe", *flags.split(), peer_binutils=True)
@@ -330,7 +331,7 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_AL
     return ElfFile(memoryview(writer.finish([])))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "code", "functions"),
     [
         (".plt", FIRST + 3 * LAZY_ENTRY, [(0x1000, 16), (0x1010, 48)]),
@@ -391,7 +392,7 @@ MOLD_3 = (
 )
 
 
-@pytest.mark.parametrize(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
+@for_each(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
 def test_mold_3(abi: Abi, first: str, entry: str, direct: str, steps: list[tuple[int, int]]) -> None:
     code = bytes.fromhex(first + 3 * entry)
     table = find_plt(file_with(".plt", code), abi).functions()

@@ -32,6 +32,7 @@ from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.model import OUTERMOST
 from tests.support.cross import ARM64
 from tests.support.inputs.map_inputs import MAKERS
+from tests.support.loops import for_each
 from tests.support.processes.single_step import Step, Traced
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def test_all_that_linkers_make_is_covered(linker: str, flags: str, peers: Peers,
     assert [finding.rule for finding in report.findings if finding.rule.startswith("cfi")] == ["cfi-silent"]
 
 
-@pytest.mark.parametrize("flags", ["-pie", "-static"])
+@for_each("flags", ["-pie", "-static"])
 def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: Compiler) -> None:
     """That of the lazy retpoline PLT's function, which the first entry calls with two words more on the stack than others do."""
     (maker,) = (maker for maker in MAKERS if maker.name == "lld")
@@ -146,7 +147,7 @@ def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: 
     )
 
 
-@pytest.mark.parametrize("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
+@for_each("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
 def test_plt_as_the_cfi_of_gnu_ld_says(flags: str, compile_c: Compiler) -> None:
     elf = open_elf(compile_c(ASSEMBLY.replace("jmp leaf", "ret"), "-O1", "-fPIC", *flags.split(), peer_binutils=True))
     abi = abi_of(elf)
@@ -234,7 +235,7 @@ void begin(void) { __asm__("syscall" : : "a"(60), "D"(0)); }
 """
 
 
-@pytest.mark.parametrize("source", [START, ENTERED_TWICE], ids=["usual", "entered twice"])
+@for_each("source", [START, ENTERED_TWICE], ids=["usual", "entered twice"])
 def test_program_entry_in_version_2(source: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Which has no words for it: it stays without a rule, also where it could be taken for a function that has a caller."""
     file = compile_c(source, "-O1", "-nostdlib", "-static")
@@ -273,7 +274,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("code", SHAPES)
+@for_each("code", SHAPES)
 def test_only_what_is_proven(code: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Nothing says that a function begins there, but that code without CFI does."""
     lines = code.replace("; ", "\\n").replace('"', '\\"')
@@ -294,7 +295,7 @@ TABLE = r"""__asm__(".section .data.rel.ro,\"aw\"\n table: .long 1f - table, 2f 
     "1: nop\n2: pop %rbx\n ret\n3: nop\n4: pop %rbx\n ret\n.size f, .-f\n");"""
 
 
-@pytest.mark.parametrize("flags", [("-Wl,-z,relro",), ("-Wl,-z,norelro",)], ids=["relro", "norelro"])
+@for_each("flags", [("-Wl,-z,relro",), ("-Wl,-z,norelro",)], ids=["relro", "norelro"])
 def test_a_jump_table_that_is_read_only_once_the_file_is_loaded(flags: tuple[str, ...], compile_c: Compiler) -> None:
     """Its index is one of two values: `and` bounds the first one only."""
     file = compile_c(TABLE, "-shared", "-nostdlib", *flags)
@@ -382,7 +383,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("code", FUNCTIONS)
+@for_each("code", FUNCTIONS)
 def test_only_what_is_proven_of_several(code: str, compile_c: Compiler) -> None:
     lines = code.replace("; ", "\\n").replace(";", "\\n")
     source = f'__asm__(".text\\n.balign 64\\n{lines}\\n.text\\n.balign 64, 0xcc"); int main(void) {{ return 0; }}'
@@ -513,7 +514,7 @@ def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
         sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
 
 
-@pytest.mark.parametrize("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])
+@for_each("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])
 def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
     source = '#include <stdio.h>\nint main(void) { return puts("x"); }'
     file = ARM64.compiler(peers, tmp_path)(source, "-O1", "-fPIC", "-mbranch-protection=standard", *flags.split())

@@ -12,6 +12,7 @@ import pytest
 from conformance.c_cases import c_source
 from conformance.suite import all_cases
 from tests import ROOT
+from tests.support.loops import for_each
 from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_our_library_passes(prefix: str, cases: Path, tmp_path: Path) -> None:
     assert len(own) > 100
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "said"),
     [
         ("false", "refuses the section"),

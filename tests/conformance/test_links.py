@@ -10,6 +10,7 @@ import pytest
 import run_links
 
 from conformance.linked.mergers import all_links
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def folder_of(link: Link, directory: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", LINKS)
+@for_each("name", LINKS)
 def test_gnu_ld(name: str, peers: Peers, tmp_path: Path) -> None:
     link = LINKS[name]
     wrong = run_links.wrong_with(folder_of(link, tmp_path), link.as_json(), peers.tool("ld"))
@@ -49,7 +50,7 @@ def test_gnu_ld(name: str, peers: Peers, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", LINKS)
+@for_each("name", LINKS)
 def test_merge(name: str, peers: Peers, tmp_path: Path) -> None:
     link = LINKS[name]
     linker = tmp_path / "linker"

@@ -21,6 +21,7 @@ from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from tests import ROOT
 from tests.conformance.sframegen_reader import DECODES, SEARCHES
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,12 +72,12 @@ def failures(reader: run.Reader, about: str = "") -> list[str]:
     return [text for is_ok, text in lines if not is_ok]
 
 
-@pytest.mark.parametrize("reader", [reference_reader, SEARCHES, DECODES], ids=lambda reader: str(reader.NAME))
+@for_each("reader", [reference_reader, SEARCHES, DECODES], ids=lambda reader: str(reader.NAME))
 def test_our_readers_pass(reader: run.Reader) -> None:
     assert failures(reader) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mistake", "about"),
     [
         ({"cfa": None}, "-usual"),
@@ -106,7 +107,7 @@ def breaches(case: Case) -> set[Severity]:
     return {finding.severity for finding in facts.findings}
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda combination: str(combination.name))
+@for_each("combination", COMBINATIONS, ids=lambda combination: str(combination.name))
 def test_check_agrees(combination: Any) -> None:
     """It finds no error in a valid section, and something in an invalid one."""
     cases = [case for case in all_cases() if (case.version, case.machine) == combination]

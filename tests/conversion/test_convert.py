@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from sframegen.format.model import FdeType, FunctionTable, Kind
 from sframegen.format.reasons import Reason
 from sframegen.format.words import encode_rule
 from tests.support.inputs.cfi_writer import Frames
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.conversion.coverage import Coverage
@@ -152,7 +152,7 @@ def test_signal_frames_are_marked() -> None:
     assert [table.kinds[kind] for kind in table.kind] == [Kind(signal=True)]
 
 
-@pytest.mark.parametrize("signal", [False, True])
+@for_each("signal", [False, True])
 def test_the_key_of_signed_return_addresses_is_kept(signal: bool) -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zRBS" if signal else "zRB", data=b"\0", ra=30), 0x2000, 16)

@@ -25,6 +25,7 @@ from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer, without_sections
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +192,7 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     assert fates["no_cfi"] == {"padding": SIZE - 64, AFTER_CALL: 0, "code": 0, "not code": 0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sections", "ignored", "fates"),
     [
         (None, None, {AFTER_CALL: SIZE - 16}),
@@ -226,7 +227,7 @@ def test_outermost_rows_among_others() -> None:
     assert coverage.fates(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("second", "message"),
     [
         ({"p_vaddr": 0x150}, "executable segments overlap at 0x150"),
@@ -245,7 +246,7 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
 # -- padding
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("machine", "fill", "padding"),
     [
         (EM_X86_64, "90", 1),
@@ -298,7 +299,7 @@ three: .cfi_startproc
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefix", "order", "operands"),
     [
         ("", "", {"type": "@", "body": "ret", "dark": "ud2", "ra": "rip"}),
@@ -341,7 +342,7 @@ def check(elf: ElfFile) -> Fates:
     return fates
 
 
-@pytest.mark.parametrize("flags", [(), ("-static",), ("-static-pie", "-fPIE"), ("-shared", "-fPIC"), ("-s",)])
+@for_each("flags", [(), ("-static",), ("-static-pie", "-fPIE"), ("-shared", "-fPIC"), ("-s",)])
 def test_compiled_files(compile_c: Compiler, flags: tuple[str, ...]) -> None:
     fates = check(open_elf(compile_c(PROGRAM, "-O2", *flags)))
     assert fates["covered"]["default"] > 0

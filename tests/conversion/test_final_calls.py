@@ -17,6 +17,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD
 from sframegen.tables.optimize import LEVELS
 from tests import with_checkout
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,10 +81,8 @@ def after(file: Path, name: str) -> int:
     return found.start + found.size
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(
-    ("prefix", "order"), [("", ""), ("aarch64-linux-gnu-", "-EL"), ("aarch64-linux-gnu-", "-EB"), ("s390x-linux-gnu-", "")]
-)
+@for_each("level", LEVELS)
+@for_each(("prefix", "order"), [("", ""), ("aarch64-linux-gnu-", "-EL"), ("aarch64-linux-gnu-", "-EB"), ("s390x-linux-gnu-", "")])
 def test_every_form_of_a_call_is_known(prefix: str, order: str, level: LevelName, peers: Peers, tmp_path: Path) -> None:
     """Padding after all else is not covered, or only because neighbours share an FDE."""
     fill = FILL[prefix]
@@ -120,8 +119,8 @@ FOLLOWING = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("what", FOLLOWING)
+@for_each("level", LEVELS)
+@for_each("what", FOLLOWING)
 def test_only_padding_is_covered(what: str, level: LevelName, peers: Peers, tmp_path: Path) -> None:
     between, is_padding = FOLLOWING[what]
     source = f"{function('one', 'nop', 'call one')}{between}\n.text\n{function('two', 'ret')}"
@@ -143,7 +142,7 @@ UNCOUNTED = {
 }
 
 
-@pytest.mark.parametrize("what", UNCOUNTED)
+@for_each("what", UNCOUNTED)
 def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) -> None:
     before, behind = UNCOUNTED[what]
     other = function("other", "nop", "ret")
@@ -207,7 +206,7 @@ def test_a_second_time_nothing_happens(level: LevelName, file: Path, peers: Peer
         subprocess.run([peers.tool("strip"), file], check=True)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_what_gnu_ld_makes_is_the_same_padding_apart(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     file = link(peers, tmp_path, SOURCE, flags=("--gsframe",))
     assert read(file).rule_at(after(file, "one")) is None
@@ -216,7 +215,7 @@ def test_what_gnu_ld_makes_is_the_same_padding_apart(level: LevelName, peers: Pe
     assert read(file).rule_at(after(file, "one")) is not None
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_objects(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     """Calls whose distance is left to a relocation; a section by GNU as differs in padding only, and stays."""
     source, made, other = tmp_path / "code.s", tmp_path / "made.o", tmp_path / "other.o"
@@ -279,9 +278,9 @@ SECTIONS {
 NO_OPS, CODE = b"\x90" * 16, b"\x0f\x0b" * 8
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("following", [NO_OPS, CODE, b""], ids=["no-ops", "code", "the end of the file"])
-@pytest.mark.parametrize("there", [NO_OPS, CODE], ids=["no-ops there", "code there"])
+@for_each("level", LEVELS)
+@for_each("following", [NO_OPS, CODE, b""], ids=["no-ops", "code", "the end of the file"])
+@for_each("there", [NO_OPS, CODE], ids=["no-ops there", "code there"])
 def test_the_segment_that_follows_in_memory_is_another(
     there: bytes, following: bytes, level: LevelName, peers: Peers, tmp_path: Path
 ) -> None:

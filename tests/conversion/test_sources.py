@@ -19,6 +19,7 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_GNU_EH_FRAME
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +115,7 @@ def compressed(kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> 
     return program, out
 
 
-@pytest.mark.parametrize(("kind", "name"), [("zlib", ".debug_frame"), ("zlib-gnu", ".zdebug_frame")])
+@for_each(("kind", "name"), [("zlib", ".debug_frame"), ("zlib-gnu", ".zdebug_frame")])
 def test_compressed_debug_frame(kind: str, name: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     program, out = compressed(kind, compile_c, peers, tmp_path)
     plain, small = open_elf(program).section(".debug_frame"), open_elf(out).section(name)
@@ -184,7 +185,7 @@ def test_without_build_id_the_crc_decides(compile_c: Compiler, peers: Peers, tmp
         table_of(program, debug)
 
 
-@pytest.mark.parametrize("has_id", ["program", "debug"])
+@for_each("has_id", ["program", "debug"])
 def test_a_build_id_in_one_file_only_says_nothing(has_id: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """Then the CRC decides."""
     program, debug = tmp_path / "program", tmp_path / "program.debug"

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
 from sframegen.conversion.translate import RepeatedPattern, Translator
@@ -11,6 +9,7 @@ from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.format.reasons import Reason
 from sframegen.format.words import RuleWords
 from tests.support.inputs.cfi_writer import sleb
+from tests.support.loops import for_each
 
 
 def translated(rule: CfiRule, abi: Abi, layout: Layout) -> Rule | RepeatedPattern | Reason:
@@ -50,7 +49,7 @@ FP_AT_16 = SP_16._replace(fp=Where(None, -16, deref=True))
 PLT = b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"  # rsp + 8 + (((rip & 15) >= 11) << 3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "expected"),
     [
         (row(), SP_16),
@@ -118,7 +117,7 @@ X29, X30, AARCH64_SP = 29, 30, 31
 AARCH64_RULE = CfiRule(X30, cfa(AARCH64_SP, 32), at(-24), at(-32), UNSPECIFIED)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "expected"),
     [
         (AARCH64_RULE, Rule(Where(AARCH64_SP, 32), Where(None, -24, deref=True), Where(None, -32, deref=True))),
@@ -139,7 +138,7 @@ R5, R11, R14, R15, F0 = 5, 11, 14, 15, 16
 S390X_RULE = CfiRule(R14, cfa(R15, 320), at(-48), at(-72), at(-40))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "expected"),
     [
         (S390X_RULE, Rule(Where(R15, 320), Where(None, -48, deref=True), Where(None, -72, deref=True))),
@@ -165,7 +164,7 @@ def test_translation_for_s390x(rule: CfiRule, expected: Rule | Reason) -> None:
     assert translated(rule, S390X, V3) == expected
 
 
-@pytest.mark.parametrize("first", [0, 1, 5, 11, 15])
+@for_each("first", [0, 1, 5, 11, 15])
 def test_a_plt_entry_changes_its_cfa_within_16_bytes(first: int) -> None:
     expression = PLT.replace(b"\x3b", bytes([0x30 + first]))
     at_8, at_16 = SP_16._replace(cfa=Where(RSP, 8)), SP_16

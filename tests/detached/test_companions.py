@@ -15,6 +15,7 @@ from sframegen import add_section
 from sframegen.cli.commands import cli
 from sframegen.detached.companion import Companion, companion_of
 from sframegen.elf.file import open_elf
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -44,13 +45,12 @@ def program(compile_c: Compiler, tmp_path: Path) -> Path:
     return Path(shutil.copy(made, tmp_path / "program"))
 
 
-@pytest.fixture(params=KINDS)
-def companion(request: pytest.FixtureRequest, program: Path, tmp_path: Path) -> Path:
-    kind: str = request.param
-    file = tmp_path / "tree" / kind
+def companion_beside(program: Path, kind: str, directory: Path) -> Path:
+    file = directory / "tree" / kind
     file.parent.mkdir()
+    program = Path(shutil.copy(program, directory / "program"))
     if kind.startswith("detached"):
-        made = add_section(program, detached=tmp_path / "made", compress="zstd" if kind.endswith("zstd") else None)
+        made = add_section(program, detached=directory / "made", compress="zstd" if kind.endswith("zstd") else None)
         return Path(shutil.copy(made.detached, file))
     if kind == "debug-with-section":
         add_section(program)
@@ -62,33 +62,44 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
-def test_kinds_are_known(companion: Path, program: Path) -> None:
-    assert companion_of(open_elf(companion)) is KINDS[companion.name]
+@for_each("kind", KINDS)
+def test_kinds_are_known(kind: str, program: Path, tmp_path: Path) -> None:
+    assert companion_of(open_elf(companion_beside(program, kind, tmp_path))) is KINDS[kind]
+
+
+def test_a_program_is_none(program: Path) -> None:
     assert companion_of(open_elf(program)) is None
+    for options in ({}, {"unloaded": True, "replace": True}):
+        add_section(program, **options)
+        assert companion_of(open_elf(program)) is None
     add_section(program, unloaded=True, replace=True)
     assert companion_of(open_elf(program)) is None
 
 
-@pytest.mark.parametrize("command", WRITERS, ids=" ".join)
+@for_each("kind", KINDS)
+@for_each("command", WRITERS, ids=" ".join)
 def test_a_command_for_files_leaves_them_alone(
-    command: tuple[str, ...], companion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], kind: str, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    companion = companion_beside(program, kind, tmp_path)
     before = companion.read_bytes()
     done = run(*command, companion)
     assert companion.read_bytes() == before
     assert not (tmp_path / "store").exists()
     assert len(done.output.splitlines()) == 1
     assert done.exit_code == (1 if command[0] == "convert" else 0)
-    if KINDS[companion.name] is Companion.DETACHED_SECTION:
+    if KINDS[kind] is Companion.DETACHED_SECTION:
         assert Companion.DETACHED_SECTION in done.output
     if command[0] != "convert" and "--detached" not in command:
         assert run(*command, companion, "-o", tmp_path / "copy").exit_code == 0
         assert (tmp_path / "copy").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", [("add-tree", "--fatal"), ("remove-tree", "--fatal"), ("remove-tree", "--force")], ids=" ".join)
-def test_a_command_for_trees_leaves_them_alone(command: tuple[str, ...], companion: Path) -> None:
+@for_each("kind", KINDS)
+@for_each("command", [("add-tree", "--fatal"), ("remove-tree", "--fatal"), ("remove-tree", "--force")], ids=" ".join)
+def test_a_command_for_trees_leaves_them_alone(command: tuple[str, ...], kind: str, program: Path, tmp_path: Path) -> None:
+    companion = companion_beside(program, kind, tmp_path)
     before = companion.read_bytes()
     done = run(*command, companion.parent)
     assert done.exit_code == 0, done.output
@@ -96,8 +107,10 @@ def test_a_command_for_trees_leaves_them_alone(command: tuple[str, ...], compani
     assert companion.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["add-section", "remove"])
-def test_a_package_with_one_is_unchanged(command: str, companion: Path, tmp_path: Path) -> None:
+@for_each("kind", KINDS)
+@for_each("command", ["add-section", "remove"])
+def test_a_package_with_one_is_unchanged(command: str, kind: str, program: Path, tmp_path: Path) -> None:
+    companion = companion_beside(program, kind, tmp_path)
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         archive.add(companion, "lib/x")
     before = (tmp_path / "x.tar").read_bytes()

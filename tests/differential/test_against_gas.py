@@ -18,6 +18,7 @@ from sframegen import add_section
 from tests import ROOT
 from tests.differential.against_gas import BATCH, KINDS, Bench, Reading, kinds_of, needs_shrinking, shape
 from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
+from tests.support.loops import for_each
 from tests.support.oracles import cfi_text, compare
 from tests.support.oracles.files import elf_facts
 from tests.support.oracles.rules import ABIS, Rule, by_byte
@@ -57,7 +58,7 @@ def judge_ours(target: Target, peers: Peers, directory: Path, functions: list[li
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("abi", ABI_NAMES)
+@for_each("abi", ABI_NAMES)
 def test_programs(peers: Peers, tmp_path: Path, abi: str) -> None:
     begin = time.monotonic()
     target = TARGETS[ABI_NAMES[abi]]
@@ -126,7 +127,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
     assert {example.kind for example in examples()} == set(KINDS)
 
 
-@pytest.mark.parametrize("example", examples(), ids=lambda example: f"{example.kind}: {example.abi}: {example.program}")
+@for_each("example", examples(), ids=lambda example: f"{example.kind}: {example.abi}: {example.program}")
 def test_the_examples_of_the_page(peers: Peers, tmp_path: Path, example: Example) -> None:
     """What the page says of the last row is so, and nothing can be left out of the program."""
     target = TARGETS[ABI_NAMES[example.abi]]

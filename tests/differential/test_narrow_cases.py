@@ -6,13 +6,12 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 import sframegen
 from sframegen.format.model import FdeType, Where
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_programs import TARGETS
 from tests.support.inputs.cfi_writer import sleb, uleb
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +53,9 @@ def is_true(file: Path) -> bool:
     return sframegen.check(file, second_reader=True).worst() is not sframegen.Severity.ERROR
 
 
-@pytest.mark.parametrize("before", [0, 1, 8, 16])
-@pytest.mark.parametrize("align", [0, 1, 3, 4, 5])
-@pytest.mark.parametrize("size", [4, 8, 11, 12, 16, 32, 40])
+@for_each("before", [0, 1, 8, 16])
+@for_each("align", [0, 1, 3, 4, 5])
+@for_each("size", [4, 8, 11, 12, 16, 32, 40])
 def test_a_rule_that_repeats_stands_only_where_the_linker_keeps_its_period(
     size: int, align: int, before: int, peers: Peers, tmp_path: Path
 ) -> None:
@@ -88,7 +87,7 @@ FP_AT_CFA = {
 }
 
 
-@pytest.mark.parametrize("target", FP_AT_CFA)
+@for_each("target", FP_AT_CFA)
 def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None:
     """The word 0 of a default FDE, which the kernel takes for an FP that is unchanged."""
     nop = "nopr\nnopr" if target == "s390x" else "nop"
@@ -106,7 +105,7 @@ def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("target", FP_AT_CFA)
+@for_each("target", FP_AT_CFA)
 def test_fp_at_the_cfa_itself_has_no_words_in_version_2(target: str, peers: Peers, tmp_path: Path) -> None:
     nop = "nopr\nnopr" if target == "s390x" else "nop"
     source = f".text\n.globl f\nf: .cfi_startproc\n{nop}\n{FP_AT_CFA[target]}{nop}\n.cfi_endproc\n"
@@ -118,7 +117,7 @@ def test_fp_at_the_cfa_itself_has_no_words_in_version_2(target: str, peers: Peer
     assert is_true(file)
 
 
-@pytest.mark.parametrize("target", ["amd64", "arm64"])
+@for_each("target", ["amd64", "arm64"])
 def test_check_knows_that_the_kernel_misreads_it(target: str, peers: Peers, tmp_path: Path) -> None:
     """GNU as writes the word 0; a section in place of its own has a flexible FDE."""
     source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA[target]}nop\n.cfi_endproc\n"
@@ -136,9 +135,9 @@ OFFSETS = [1 << 31, 1 << 33, (1 << 33) + 160, (1 << 34) - 8, 1 << 35, 1 << 62, -
 LAST = [(1 << 31) - 8, -(1 << 31)]
 
 
-@pytest.mark.parametrize("offset", [*OFFSETS, *LAST])
-@pytest.mark.parametrize("form", ["breg", "bregx", "plus"])
-@pytest.mark.parametrize("target", ["amd64", "arm64", "s390x"])
+@for_each("offset", [*OFFSETS, *LAST])
+@for_each("form", ["breg", "bregx", "plus"])
+@for_each("target", ["amd64", "arm64", "s390x"])
 def test_offsets_beyond_32_bits_are_left_out(target: str, form: str, offset: int, peers: Peers, tmp_path: Path) -> None:
     tools = TARGETS[target]
     code = {
@@ -157,7 +156,7 @@ def test_offsets_beyond_32_bits_are_left_out(target: str, form: str, offset: int
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("register", [100, (1 << 31) - 1, (1 << 32) + 6, (1 << 64) - 1])
+@for_each("register", [100, (1 << 31) - 1, (1 << 32) + 6, (1 << 64) - 1])
 def test_a_register_that_is_none_is_no_other_one(register: int, peers: Peers, tmp_path: Path) -> None:
     """DW_OP_bregx in FP's rule; -1 stands for the CFA in sframegen."""
     code = [0x92, *uleb(register), *sleb(-16)]
@@ -168,7 +167,7 @@ def test_a_register_that_is_none_is_no_other_one(register: int, peers: Peers, tm
     assert is_true(done.file)
 
 
-@pytest.mark.parametrize("level", ["none", "fast"])
+@for_each("level", ["none", "fast"])
 def test_a_merge_says_it_in_words_that_the_kernel_reads(level: LevelName, peers: Peers, tmp_path: Path) -> None:
     source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA['amd64']}nop\n.cfi_endproc\n"
     made = TARGETS["amd64"].assemble(peers, source, tmp_path, "--gsframe")[0]

@@ -13,6 +13,7 @@ import pytest
 from sframegen import FormatError, Verdict, add_section, check
 from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
 from sframegen.elf.file import ElfFile, open_elf
+from tests.support.loops import for_each
 from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_frames_one_after_the_other() -> None:
     assert expand(ELFCOMPRESS_ZSTD, memoryview(raw), len(TEXT)) == TEXT
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "size", "why"),
     [
         (zstd.compress(bytes(1_000_000)), 1_000_000, "compressed bytes cannot hold 1000000"),

@@ -16,6 +16,7 @@ from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
 from sframegen.elf.records import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def header(
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"#!/bin/sh\n", "not an ELF file"),
@@ -61,7 +62,7 @@ def test_what_is_no_readable_elf_file(data: bytes, message: str) -> None:
         ElfFile(memoryview(data))
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@for_each("order", [1, 2])
 def test_both_byte_orders(order: int) -> None:
     elf = ElfFile(memoryview(header(order=order, machine=0x0102)))
     assert elf.header.e_machine == 0x0102
@@ -136,7 +137,7 @@ def test_other_machines_are_refused() -> None:
         abi_of(ElfFile(memoryview(header(machine=40))))
 
 
-@pytest.mark.parametrize(("kind", "message"), [(4, "a core file"), (9, "ELF type 9 is neither")])
+@for_each(("kind", "message"), [(4, "a core file"), (9, "ELF type 9 is neither")])
 def test_other_kinds_of_file_are_refused(kind: int, message: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(header(kind=kind))
@@ -145,7 +146,7 @@ def test_other_kinds_of_file_are_refused(kind: int, message: str, tmp_path: Path
     assert file.read_bytes() == header(kind=kind)
 
 
-@pytest.mark.parametrize("what", ["empty", "directory"])
+@for_each("what", ["empty", "directory"])
 def test_what_is_no_file_to_read(what: str, tmp_path: Path) -> None:
     path = tmp_path / what
     if what == "empty":
@@ -170,7 +171,7 @@ def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, pee
     assert debug_link_of(open_elf(program)) is None
 
 
-@pytest.mark.parametrize("padding", [0, 4])
+@for_each("padding", [0, 4])
 def test_notes_of_either_alignment_in_one_segment(padding: int) -> None:
     """mold 1 puts a build-id and an ABI tag, aligned to 4, after the properties, aligned to 8; others pad all to 8."""
     kinds = [(5, bytes(16)), (3, bytes(20)), (1, bytes(16))]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import SHN_UNDEF, SHT_STRTAB, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC
 from sframegen.elf.symbols import FunctionColumns
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -45,7 +44,7 @@ def file_of(order: ByteOrder) -> ElfFile:
     return ElfFile(memoryview(header + b"".join(sections) + table + NAMES))
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
+@for_each("order", ["little", "big"])
 def test_the_function_that_holds_an_address(order: ByteOrder) -> None:
     columns = FunctionColumns(file_of(order))
 
@@ -70,7 +69,7 @@ def test_a_file_without_symbols() -> None:
     assert columns.at_each([0]) == []
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
+@for_each("order", ["little", "big"])
 def test_many_addresses_at_once(order: ByteOrder) -> None:
     """The same as one after the other, in any order."""
     columns = FunctionColumns(file_of(order))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-import pytest
 from elftools.dwarf.descriptions import describe_reg_name
 from elftools.elf import enums
 
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import AARCH64, AARCH64_BE, ABIS, AMD64, BY_MACHINE, S390X, Abi, Relocation, is_linked
 from tests.support.inputs.linker_inputs import small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -26,7 +26,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_relocations_of_data(abi: Abi) -> None:
     numbers, names = NAMES[abi.name.removesuffix(" big-endian")]
     expected = {numbers[name]: Relocation(4 if "32" in name else 8, "P" in name) for name in names}

@@ -22,6 +22,7 @@ from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import encode_rule
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,16 +70,14 @@ BUILDS = {
 SFRAME = ("-Wa,--gsframe",)
 
 
-@pytest.fixture(scope="module", params=BUILDS)
-def program(request: pytest.FixtureRequest, compile_c: Compiler) -> Path:
-    source, flags = BUILDS[request.param]
+def built(compile_c: Compiler, build: str) -> Path:
+    source, flags = BUILDS[build]
     return compile_c(source, *flags, *SFRAME, peer_binutils=True)
 
 
 @pytest.fixture(scope="module")
 def rare(compile_c: Compiler) -> Path:
-    source, flags = BUILDS["rare"]
-    return compile_c(source, *flags, *SFRAME, peer_binutils=True)
+    return built(compile_c, "rare")
 
 
 @pytest.fixture(scope="module")
@@ -113,15 +112,16 @@ def with_patch(file: Path, to: Path, offset: int, code: str, value: int) -> Path
     return to
 
 
-def test_text_is_readelf_s(program: Path, readelf: Callable[..., str]) -> None:
+@for_each("build", BUILDS)
+def test_text_is_readelf_s(build: str, compile_c: Compiler, readelf: Callable[..., str]) -> None:
+    program = built(compile_c, build)
     ours = dump(program)
     assert "func idx [0]" in ours
     assert ours.splitlines() == readelf(program).splitlines()
 
 
 def test_the_programs_have_what_this_is_about(compile_c: Compiler, rare: Path) -> None:
-    source, flags = BUILDS["no-cet"]
-    assert "STARTPC[m]" in dump(compile_c(source, *flags, *SFRAME, peer_binutils=True))
+    assert "STARTPC[m]" in dump(built(compile_c, "no-cet"))
     text = dump(rare)
     for piece in (
         'attr = "S"',
@@ -138,11 +138,13 @@ def test_the_programs_have_what_this_is_about(compile_c: Compiler, rare: Path) -
         assert piece in text
 
 
-def test_several_files_have_headings(program: Path, rare: Path, readelf: Callable[..., str]) -> None:
+@for_each("build", BUILDS)
+def test_several_files_have_headings(build: str, compile_c: Compiler, rare: Path, readelf: Callable[..., str]) -> None:
+    program = built(compile_c, build)
     assert dump(program, rare) == readelf(program, rare)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "patch",
     [(3, "B", 0), (3, "B", 1), (8, "I", 0), (8, "I", 2), (12, "I", 3), (28, "q", -0x10000000)],
     ids=["no flags", "not pcrel", "no functions", "fewer functions", "row count", "below zero"],
@@ -207,7 +209,9 @@ def test_names_are_added_to_function_lines(rare: Path) -> None:
     assert {"<main>", "<big_frame>", "<with_frame_pointer>", "<signal_frame>", "<outermost>"} <= set(names)
 
 
-def test_json_has_what_the_text_has(program: Path) -> None:
+@for_each("build", BUILDS)
+def test_json_has_what_the_text_has(build: str, compile_c: Compiler) -> None:
+    program = built(compile_c, build)
     [document] = json.loads(dump("--json", program))
     section = read_sframe(open_elf(program))
     assert document["file"] == str(program)
@@ -297,9 +301,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("abi", "layout", "fde_type"), FORMS, ids=lambda value: getattr(value, "name", getattr(value, "version", ""))
-)
+@for_each(("abi", "layout", "fde_type"), FORMS, ids=lambda value: getattr(value, "name", getattr(value, "version", "")))
 def test_every_shape_of_every_abi_and_version(
     abi: Abi, layout: Layout, fde_type: FdeType, readelf: Callable[..., str], tmp_path: Path
 ) -> None:

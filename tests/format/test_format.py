@@ -15,6 +15,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V1, V2, V3, WRITABLE, Header
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import decode_rule, encode_rule
+from tests.support.loops import for_each
 from tests.support.tables import function_tables, rules
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_a_rule_survives_its_words(data: st.DataObject, form: tuple[Abi, Layout]
         assert decode_rule(fde_type, raw, *form) == rule
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "size"),
     [(127, 1), (-128, 1), (128, 2), (-129, 2), (32767, 2), (-32768, 2), (32768, 4), (-32769, 4), (-(1 << 31), 4)],
 )
@@ -83,14 +84,14 @@ def test_data_words_are_the_smallest_that_hold_the_offsets(offset: int, size: in
     ).to_bytes(size, "little") + offset.to_bytes(size, "little", signed=True)
 
 
-@pytest.mark.parametrize("offset", [1 << 31, -(1 << 31) - 1])
+@for_each("offset", [1 << 31, -(1 << 31) - 1])
 def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
     assert encode_rule(sp_plus(offset), FdeType.DEFAULT, AMD64, V3) is None
     with pytest.raises(FormatError, match="cannot say"):
         Encoder(table_of([(0, sp_plus(offset))], 8), AMD64)
 
 
-@pytest.mark.parametrize("column", ["start", "size", "kind", "first_row", "row_start", "row_rule"])
+@for_each("column", ["start", "size", "kind", "first_row", "row_start", "row_rule"])
 def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
     """Loops over rows check no access: a number that leads nowhere, or a short column, must not reach them."""
     for shorter in (True, False):
@@ -107,7 +108,7 @@ def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
                 Encoder(table, AMD64, share=True)
 
 
-@pytest.mark.parametrize("function", range(3))
+@for_each("function", range(3))
 def test_functions_whose_rows_end_before_they_begin_are_refused(function: int) -> None:
     table = table_of([(0, sp_plus(8))], 8)
     for start in (0x2000, 0x3000):
@@ -129,7 +130,7 @@ def test_what_a_version_cannot_say_is_refused_where_it_is_used() -> None:
             Encoder(table, AMD64, V2)
 
 
-@pytest.mark.parametrize(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
+@for_each(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])
 def test_row_starts_are_as_wide_as_the_last_one_needs(last: int, width: int) -> None:
     """The function may be larger than the width says: only its last row counts."""
     rows = [(0, sp_plus(8))] + ([(last, sp_plus(16))] if last else [])
@@ -186,7 +187,7 @@ def test_version_2_reaches_two_gigabytes() -> None:
             encoder.encode(address)
 
 
-@pytest.mark.parametrize("address", [0x1000, 0x200000])
+@for_each("address", [0x1000, 0x200000])
 def test_version_2_reaches_less_than_two_gigabytes_ahead(address: int) -> None:
     """The farthest function may be the last one, and after the section."""
     for distance, fits in (((1 << 31) - 1, True), (1 << 31, False)):
@@ -219,7 +220,7 @@ def small_section() -> bytearray:
     return bytearray(encode(table_of([(0, sp_plus(8)), (4, sp_plus(16, -16))], 32)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "value", "message"),
     [
         (0, b"\0\0", r"^\.sframe\+0x0: magic number is 0000"),
@@ -272,7 +273,7 @@ def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
         decode(struct.pack("<" + HEADER_CODE, *header) + index + block, ADDRESS)
 
 
-@pytest.mark.parametrize(("count", "is_read"), [(80, True), (81, False)])
+@for_each(("count", "is_read"), [(80, True), (81, False)])
 def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bool) -> None:
     """80 functions with one block of 1,313 rows: 16 for each of the section's 6,565 bytes."""
     block = struct.pack("<HBBB", 1313, 1, 0, 0) + b"".join(struct.pack("<HBb", start, 3, 8) for start in range(1313))

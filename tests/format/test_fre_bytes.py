@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.format import fre_bytes
 from sframegen.format.layouts import DATAWORD_WIDTHS
 from sframegen.format.model import FdeType
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ def test_all_functions_are_there_for_loops() -> None:
     assert set(COMPILED) == {name for name, value in vars(fre_bytes).items() if callable(value)}
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@for_each("name", COMPILED)
 def test_a_function_is_the_same_for_loops(name: str) -> None:
     parameter, body = COMPILED[name]
     function: Callable[[int], int] = getattr(fre_bytes, name)

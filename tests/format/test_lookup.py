@@ -17,6 +17,7 @@ from sframegen.format.equations import equation, rule_fields
 from sframegen.format.locate import open_sframe, read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ def saved(offset: int) -> Where:
     return Where(None, offset, deref=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "text"),
     [
         (Rule(Where(SP, 16), saved(-8), saved(-16)), "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))"),
@@ -118,7 +119,7 @@ def test_outermost_frame(program: Path) -> None:
     assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
 
 
-@pytest.mark.parametrize("fde_type", FdeType)
+@for_each("fde_type", FdeType)
 def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
     """The specification: an outermost frame, if the FDE is of the default type."""
     table = FunctionTable(kinds=[Kind(fde_type)], start=array("Q", [0x1000]), size=array("I", [16]), kind=array("H", [0]))
@@ -158,9 +159,7 @@ def test_address_without_a_rule_is_a_finding(program: Path) -> None:
     assert result.stdout.splitlines()[1] == "0x1: not covered by the SFrame section"
 
 
-@pytest.mark.parametrize(
-    "text", ["nosuch", "main+", "main+zz", "+5", "", "0x", "-5", "12345678901234567", "main+99999999999999999999"]
-)
+@for_each("text", ["nosuch", "main+", "main+zz", "+5", "", "0x", "-5", "12345678901234567", "main+99999999999999999999"])
 def test_what_is_no_address_is_a_finding(program: Path, text: str) -> None:
     result = lookup(program, "--", text, "main")
     assert result.exit_code == 1

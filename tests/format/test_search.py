@@ -19,6 +19,7 @@ from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, 
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.search import Match, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
+from tests.support.loops import for_each
 from tests.support.tables import edges, find, function_tables
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def test_a_table_without_a_section_says_where_the_row_begins() -> None:
     assert look_up_in(whole, 0x103F) == Match(0x1000, 64, Kind(mask=True), 11, RULES[1])
 
 
-@pytest.mark.parametrize("fde_type", FdeType)
+@for_each("fde_type", FdeType)
 def test_only_default_functions_without_rows_are_outermost_frames(fde_type: FdeType) -> None:
     kind = KINDS.index(Kind(fde_type))
     section = open_section(encode(table_of((0x1000, 16, kind, []))), ADDRESS)
@@ -210,7 +211,7 @@ def test_only_what_is_on_the_way_is_read() -> None:
 FIRST_BLOCK = HEADER_SIZE + 32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "value", "message"),
     [
         (HEADER_SIZE + 12, b"\x15", "function's FREs lie outside the FRE sub-section"),

@@ -14,6 +14,7 @@ from sframegen import add_section, convert, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr
 from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ def check(large: Path, size: int, *, has_section: bool = True) -> None:
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("size", [2 * GIB + 4096, 5 * GIB])
+@for_each("size", [2 * GIB + 4096, 5 * GIB])
 def test_holes_cost_nothing(program: Path, tmp_path: Path, size: int) -> None:
     large = with_hole(program, tmp_path / "large", size)
     before = large.stat().st_size

@@ -12,6 +12,7 @@ from linker.inject import undo_record
 from linker.inject.plan import plan_injection
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import inject_bytes, small_file, without_sections
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def flipped(data: bytes, places: Iterator[int]) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-@pytest.mark.parametrize("name", FILES)
+@for_each("name", FILES)
 def test_truncated_at_every_byte(name: str) -> None:
     data = FILES[name]
     assert plans(data)
@@ -63,7 +64,7 @@ def test_every_bit_of_the_headers(name: str) -> None:
     assert 0 < sum(outcomes) < len(outcomes)
 
 
-@pytest.mark.parametrize("place", range(1, 33))
+@for_each("place", range(1, 33))
 def test_a_damaged_undo_record(place: int) -> None:
     changed = bytearray(inject_bytes(FILES["program"]))
     for value in (0, 0xFF, changed[-place] ^ 1):

@@ -20,6 +20,7 @@ from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
 from sframegen.program.workers import outcomes
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def can_start(memory: int) -> bool:
     return limited([sys.executable, "-c", "import encodings.ascii, runpy"], memory).returncode == 0
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@for_each("jobs", [1, 2])
 @pytest.mark.parametrize("megabytes", range(16, 64, 4))
 def test_too_little_memory_is_one_line(megabytes: int, jobs: int, library: Path) -> None:
     """In whatever is done when there is no more: starting, loading a library, reading, forking, a process's own work.
@@ -76,15 +77,15 @@ class TooLarge:
         raise MemoryError
 
 
-@pytest.mark.parametrize("work", [fails, lambda _item: TooLarge()])
-@pytest.mark.parametrize("jobs", [1, 2])
+@for_each("work", [fails, lambda _item: TooLarge()])
+@for_each("jobs", [1, 2])
 def test_too_little_memory_refuses_an_item(work: object, jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
     found = list(outcomes(work, ["one", "two"], jobs))  # type: ignore[arg-type,var-annotated]
     assert [type(outcome) for _, outcome in found] == [MemoryError, MemoryError]
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("reason", [errno.EAGAIN, errno.EMFILE])
+@for_each("reason", [errno.EAGAIN, errno.EMFILE])
 def test_no_process_refuses_each_file(reason: int, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fork() -> int:
         raise OSError(reason, os.strerror(reason))

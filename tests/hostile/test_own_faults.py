@@ -20,6 +20,7 @@ from sframegen.fleet.result_rows import Outcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from sframegen.program.turn import TRACEBACK
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,7 +214,7 @@ ELSEWHERE: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("command", ELSEWHERE)
+@for_each("command", ELSEWHERE)
 def test_other_commands_end_in_one_line(command: str) -> None:
     place, arguments = ELSEWHERE[command]
     module, *names = place.removeprefix("sframegen.cli.").split(".")

@@ -5,6 +5,7 @@ corpus/tools has the others.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +16,11 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD
 from tests import ROOT
-from tests.real.post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Tool, ToolError, Workshop, apply, judge, outcome
+from tests.real.post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Subject, Tool, ToolError, Workshop, apply, judge, outcome
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.peers import Compiler, Peers
@@ -44,12 +47,21 @@ def named(item: Tool) -> str:
     return item.name
 
 
-@pytest.fixture(scope="module", params=TABLED, ids=lambda subject: subject.name)
-def shop(request: pytest.FixtureRequest, peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop.of(request.param, tmp_path_factory.mktemp("shop"), peers, compile_c)
+@pytest.fixture(scope="module")
+def shop_of(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Subject], Workshop]:
+    @cache
+    def made(subject: Subject) -> Workshop:
+        return Workshop.of(subject, tmp_path_factory.mktemp("shop"), peers, compile_c)
+
+    return made
 
 
-def test_before_any_tool(shop: Workshop) -> None:
+each_subject = for_each("subject", TABLED, ids=lambda subject: subject.name)
+
+
+@each_subject
+def test_before_any_tool(subject: Subject, shop_of: Callable[[Subject], Workshop]) -> None:
+    shop = shop_of(subject)
     shop.run(shop.original)
     judge(shop.result, shop)
     new = [s.p_type for s in open_elf(shop.result).segments]
@@ -59,14 +71,22 @@ def test_before_any_tool(shop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=named)
-def test_add_section_and_then_the_tool(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+@each_subject
+def test_add_section_and_then_the_tool(
+    tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
+) -> None:
+    shop = shop_of(subject)
     found = outcome(tool, shop, tmp_path)
     assert found.mark == documented()[tool.name, shop.subject.name], found.why
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=named)
-def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+@each_subject
+def test_the_tool_and_then_add_section(
+    tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
+) -> None:
     """Works wherever the tool itself does."""
+    shop = shop_of(subject)
     first, then = tmp_path / "first" / shop.original.name, tmp_path / "then" / shop.original.name
     if documented()[tool.name, shop.subject.name] == NO_BETTER:
         return
@@ -82,8 +102,12 @@ def test_the_tool_and_then_add_section(tool: Tool, shop: Workshop, tmp_path: Pat
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=named)
-def test_add_section_the_tool_and_then_remove(tool: Tool, shop: Workshop, tmp_path: Path) -> None:
+@each_subject
+def test_add_section_the_tool_and_then_remove(
+    tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
+) -> None:
     """The tool's own work is kept."""
+    shop = shop_of(subject)
     if documented()[tool.name, shop.subject.name] not in (WORKS, WARNS):
         return
     file = tmp_path / "changed" / shop.original.name

@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from sframegen import add_section
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, ARM64_BE, BUILDS, MACHINES, S390X, Build
+from tests.support.loops import for_each
 from tests.support.oracles.compare import Verdict, compare
 from tests.support.programs import AARCH64_ALONE, ALONE, ALONE_PRINTED, HOSTED, PRINTED, PROGRAM, RUNNER, THROWING, THROWN
 
@@ -81,7 +82,7 @@ def test_a_static_program_has_its_headers_before_it(machine: Machine, cross: Cro
     assert run(machine, result) == PRINTED
 
 
-@pytest.mark.parametrize("flags", ["-O0", "-O2", "-O2 -mbranch-protection=standard"])
+@for_each("flags", ["-O0", "-O2", "-O2 -mbranch-protection=standard"])
 def test_aarch64_big_endian(flags: str, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
     static = ("-mbig-endian", *flags.split(), *FREESTANDING, "-static", "-Wl,-z,separate-code")
     result, text = add(cross(ARM64_BE)(AARCH64_ALONE, *static), tmp_path, peers)
@@ -110,7 +111,7 @@ def test_a_program_whose_data_is_all_zero(cross: CrossCompiler, peers: Peers, tm
     add(cross(ARM64)(source, "-O2", *FREESTANDING, "-static", "-Wl,-Ttext=0x400400"), tmp_path, peers)
 
 
-@pytest.mark.parametrize("page_size", [0x1000, 0x4000, 0x10000])
+@for_each("page_size", [0x1000, 0x4000, 0x10000])
 def test_the_new_segment_has_pages_of_its_own(page_size: int, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
     program = cross(ARM64)(PROGRAM, "-O2", f"-Wl,-z,max-page-size={page_size:#x},-z,common-page-size={page_size:#x}")
     result, _ = add(program, tmp_path, peers)

@@ -14,6 +14,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import blocking_script
+from tests.support.loops import for_each
 from tests.support.peers import corpus_file
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def ask(program: Path, library: Path, machine: Machine | None, peers: Peers) -> 
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
-@pytest.mark.parametrize("added", [(True, True), (True, False), (False, True)], ids=["both", "program", "library"])
 @pytest.mark.parametrize("machine", [None, *MACHINES], ids=["x86-64", *(machine.name for machine in MACHINES)])
+@for_each("kind", ["-pie", "-no-pie"])
+@for_each("added", [(True, True), (True, False), (False, True)], ids=["both", "program", "library"])
 def test_the_section_is_found(
     machine: Machine | None, added: tuple[bool, bool], kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:

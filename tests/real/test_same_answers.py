@@ -15,6 +15,7 @@ from elftools.elf.elffile import ELFFile
 
 from sframegen import add_section, read
 from tests.real.post_link import LIBRARY, SUBJECTS, Workshop
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def test_readelf_a(both: Both) -> None:
     assert [line for line in differences if not any(re.fullmatch(pattern, line) for pattern in may_differ)] == []
 
 
-@pytest.mark.parametrize("tool", ["nm -a", "nm -D", "objdump -d", "objdump -T", "readelf -wFi"])
+@for_each("tool", ["nm -a", "nm -D", "objdump -d", "objdump -T", "readelf -wFi"])
 def test_symbols_code_and_debug_information(tool: str, both: Both) -> None:
     if tool in {"nm -D", "objdump -T"} and both.shop.subject.name.startswith("static-PIE"):
         return
@@ -154,7 +155,7 @@ def strip(file: Path, target: Path, peers: Peers) -> None:
     subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", target], check=True, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("strip_first", [False, True])
+@for_each("strip_first", [False, True])
 def test_gdb_with_a_debug_file(strip_first: bool, both: Both, peers: Peers, tmp_path: Path) -> None:
     if both.shop.subject.name not in {"non-PIE", "library", "library, tail"}:
         return

@@ -21,6 +21,7 @@ import sframegen
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE
 from sframegen.elf.symbols import functions_of
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -199,7 +200,7 @@ def programs(kind: str, compile_c: Compiler, library: Path, tmp_path_factory: py
     return Programs(original, tmp_path_factory.mktemp(kind), library)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_a_walk_by_sframe_finds_what_gdb_finds(scenario: str, programs: Programs) -> None:
     walk = programs.walk(scenario)
     by_gdb = programs.by_gdb(scenario)
@@ -232,7 +233,7 @@ def test_what_objcopy_leaves_can_be_walked_too(programs: Programs, tmp_path: Pat
     assert done.stdout == programs.run("realign")
 
 
-@pytest.mark.parametrize("scenario", STEPPED)
+@for_each("scenario", STEPPED)
 def test_the_walk_is_right_at_every_instruction(scenario: str, programs: Programs, kind: str) -> None:
     counts: Counter[str] = Counter()
     elf = programs.files["-"]

@@ -23,6 +23,7 @@ from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.regions import Registry
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
 from tests.support.inputs.jit_entries import entry_of
+from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def filled(count: int = 7, abi: Abi = AMD64) -> Process:
 # --- What an entry says -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "abi", "entry"),
     [
         (RULES[0], AMD64, JitEntry(16, 32, 8, -8, 0, 0x03)),
@@ -118,7 +119,7 @@ def test_entry_says_a_rule(rule: Rule, abi: Abi, entry: JitEntry) -> None:
     assert rule_of_entry(entry._replace(info=entry.info | 0x30), abi) == rule
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rule",
     [
         Rule(Where(AMD64.sp, 8)),  # RA has no register
@@ -135,7 +136,7 @@ def test_rules_that_entries_cannot_say(rule: Rule) -> None:
         entry_of(16, 0, rule, AMD64)
 
 
-@pytest.mark.parametrize("info", range(256))
+@for_each("info", range(256))
 def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
     for abi in (AMD64, AARCH64, S390X):
         for offsets in ((0, 0, 0), (16, 0, 0), (16, -8, 0), (16, 0, -8), (16, -8, -16)):
@@ -161,7 +162,7 @@ def test_bytes_of_a_table() -> None:
     assert bytes(buffer) == bytes.fromhex(header + entry) + bytes(STRIDE + 5)
 
 
-@pytest.mark.parametrize("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
+@for_each("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
 def test_what_is_written_is_read(abi: Abi) -> None:
     rules = [Rule(Where(abi.sp, 16), SAVED_RA), Rule(Where(abi.fp, 32), SAVED_RA, Where(None, -16, deref=True)), OUTERMOST]
     process = Process(abi)
@@ -288,7 +289,7 @@ def stores(before: Pieces, after: Pieces) -> list[Pieces]:
     return pictures
 
 
-@pytest.mark.parametrize("start", range(9))
+@for_each("start", range(9))
 def test_a_table_that_grows_between_reads(start: int) -> None:
     """At every byte of what is stored for one more entry, and for one more table: the answer of before, or that of after."""
     process = Process(room=4)
@@ -374,7 +375,7 @@ def with_header(header: JitTable, entries: bytes = b"", next_at: int = 0) -> Jit
 ENTRY = encode(JitEntry(16, 0, 8, -8, 0, 3))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "message"),
     [
         (JitTable(24, 25, 0, 24, 21), "used"),
@@ -400,7 +401,7 @@ def test_headers_that_are_refused(header: JitTable, message: str) -> None:
         with_header(header, ENTRY, TABLES + 0x1000).look_up(TEXT)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "entry",
     [
         JitEntry(0, 0, 8, -8, 0, 3),
@@ -615,7 +616,7 @@ def test_the_list_is_followed_as_it_changes() -> None:
     assert [found.start for found in registry] == [TEXT + 0x1000]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("memory", "message"),
     [
         (Pieces({}), "cannot be read"),

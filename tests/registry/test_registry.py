@@ -23,6 +23,7 @@ from sframegen.registry.prctl_calls import prctl_register, prctl_unregister
 from sframegen.registry.regions import Region, Registry, RegistryError, SectionDescriber
 from sframegen.registry.sframe_calls import sframe_register, sframe_unregister
 from sframegen.registry.structures import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
+from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import RULE, section_bytes
 
@@ -124,7 +125,7 @@ BYTES = {
 }
 
 
-@pytest.mark.parametrize("record", BYTES)
+@for_each("record", BYTES)
 def test_bytes_of_a_structure(record: SframeSetup) -> None:
     expected = bytes.fromhex(BYTES[record])
     assert encode(record) == expected
@@ -134,7 +135,7 @@ def test_bytes_of_a_structure(record: SframeSetup) -> None:
         assert encode(record, "big") == b"".join(word[::-1] for (word,) in words)
 
 
-@pytest.mark.parametrize("size", range(65))
+@for_each("size", range(65))
 def test_setup_of_any_size(size: int) -> None:
     """Missing bytes are 0; those that follow have to be."""
     whole = encode(SETUP).ljust(64, b"\0")[:size]
@@ -174,7 +175,7 @@ def test_what_is_registered_describes_the_code() -> None:
     assert call.registry.find(TEXT) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "change"),
     [
         (errno.EINVAL, {"text_size": 0}),
@@ -291,7 +292,7 @@ def test_codectl_registers_a_file_with_its_names() -> None:
     assert codectl(call, CodeOption.UNREGISTER, TEXT, 0) == [region]
 
 
-@pytest.mark.parametrize("size", range(0, 97, 8))
+@for_each("size", range(0, 97, 8))
 def test_codectl_takes_elf_info_of_any_size(size: int) -> None:
     call = caller(encode(ELF_INFO).ljust(96, b"\0"))
     if size < 48:
@@ -302,7 +303,7 @@ def test_codectl_takes_elf_info_of_any_size(size: int) -> None:
     assert region.code_object[2:] == (None, None, None, 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "change"),
     [
         (errno.EINVAL, {"text_end": TEXT}),
@@ -371,7 +372,7 @@ def damaged(data: bytes) -> Iterator[bytes]:
         yield bytes(copy)
 
 
-@pytest.mark.parametrize("option", [None, *CodeOption])
+@for_each("option", [None, *CodeOption])
 def test_damaged_structures_are_refused_or_taken(option: CodeOption | None) -> None:
     """Whatever bit is flipped: a region that can be asked, or an errno."""
     data = encode(SETUP) if option is None else encode(ELF_INFO)

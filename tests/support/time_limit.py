@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+class StillRunningError(BaseException):
+    """Not an Exception: what a test tries in a loop does not go on after it."""
+
+
 FRAMES = 12  # of each thread, the innermost
 
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError, in the main thread, after that time."""
+    """Raise StillRunningError, in the main thread, after that time."""
 
     def give_up(*_: object) -> NoReturn:
-        raise TimeoutError("\n".join([f"still running after {seconds} s", *stacks(), *children(os.getpid())]))
+        raise StillRunningError("\n".join([f"still running after {seconds} s", *stacks(), *children(os.getpid())]))
 
     previous = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(seconds)

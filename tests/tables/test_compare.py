@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import RepeatedRules, RuleClaim, agree, difference, spans
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +86,7 @@ def test_blocks_that_repeat_are_compared_as_such() -> None:
     assert len(list(spans(table_of(two)))) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gap", "padded", "same"),
     [
         (4, {}, True),

@@ -11,6 +11,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, V2, V3, Layout
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.gather import DEAD, Merger, gather
+from tests.support.loops import for_each
 
 RULES = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 6)]
 KINDS = [Kind(), Kind(key_b=True)]
@@ -72,7 +73,7 @@ def test_sections_become_one_table_by_address() -> None:
     assert (content(table), dead) == ([ONE, THREE], 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "kept"),
     [
         ([], [ONE, THREE, TWO]),
@@ -112,7 +113,7 @@ def test_of_several_at_one_address_a_search_finds_the_longest() -> None:
     assert content(merger_of(*reversed(tables)).merged([(0x1000, 0x2000)])[0]) == found
 
 
-@pytest.mark.parametrize(("flags", "both"), [((F_FRAME_POINTER, F_FRAME_POINTER), F_FRAME_POINTER), ((F_FRAME_POINTER, 0), 0)])
+@for_each(("flags", "both"), [((F_FRAME_POINTER, F_FRAME_POINTER), F_FRAME_POINTER), ((F_FRAME_POINTER, 0), 0)])
 def test_what_holds_for_all_sections(flags: tuple[int, int], both: int) -> None:
     merger = Merger()
     for flag, layout in zip(flags, (V2, V3), strict=True):

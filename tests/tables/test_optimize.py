@@ -21,6 +21,7 @@ from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.optimize import LEVELS, Borders, Level, join, may_follow
 from tests.support.inputs.linker_inputs import Writer
+from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
 from tests.support.tables import edges, find, function_tables
 
@@ -144,7 +145,7 @@ def crowd(seed: int) -> tuple[FunctionTable, bytes]:
 SIZES = {1: (3024, 2844, 2197, 2229), 2: (4541, 4541, 3630, 3703), 3: (3686, 3581, 2802, 2807), 4: (2075, 1976, 1635, 1677)}
 
 
-@pytest.mark.parametrize("seed", SIZES)
+@for_each("seed", SIZES)
 def test_sections_stay_as_small_as_they_are(seed: int) -> None:
     table, marks = crowd(seed)
     plain = Encoder(table, AMD64, share=True)
@@ -173,7 +174,7 @@ def code_with(gap: bytes) -> tuple[ElfFile, int, FunctionTable]:
     return elf, base, table
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gap", "joined"),
     [
         (b"", True),
@@ -191,7 +192,7 @@ def test_only_padding_is_joined_over(gap: bytes, joined: bool) -> None:
     assert list(may_follow(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "end", "joined"),
     [(0, 1, [0, 0, 1]), (GAP - 2, GAP - 1, [0, 0, 1]), (GAP + 1, GAP + 15, [0, 1, 0])],
 )
@@ -202,7 +203,7 @@ def test_code_of_ignored_fdes_is_not_joined_over(start: int, end: int, joined: l
     assert list(may_follow(elf, table, Borders(zeros("Q", 0), ignored=ignored))) == joined
 
 
-@pytest.mark.parametrize(("place", "joined"), [(-1, [0, 1, 1]), (0, [0, 0, 1]), (GAP - 1, [0, 0, 1]), (GAP, [0, 1, 1])])
+@for_each(("place", "joined"), [(-1, [0, 1, 1]), (0, [0, 0, 1]), (GAP - 1, [0, 0, 1]), (GAP, [0, 1, 1])])
 def test_no_place_that_has_a_name_or_is_left_out_is_joined_over(place: int, joined: list[int]) -> None:
     elf, base, table = code_with(b"\x90" * GAP)
     named, none = array("Q", [base, base + 8, base + 16 + place]), zeros("Q", 0)  # the first two lie in functions
@@ -283,7 +284,7 @@ LEFT_OUT = """
 """
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_code_that_is_left_out_is_no_padding(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """No-ops with a row that SFrame cannot say, between rows that it can."""
     text = LEFT_OUT.replace("\n", "\\n")
@@ -293,7 +294,7 @@ def test_code_that_is_left_out_is_no_padding(level: LevelName, compile_c: Compil
     assert compare(library, tmp_path / level, peers).ok
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_rules_of_a_real_program_by_foreign_readers(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = "#include <stdio.h>\n" + "".join(
         f"int f{n}(int n) {{ char b[n + {n}]; b[0] = n; return puts(b) + {n}; }}\n" for n in range(60)

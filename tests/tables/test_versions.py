@@ -27,6 +27,7 @@ from sframegen.tables.compare import difference, spans
 from sframegen.tables.lower import lower, ranges
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
+from tests.support.loops import for_each
 from tests.support.producers import GNU, X86_64, Producer
 from tests.support.tables import find, function_tables
 
@@ -106,7 +107,7 @@ def agree(source: str, makers: tuple[Producer, ...], directory: Path, peers: Pee
     return reference
 
 
-@pytest.mark.parametrize("flags", producers.C_FLAGS)
+@for_each("flags", producers.C_FLAGS)
 def test_all_producers_say_the_same_of_compiled_code(flags: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = compile_c(producers.PROGRAM, "-S", "-fPIC", *producers.C_FLAGS[flags], name="program.s").read_text()
     reference = agree(source, X86_64, tmp_path, peers)
@@ -140,7 +141,7 @@ def test_rows_at_a_function_s_end_hold_nowhere(peers: Peers, tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("makers", [producers.AARCH64, producers.AARCH64_BE], ids=["little", "big"])
+@for_each("makers", [producers.AARCH64, producers.AARCH64_BE], ids=["little", "big"])
 def test_both_byte_orders_of_aarch64(makers: tuple[Producer, ...], peers: Peers, tmp_path: Path) -> None:
     reference = agree(producers.ROWS_AARCH64, makers, tmp_path, peers)
     assert {key_b for _, key_b in reference["key_b"]} == {True}
@@ -148,7 +149,7 @@ def test_both_byte_orders_of_aarch64(makers: tuple[Producer, ...], peers: Peers,
     assert {rule and rule.ra for rule, _ in reference["leaf"]} == {None}
 
 
-@pytest.mark.parametrize("makers", [GNU, producers.AARCH64, producers.AARCH64_BE], ids=["x86-64", "AArch64", "AArch64 BE"])
+@for_each("makers", [GNU, producers.AARCH64, producers.AARCH64_BE], ids=["x86-64", "AArch64", "AArch64 BE"])
 def test_version_1_is_dumped_as_its_own_readelf_prints_it(makers: tuple[Producer, ...], peers: Peers, tmp_path: Path) -> None:
     """readelf 2.47 reads no version 1. That of 2.40 prints no fixed offsets."""
     source = producers.ROWS_X86_64 if makers is GNU else producers.ROWS_AARCH64
@@ -371,7 +372,7 @@ def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:
     assert (difference(table, again), lost) == ((None, 0), {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda rows: [*rows[:-1], (rows[-1][0], DRAP)],
@@ -394,7 +395,7 @@ def test_a_difference_is_found(change: object) -> None:
 # -- version 2 by GNU's eyes
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_readelf_prints_our_version_2_as_we_do(abi: Abi, peers: Peers, tmp_path: Path) -> None:
     """No one else writes version 2 for s390x."""
     base, saved = abi.cfa_adjustment, Where(None, -48, deref=True)

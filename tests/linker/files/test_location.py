@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.files.location import below, locate, make_directory
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +118,7 @@ def of_another_user(mode: int, owner: int) -> Iterator[Path]:
         yield directory
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "owner", "link_owner", "is_followed"),
     [
         (0o755, 0, 0, True),
@@ -128,7 +129,7 @@ def of_another_user(mode: int, owner: int) -> Iterator[Path]:
         (0o1777, 0, NOBODY, False),
     ],
 )
-@pytest.mark.parametrize("is_last", [False, True])
+@for_each("is_last", [False, True])
 def test_whose_links_are_followed(mode: int, owner: int, link_owner: int, is_followed: bool, is_last: bool) -> None:
     with of_another_user(mode, owner) as directory:
         link = directory / "link"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.files.own_directory import OwnDirectory, temporary_directory
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def test_a_directory_is_made(directory: Path) -> None:
         OwnDirectory.opened(directory / "none")
 
 
-@pytest.mark.parametrize("path", ["/proc/none", "/proc/none/below"])
+@for_each("path", ["/proc/none", "/proc/none/below"])
 def test_a_directory_that_cannot_be_made_is_named_whole(path: str) -> None:
     with pytest.raises(OSError, match=r"No such file|Permission denied") as caught:
         OwnDirectory.opened(path, make=True)

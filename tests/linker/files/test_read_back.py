@@ -13,6 +13,7 @@ from linker.files.read_back import LARGE, READERS, chosen, lief_loads, load
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EM_AARCH64
 from tests.support.inputs.linker_inputs import small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 SHT_AARCH64_ATTRIBUTES = 0x70000003
 
 
-@pytest.mark.parametrize(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
+@for_each(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
 def test_large_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, size: int, reader: str) -> None:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
     assert chosen(verify=True, size=size) == reader
@@ -39,7 +40,7 @@ def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPa
     lief_loads.cache_clear()
 
 
-@pytest.mark.parametrize("reader", READERS)
+@for_each("reader", READERS)
 def test_types_that_only_one_machine_has(reader: Reader, tmp_path: Path) -> None:
     """LIEF before 1.0 says that such a section has none."""
     data = bytearray(small_file())

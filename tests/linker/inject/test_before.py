@@ -22,6 +22,7 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_DYNAMIC, PT_INTERP, PT_LOAD, PT_NOTE
 from tests.linker.inject.test_plan import with_segment
 from tests.support.inputs.linker_inputs import inject, restored
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
@@ -83,7 +84,7 @@ def test_interpreter_and_build_id_are_in_the_first_page(compile_c: Compiler, tmp
     assert [s.p_type for s in elf.segments].index(PT_INTERP) < elf.segments.index(first)
 
 
-@pytest.mark.parametrize("arguments", PATCHES, ids=" ".join)
+@for_each("arguments", PATCHES, ids=" ".join)
 def test_patchelf_and_then_the_program_runs(arguments: list[str], compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """.dynamic stays where ld.so can write, whatever patchelf puts before it."""
     original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
@@ -95,7 +96,7 @@ def test_patchelf_and_then_the_program_runs(arguments: list[str], compile_c: Com
     assert answer_of(result) == "42 0\n"
 
 
-@pytest.mark.parametrize("arguments", PATCHES, ids=" ".join)
+@for_each("arguments", PATCHES, ids=" ".join)
 def test_the_output_of_patchelf_gets_a_section(arguments: list[str], compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """It has .dynamic right after its program headers."""
     original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"

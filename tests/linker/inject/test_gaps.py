@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from linker.files.copying import FilePart
 from linker.inject.gaps import (
     Gap,
@@ -19,24 +17,25 @@ from linker.inject.gaps import (
     total_size,
 )
 from sframegen.elf.records import PT_LOAD, Phdr
+from tests.support.loops import for_each
 
 GAPS = (Gap(0, 0x1000), Gap(0x200, 0x30))
 LOAD = Phdr(PT_LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 0x1000), (1, 0x1001), (0x1FF, 0x11FF), (0x200, 0x1230), (0x300, 0x1330)])
+@for_each(("old", "new"), [(0, 0x1000), (1, 0x1001), (0x1FF, 0x11FF), (0x200, 0x1230), (0x300, 0x1330)])
 def test_bytes_after_a_gap_move_by_its_size(old: int, new: int) -> None:
     assert moved(GAPS, old) == new
     assert moved_back(GAPS, new) == old
     assert moved((), old) == moved_back((), old) == old
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 0), (1, 0x1001), (0x200, 0x1200), (0x201, 0x1231)])
+@for_each(("old", "new"), [(0, 0), (1, 0x1001), (0x200, 0x1200), (0x201, 0x1231)])
 def test_the_end_of_a_range_does_not_reach_across_a_gap(old: int, new: int) -> None:
     assert moved_end(GAPS, old) == new
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
+@for_each(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
 def test_what_has_no_bytes_moves_only_with_everything(old: int, new: int) -> None:
     assert moved_empty(GAPS, old) == new
     assert moved_empty(GAPS[1:], old) == old
@@ -76,7 +75,7 @@ FIRST = LOAD._replace(p_offset=0, p_vaddr=0x40_0000, p_paddr=0x40_0000)
 BEFORE = FIRST._replace(p_vaddr=0x3F_F000, p_paddr=0x3F_F000, p_filesz=0x1080, p_memsz=0x1090)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "fields", "grown"),
     [
         (LOAD, {}, True),
@@ -95,7 +94,7 @@ def test_a_load_may_grow_in_its_last_page(old: Phdr, fields: dict[str, int], gro
     assert is_grown(old, old._replace(**fields), ()) is grown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "grown"),
     [
         ({}, True),

@@ -44,6 +44,7 @@ from sframegen.elf.records import (
 )
 from tests.linker.inject.test_plan import elf_of, with_header, with_segment
 from tests.support.inputs.linker_inputs import Writer, small_file, without_sections
+from tests.support.loops import for_each
 
 FIRST_PAGE = 0x1000
 LOAD = Phdr(PT_LOAD, 4, 0, 0x1000, 0x1000, 0x100, 0x100, 0x1000)
@@ -57,7 +58,7 @@ def with_section(data: bytes, name: str, **fields: int) -> bytes:
     return data[:at] + RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)) + data[at + SHDR_SIZE :]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "end", "fault"),
     [
         ({}, 0x1000, ""),
@@ -138,7 +139,7 @@ def test_new_bytes_follow_the_program_headers() -> None:
     assert room_of(elf_of(with_header(data + table + bytes(8), e_phoff=len(data)))) == len(data) + len(table)
 
 
-@pytest.mark.parametrize(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
+@for_each(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
 def test_a_build_id_is_in_the_first_page_or_not(place: int, found: bool) -> None:
     """To its last byte: 16 of header and name, 20 of id."""
     writer = Writer("little", 1)
@@ -331,7 +332,7 @@ def test_places_for_a_piece_are_aligned_and_in_the_first_page() -> None:
     assert places(image, 0x201, ID) == [0x204, 0x220, 0x304]
 
 
-@pytest.mark.parametrize(("place", "fit"), [(FIRST_PAGE - 0x24, True), (FIRST_PAGE - 0x20, False), (0x1DC, True), (0x1E0, False)])
+@for_each(("place", "fit"), [(FIRST_PAGE - 0x24, True), (FIRST_PAGE - 0x20, False), (0x1DC, True), (0x1E0, False)])
 def test_a_piece_fits_before_what_cannot_move_and_the_page_s_end(place: int, fit: bool) -> None:
     assert fits(near([], [Extent(0x200, 0x300)]), place, ID) is fit
 

@@ -22,6 +22,7 @@ from sframegen.tables.optimize import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, blocked_library, run
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of
+from tests.support.loops import for_each
 from tests.support.programs import PROGRAM
 
 if TYPE_CHECKING:
@@ -62,14 +63,10 @@ def unchanged(file: Path, action: Callable[[], Any]) -> Any:
     return result
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 # -- our own section, with the undo record
 
 
+@for_each("kind", KINDS)
 def test_a_second_time_nothing_happens(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     file = tmp_path / "file"
     sframegen.add_section(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), output=file, verify=False)
@@ -92,7 +89,7 @@ def test_other_machines(machine: Machine, peers: Peers, tmp_path: Path) -> None:
     assert read_sframe(open_elf(file)).header.version == 2
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_levels_take_turns_and_the_file_does_not_grow(level: LevelName, compile_c: Compiler, tmp_path: Path) -> None:
     original, file = compile_c(PROGRAM, "-O2"), tmp_path / "file"
     expected = {}
@@ -154,6 +151,7 @@ def test_what_the_command_says(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)
+@for_each("kind", KINDS)
 def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     if (tool, kind) in REFUSED:
         return
@@ -163,7 +161,7 @@ def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Comp
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)
-@pytest.mark.parametrize(("earlier", "later"), [("none", "size"), ("size", "none")])
+@for_each(("earlier", "later"), [("none", "size"), ("size", "none")])
 def test_after_other_tools_it_can_be_replaced(
     tool: str, earlier: str, later: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
@@ -342,7 +340,7 @@ def table_of(*functions: tuple[int, int, list[tuple[int, int]]]) -> FunctionTabl
 TWO = [(0x1000, 20, [(0, 1), (4, 2)]), (0x1020, 20, [(0, 3)]), (0x1100, 9, [(0, 3)])]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("functions", "same"),
     [
         (TWO, True),

@@ -26,6 +26,7 @@ from sframegen.elf.records import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR
 from sframegen.elf.role import Role, role_of
 from sframegen.format.locate import sframe_of
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
@@ -66,7 +67,7 @@ def system_loader() -> Path:
     return Path(bytes(program.data[segment.p_offset : segment.p_offset + segment.p_filesz - 1]).decode())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "kernel", "safe"),
     [
         ("5.17", (5, 17), set()),
@@ -86,9 +87,7 @@ def test_without_a_version_nothing_is_allowed() -> None:
     assert safe_on(None) == frozenset()
 
 
-@pytest.mark.parametrize(
-    "version", ["", "6", "6.", "6.x", "v6.7", "6.7 ", "6.7;x", "6.7$(x)", "6.7\n", "-6.7", "6.99999999", "\u0666.7"]
-)
+@for_each("version", ["", "6", "6.", "6.x", "v6.7", "6.7 ", "6.7;x", "6.7$(x)", "6.7\n", "-6.7", "6.99999999", "\u0666.7"])
 def test_what_is_no_version(version: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^not a Linux version such as 5\.18"):
         kernel_of(version)
@@ -99,7 +98,7 @@ def test_what_is_no_version(version: str, tmp_path: Path) -> None:
         assert (result.exit_code, result.stdout) == (2, "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "expected"),
     [
         ((), Role.LIBRARY),  # the relocations have symbols: others may define value and at
@@ -122,12 +121,12 @@ def test_loaders_and_libraries(flags: tuple[str, ...], expected: Role, compile_c
     assert role(compile_c(MODULE, *MODULE_FLAGS, *flags, name="m.so")) is expected
 
 
-@pytest.mark.parametrize("flags", [("-pie", "-fPIE"), ("-static-pie", "-fPIE"), ("-no-pie",), ("-static",)])
+@for_each("flags", [("-pie", "-fPIE"), ("-static-pie", "-fPIE"), ("-no-pie",), ("-static",)])
 def test_programs(flags: tuple[str, ...], compile_c: Compiler) -> None:
     assert role(compile_c(SOURCE, *FLAGS, *flags)) is Role.PROGRAM
 
 
-@pytest.mark.parametrize("data", [small_file(library=True), small_file("big", library=True)])
+@for_each("data", [small_file(library=True), small_file("big", library=True)])
 def test_relocations_that_are_not_in_the_file(data: bytes) -> None:
     """Two tags of a file without DT_NEEDED say where they are: in none of its segments."""
     mark = "<QQ" if data[5] == 1 else ">QQ"
@@ -147,7 +146,7 @@ def test_a_module_with_an_entry_point_is_no_loader(compile_c: Compiler, tmp_path
     assert ctypes.CDLL(str(result)).get() == 7
 
 
-@pytest.mark.parametrize("options", [{"force": True}, {"min_kernel": "6.7"}, {"min_kernel": "6.7", "force": True}])
+@for_each("options", [{"force": True}, {"min_kernel": "6.7"}, {"min_kernel": "6.7", "force": True}])
 def test_a_library_that_may_be_a_loader(options: dict[str, object], compile_c: Compiler, tmp_path: Path) -> None:
     module = compile_c(MODULE, *MODULE_FLAGS, "-Wl,-Bsymbolic,-z,norelro", "-fvisibility=hidden", name="hidden.so")
     result = tmp_path / "m.so"
@@ -200,7 +199,7 @@ def test_a_loader_never_has_its_table_at_the_end() -> None:
     assert plan_injection(ElfFile(memoryview(alone)), 28, allowed=frozenset(KernelChange)).layout == "tail"  # that may be one
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
+@for_each("order", ["little", "big"])
 def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrder) -> None:
     program = ElfFile(memoryview(small_file(order, blocked=256)))
     with pytest.raises(RefusedError, match=CANNOT_MOVE.removesuffix("; ") + "$") as error:

@@ -46,6 +46,7 @@ from tests.support.inputs.linker_inputs import (
     with_many_sections,
     without_sections,
 )
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
@@ -83,8 +84,8 @@ def symbols(elf: ElfFile, kind: int) -> list[Sym]:
     return [Sym(*row) for row in RECORDS[Sym, elf.byte_order].iter_unpack(elf.contents(table))]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("library", [False, True])
+@for_each("order", ORDERS)
+@for_each("library", [False, True])
 def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> None:
     before = elf_of(small_file(order, library=library))
     after = elf_of(inject_bytes(bytes(before.data)))
@@ -104,7 +105,7 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert find_build_id(after) is not None
 
 
-@pytest.mark.parametrize("place", [0, 1, -1])
+@for_each("place", [0, 1, -1])
 def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     """-1: one before the section, which is not in it."""
     data = bytearray(small_file())
@@ -122,7 +123,7 @@ def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     assert symbols(after, SHT_SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@for_each("order", ORDERS)
 def test_the_new_segment(order: ByteOrder) -> None:
     before = elf_of(small_file(order))
     after = elf_of(inject_bytes(bytes(before.data), 1000))
@@ -153,7 +154,7 @@ def test_what_is_loaded_comes_before_what_is_not() -> None:
     assert other
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@for_each("order", ORDERS)
 def test_tail_layout(order: ByteOrder) -> None:
     before = elf_of(small_file(order, library=True, blocked=256))
     after = elf_of(inject_bytes(bytes(before.data)))
@@ -254,7 +255,7 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     assert restored(changed) == original
 
 
-@pytest.mark.parametrize("filler", [b"\0", b"X"])
+@for_each("filler", [b"\0", b"X"])
 def test_padding_may_be_written_over(filler: bytes) -> None:
     """patchelf leaves X where something was."""
     data = bytearray(small_file(library=True, blocked=256))
@@ -292,7 +293,7 @@ def test_the_plan_does_not_depend_on_the_bytes_of_the_section() -> None:
     assert plan_injection(elf_of(small_file()), 28) == plan_injection(elf_of(small_file()), 28)
 
 
-@pytest.mark.parametrize("size", [0, -1, 1 << 50])
+@for_each("size", [0, -1, 1 << 50])
 def test_sizes_that_no_section_has(size: int) -> None:
     with pytest.raises(FormatError, match="a section of"):
         plan_injection(elf_of(small_file()), size)
@@ -314,7 +315,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@for_each("reason", REFUSALS)
 def test_refusals(reason: str) -> None:
     with pytest.raises(SframegenError, match=reason.replace(".", r"\.")) as error:
         plan_injection(elf_of(REFUSALS[reason]), 28)
@@ -322,7 +323,7 @@ def test_refusals(reason: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("library", [False, True])
+@for_each("library", [False, True])
 def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both layouts: the programs' headers grow, the library's table moves to the end."""
     elf = elf_of(small_file(library=library, blocked=256 * library))
@@ -348,7 +349,7 @@ def test_without_section_headers_a_piece_ends_where_the_next_named_place_is() ->
     assert (found["DT_SYMTAB"].start, found["DT_SYMTAB"].end) == (ends[".dynsym"].start, image.load.p_filesz)
 
 
-@pytest.mark.parametrize(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
+@for_each(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
 def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, size: int) -> None:
     elf = elf_of(small_file())
     load = [s for s in elf.segments if s.p_type == PT_LOAD][1]
@@ -357,7 +358,7 @@ def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, s
     assert found == ([Extent(load.p_offset + place, load.p_offset + 16, ("DT_HASH",), 8)] if size else [])
 
 
-@pytest.mark.parametrize(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
+@for_each(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
 def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has(count: int, last: bool) -> None:
     plan = plan_injection(elf_of(with_many_sections(small_file(), count)), 28)
     assert len(plan.sections) == count + 1
@@ -374,7 +375,7 @@ def test_undo_wants_what_was_written() -> None:
         assert undo_record.read(memoryview(spoiled)) is None
 
 
-@pytest.mark.parametrize(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
+@for_each(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
 def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> None:
     data = bytes(100)
     size = len(data) - 1  # one byte after it is new
@@ -384,7 +385,7 @@ def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> 
     assert found is None or found.old == [(size - 4, b"old.")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gaps", "start", "sound"),
     [
         ([], 100, True),
@@ -401,13 +402,13 @@ def test_gaps_of_a_record_are_within_the_original(gaps: list[tuple[int, int]], s
     assert undo_record.are_sound([Gap(*gap) for gap in gaps], 100, start) is sound
 
 
-@pytest.mark.parametrize("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
+@for_each("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
 def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
     with pytest.raises(RefusedError, match=f"{len(payload)} bytes follow the ELF image"):
         plan_injection(elf_of(small_file() + payload), 28)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("owner", "kind", "moves"),
     [
         ("GNU", 1, True),  # ABI tag
@@ -435,7 +436,7 @@ def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, 
     assert may_move(elf, note, {}) is moves
 
 
-@pytest.mark.parametrize(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
+@for_each(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
 def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves: bool) -> None:
     elf = elf_of(small_file())
     section = elf.section(".hash")

@@ -35,6 +35,7 @@ from sframegen.tables.optimize import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_library, run
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of, without_sections
+from tests.support.loops import for_each
 from tests.support.programs import PROGRAM
 
 if TYPE_CHECKING:
@@ -58,11 +59,6 @@ def assert_nothing_is_left(file: Path) -> None:
     assert [s for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME or s.name == ".sframe"] == []
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
     """The dynamic section, whose tags follow what moves, is in a segment of code then."""
     original = tmp_path / "original"
@@ -79,7 +75,7 @@ def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_pat
     assert file.read_bytes() == data
 
 
-@pytest.mark.parametrize(("spoiled", "finding"), [("old", "does not give the original back"), ("new", "would not be used")])
+@for_each(("spoiled", "finding"), [("old", "does not give the original back"), ("new", "would not be used")])
 def test_a_record_that_gives_something_else_back_is_not_written(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, spoiled: str, finding: str
 ) -> None:
@@ -101,6 +97,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
     assert original.read_bytes() == data
 
 
+@for_each("kind", KINDS)
 def test_the_file_is_what_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     file = added(original, tmp_path)
@@ -110,7 +107,7 @@ def test_the_file_is_what_it_was(kind: str, compile_c: Compiler, tmp_path: Path)
     assert file.read_bytes() == original.read_bytes()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_every_level(level: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(PROGRAM, "-O2")
     file = added(original, tmp_path, optimize=level)
@@ -183,6 +180,7 @@ def test_moved_metadata_that_is_edited_is_not_lost(compile_c: Compiler, tmp_path
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)
+@for_each("kind", KINDS)
 def test_after_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """It runs, no header speaks of SFrame, eu-elflint finds nothing new, and other tools take what is left."""
     if (tool, kind) in REFUSED:
@@ -332,7 +330,7 @@ LIES = {  # size and bytes that a record claims to give back
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@for_each("lie", LIES)
 def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     """Its checksum is right. The section is taken out as if there were no record."""
     size, old = LIES[lie]
@@ -413,7 +411,7 @@ def test_several_files_and_hard_links(compile_c: Compiler, tmp_path: Path) -> No
     assert file.read_bytes() == original.read_bytes()
 
 
-@pytest.mark.parametrize("spoil", [0x20, 0x1010, -1])
+@for_each("spoil", [0x20, 0x1010, -1])
 def test_verification_stops_what_went_wrong(
     spoil: int, compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from tests.support.inputs.linker_inputs import (
     source_of,
     without_sections,
 )
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,11 +49,6 @@ REFUSED = {  # by the tool, for the original just as well
     ("patchelf", "static"),  # has no .dynamic
     ("patchelf", "static-pie"),  # crashes afterwards
 }
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def run(file: Path, kind: str, compile_c: Compiler) -> None:
@@ -84,6 +80,7 @@ def assert_table_is_found(file: Path) -> None:
             assert segment.p_filesz == len(elf.segments) * 56
 
 
+@for_each("kind", KINDS)
 def test_it_runs_and_verifies(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     result = tmp_path / "result"
@@ -96,6 +93,7 @@ def test_it_runs_and_verifies(kind: str, compile_c: Compiler, tmp_path: Path) ->
     assert verify(plan, open_elf(original), result) == []
 
 
+@for_each("kind", KINDS)
 def test_every_loaded_byte_is_where_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     """By the section headers of the original alone: what is in a section that does not move, other than .dynamic, is as it was."""
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
@@ -119,6 +117,7 @@ def test_every_loaded_byte_is_where_it_was(kind: str, compile_c: Compiler, tmp_p
     assert compared > 8
 
 
+@for_each("kind", KINDS)
 def test_the_original_comes_back(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     result = tmp_path / "result"
@@ -126,6 +125,7 @@ def test_the_original_comes_back(kind: str, compile_c: Compiler, tmp_path: Path)
     assert restored(result.read_bytes()) == original.read_bytes()
 
 
+@for_each("kind", KINDS)
 def test_eu_elflint_finds_nothing_new(kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     def lint(file: Path) -> set[str]:
         done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
@@ -141,6 +141,7 @@ def test_eu_elflint_finds_nothing_new(kind: str, compile_c: Compiler, peers: Pee
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)
+@for_each("kind", KINDS)
 def test_it_survives_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     if (tool, kind) in REFUSED:
         return
@@ -155,7 +156,7 @@ def test_it_survives_other_tools(tool: str, kind: str, compile_c: Compiler, peer
     assert build_id_of(open_elf(changed)) == build_id_of(open_elf(result))
 
 
-@pytest.mark.parametrize("layout", ["front", "tail"])
+@for_each("layout", ["front", "tail"])
 def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     layout: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
@@ -174,7 +175,7 @@ def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     assert verify(plan, open_elf(tmp_path / "b"), tmp_path / "c") == []
 
 
-@pytest.mark.parametrize("kind", ["pie", "no-pie", "static", "static-pie", "library"])
+@for_each("kind", ["pie", "no-pie", "static", "static-pie", "library"])
 def test_without_section_headers(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = tmp_path / "original"
     original.write_bytes(without_sections(compile_c(source_of(kind), *FLAGS, *KINDS[kind]).read_bytes()))

@@ -25,6 +25,7 @@ from tests.support.inputs.linker_inputs import (
     with_table_behind,
     without_sections,
 )
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,7 @@ def test_a_symbol_whose_section_nothing_tells() -> None:
     assert list(map(len, patched)) == [1, 0]
 
 
-@pytest.mark.parametrize("count", [1169, 65_535, 66_000])
+@for_each("count", [1169, 65_535, 66_000])
 def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     with pytest.raises(
         RefusedError, match=f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
@@ -117,7 +118,7 @@ def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["pie", "no-pie", "static-pie", "library"])
+@for_each("kind", ["pie", "no-pie", "static-pie", "library"])
 def test_a_program_header_table_elsewhere(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Not at offset 64 but after the metadata; it stays there, and grows."""
     source, result = tmp_path / "original", tmp_path / "result"

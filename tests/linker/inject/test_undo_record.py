@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import zlib
 
-import pytest
-
 from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
 from linker.inject.undo_record import CHUNK, END, ENTRY, MAX_RANGES, TRAILER, Undo, Write
+from tests.support.loops import for_each
 
 ORIGINAL = bytes(range(100))
 GAPS = (Gap(0, 16), Gap(40, 8))
@@ -20,7 +19,7 @@ def test_the_last_of_overlapping_writes_counts() -> None:
     assert [(at, bytes(data)) for at, data in undo_record.final_contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offset", "found"),
     [
         (0, []),  # new, before everything
@@ -46,7 +45,7 @@ def test_zeros_around_new_bytes_are_covered() -> None:
     assert list(undo_record.with_holes(3, [], END)) == []
 
 
-@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+@for_each("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
 def test_a_large_hole_comes_in_chunks(size: int) -> None:
     chunks = list(undo_record.with_holes(7, [], 7 + size))
     assert sum(map(len, chunks)) == size
@@ -68,7 +67,7 @@ def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = No
 WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 + 8 + 100, b"after")]
 
 
-@pytest.mark.parametrize("start", [None, 150])
+@for_each("start", [None, 150])
 def test_a_record_is_read_back(start: int | None) -> None:
     changed = made(WRITES, GAPS, start)
     found = undo_record.read(memoryview(changed))
@@ -79,7 +78,7 @@ def test_a_record_is_read_back(start: int | None) -> None:
     assert size == len(changed) - found.start
 
 
-@pytest.mark.parametrize("place", [0, 15, 20, 22, 56, 63, 124, 128])
+@for_each("place", [0, 15, 20, 22, 56, 63, 124, 128])
 def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1
@@ -87,7 +86,7 @@ def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
     assert undo_record.read(memoryview(changed)) is None
 
 
-@pytest.mark.parametrize("place", [16, 19, 23, 55, 64, 123])
+@for_each("place", [16, 19, 23, 55, 64, 123])
 def test_a_change_elsewhere_does_not(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1
@@ -110,7 +109,7 @@ def test_a_record_is_within_its_file() -> None:
     assert undo_record.parse(trailer(b"")[1:]) is None
 
 
-@pytest.mark.parametrize(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
+@for_each(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
 def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int) -> None:
     """Its bytes are in the record, and their place in the original."""
     body = ENTRY.pack(offset, length) + b"abc"

@@ -47,6 +47,7 @@ from tests.support.inputs.linker_inputs import (
     with_many_sections,
     without_sections,
 )
+from tests.support.loops import for_each
 from tests.support.peers import corpus_file
 from tests.support.zstandard import zstd
 
@@ -151,7 +152,7 @@ def put(file: Path, offset: int, data: bytes) -> None:
         out.write(data)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spoil", "finding"),
     [
         (spoil_header, "the ELF header changed"),
@@ -216,8 +217,8 @@ def add_and_read(original: Path, file: Path, compress: Compression | None, versi
     return summary
 
 
-@pytest.mark.parametrize("compress", [None, "zstd"])
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("compress", [None, "zstd"])
+@for_each("kind", KINDS)
 def test_programs_run_as_before(kind: str, compress: Compression | None, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     add_and_read(original, tmp_path / "result", compress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -16,11 +17,15 @@ from sframegen.elf.notes import notes_of
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import inject, small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from linker.inject.plan import InjectionPlan
+
+    Spoiling = tuple[Callable[["Written"], None], str]
 
 pytestmark = pytest.mark.once
 
@@ -57,142 +62,125 @@ class Written(NamedTuple):
         self.put(elf.header.e_shoff + section.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)))
 
 
-@pytest.fixture(params=["program", "tail"])
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    data = small_file() if request.param == "program" else small_file(library=True, blocked=256)
-    (tmp_path / "original").write_bytes(data)
-    plan = inject(tmp_path / "original", tmp_path / "result")
-    return Written(plan, open_elf(tmp_path / "original"), tmp_path / "result")
+def written(directory: Path, kind: str = "program") -> Written:
+    (directory / "original").write_bytes(small_file() if kind == "program" else small_file(library=True, blocked=256))
+    plan = inject(directory / "original", directory / "result")
+    return Written(plan, open_elf(directory / "original"), directory / "result")
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Written:
-    (tmp_path / "original").write_bytes(small_file())
-    plan = inject(tmp_path / "original", tmp_path / "result")
-    return Written(plan, open_elf(tmp_path / "original"), tmp_path / "result")
+KINDS = ("program", "tail")
 
 
-def test_nothing_is_wrong(written: Written, capfd: pytest.CaptureFixture[str]) -> None:
-    assert written.findings() == ""
+@for_each("kind", KINDS)
+def test_nothing_is_wrong(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert written(tmp_path, kind).findings() == ""
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("library", [False, True])
+@for_each("library", [False, True])
 def test_nothing_is_wrong_in_big_endian(library: bool, tmp_path: Path) -> None:
     (tmp_path / "original").write_bytes(small_file("big", library=library, blocked=256 * library))
     plan = inject(tmp_path / "original", tmp_path / "result")
     assert verify(plan, open_elf(tmp_path / "original"), tmp_path / "result") == []
 
 
-@pytest.mark.parametrize("offset", [7, 8, 9, 15, 20, 52])
-def test_what_the_dynamic_linker_refuses_in_the_elf_header(written: Written, offset: int) -> None:
-    """OS and its version, padding, version; readers say nothing of these."""
-    written.put(offset, b"\x77")
-    assert written.findings() == "the ELF header changed"
-
-
-@pytest.mark.parametrize("field", ["e_phoff", "e_shoff"])
-def test_a_table_at_an_offset_that_no_file_has(program: Written, field: str) -> None:
+@for_each("field", ["e_phoff", "e_shoff"])
+def test_a_table_at_an_offset_that_no_file_has(field: str, tmp_path: Path) -> None:
+    program = written(tmp_path)
     program.change_header(**{field: (1 << 63) - 64})
     assert read_back(program.path, "elftools") is None
 
 
-def test_the_entry_point(written: Written) -> None:
-    written.change_header(e_entry=0x1008)
-    assert written.findings() == "e_entry was 0x1000, is 0x1008"
-
-
-def test_the_sframe_segment(written: Written) -> None:
-    written.change_segment(PT_GNU_SFRAME, p_offset=written.plan.section_offset + 8)
-    assert "PT_GNU_SFRAME is not the planned one" in written.findings()
-
-
-@pytest.mark.parametrize("field", ["sh_addr", "sh_offset", "sh_size", "sh_type", "sh_flags"])
-def test_the_sframe_section(written: Written, field: str) -> None:
-    written.change_section(".sframe", **{field: 1})
-    assert ".sframe is not the planned one" in written.findings()
-
-
-def test_a_section_header_that_is_missing_or_one_too_many(written: Written) -> None:
-    unplanned = Written(written.plan._replace(sections=()), written.original, written.path)
-    assert ".sframe has a section header, the original has none" in unplanned.findings()
-    written.change_section(".sframe", sh_name=0)
-    assert ".sframe is missing" in written.findings()
-
-
-def test_the_segment_that_holds_it(written: Written) -> None:
-    written.change_segment(PT_LOAD, 3, p_flags=6)
-    assert "no read-only PT_LOAD of its own holds .sframe" in written.findings()
-
-
-def test_an_earlier_segment(written: Written) -> None:
-    written.change_segment(PT_LOAD, 1, p_flags=7)
-    assert "segment of type 0x1 at 0x1" in written.findings()
-    assert "changed, which is not in the plan" in written.findings()
-
-
-def test_a_segment_that_follows_nothing(program: Written) -> None:
-    program.change_segment(PT_INTERP, p_vaddr=0x1F0, p_offset=0x1F0)
-    assert "segment of type 0x3" in program.findings()
-
-
-def test_overlapping_segments(written: Written) -> None:
-    written.change_segment(PT_LOAD, 2, p_memsz=0x100000)
-    assert "where the one before it ends" in written.findings()
-
-
-def test_a_segment_past_the_end(written: Written) -> None:
-    written.change_segment(PT_LOAD, 3, p_filesz=0x100000, p_memsz=0x100000)
-    assert "reaches past the end of the file" in written.findings()
-
-
-def test_an_earlier_section(written: Written) -> None:
-    written.change_section(".text", sh_addr=0x4000)
-    assert ".text changed, which is not in the plan" in written.findings()
-
-
-def test_a_byte_of_code(written: Written) -> None:
+def spoil_code(written: Written) -> None:
     section = written.original.section(".text")
     assert section is not None
     written.put(section.header.sh_offset + 5, b"\x90")
-    assert written.findings().startswith("bytes loaded from file offsets 0x")
 
 
-def test_a_byte_of_moved_metadata(program: Written) -> None:
+def spoil_build_id(written: Written) -> None:
+    note = next(note for note in notes_of(open_elf(written.path)) if note.type == 3)
+    written.put(note.offset + 16, b"\xff")
+
+
+def of_elf_header(at: int) -> Spoiling:
+    return (lambda written: written.put(at, b"\x77")), r"\Athe ELF header changed\Z"
+
+
+def of_sframe_section(field: str) -> Spoiling:
+    return (lambda written: written.change_section(".sframe", **{field: 1})), r"\.sframe is not the planned one"
+
+
+def of_segment(kind: int, which: int, finding: str, **fields: int) -> Spoiling:
+    return (lambda written: written.change_segment(kind, which, **fields)), finding
+
+
+# What is spoilt, and what is found.
+SPOILT: dict[str, Spoiling] = {
+    # OS and its version, padding, version; readers say nothing of these.
+    **{f"byte {at} of the ELF header": of_elf_header(at) for at in (7, 8, 9, 15, 20, 52)},
+    "the entry point": (lambda written: written.change_header(e_entry=0x1008), r"\Ae_entry was 0x1000, is 0x1008\Z"),
+    "the segment": (
+        lambda written: written.change_segment(PT_GNU_SFRAME, p_offset=written.plan.section_offset + 8),
+        "PT_GNU_SFRAME is not the planned one",
+    ),
+    **{f"{field} of the section": of_sframe_section(field) for field in ("sh_addr", "sh_offset", "sh_size", "sh_type", "sh_flags")},
+    "its name": (lambda written: written.change_section(".sframe", sh_name=0), r"\.sframe is missing"),
+    "the segment that holds it": of_segment(PT_LOAD, 3, r"no read-only PT_LOAD of its own holds \.sframe", p_flags=6),
+    "an earlier segment": of_segment(PT_LOAD, 1, "segment of type 0x1 at 0x1.*changed, which is not in the plan", p_flags=7),
+    "overlapping segments": of_segment(PT_LOAD, 2, "where the one before it ends", p_memsz=0x100000),
+    "past the end": of_segment(PT_LOAD, 3, "reaches past the end of the file", p_filesz=0x100000, p_memsz=0x100000),
+    "an earlier section": (
+        lambda written: written.change_section(".text", sh_addr=0x4000),
+        r"\.text changed, which is not in the plan",
+    ),
+    "a byte of code": (spoil_code, r"\Abytes loaded from file offsets 0x"),
+    "the build-id": (spoil_build_id, "the build-id changed"),
+    "no ELF file": (lambda written: written.put(0, b"text"), r"\Athe reader cannot read the file\Z"),
+}
+
+
+@for_each("kind", KINDS)
+@for_each(("spoil", "finding"), SPOILT.values(), ids=SPOILT)
+def test_what_is_spoilt_is_found(kind: str, spoil: Callable[[Written], None], finding: str, tmp_path: Path) -> None:
+    file = written(tmp_path, kind)
+    spoil(file)
+    assert re.search(finding, file.findings(), re.DOTALL)
+
+
+@for_each(
+    ("kind", "fields", "finding"),
+    [
+        (PT_INTERP, {"p_vaddr": 0x1F0, "p_offset": 0x1F0}, "segment of type 0x3"),
+        (PT_PHDR, {"p_vaddr": 0x80}, "PT_PHDR is not where the first PT_LOAD puts the program header table"),
+        (PT_PHDR, {"p_vaddr": 64, "p_filesz": 56}, "PT_PHDR does not cover the program header table"),
+    ],
+)
+def test_a_segment_of_a_program(kind: int, fields: dict[str, int], finding: str, tmp_path: Path) -> None:
+    program = written(tmp_path)
+    program.change_segment(kind, **fields)
+    assert finding in program.findings()
+
+
+@for_each("kind", KINDS)
+def test_a_section_header_too_many(kind: str, tmp_path: Path) -> None:
+    file = written(tmp_path, kind)
+    assert ".sframe has a section header, the original has none" in file._replace(plan=file.plan._replace(sections=())).findings()
+
+
+def test_metadata_that_moved(tmp_path: Path) -> None:
+    program = written(tmp_path)
+    patch = next(patch for patch in program.plan.patches if patch.name == "DT_HASH")
+    program.put(patch.offset, patch.old.to_bytes(8, "little"))
+    assert program.findings() == f"DT_HASH does not say {patch.new:#x}"
     item = next(item for item in program.plan.moves if ".hash" in item.names)
     program.put(item.to_offset, b"\xff")
     assert f"changed when it moved to {item.to_address:#x}" in program.findings()
 
 
-def test_a_dynamic_tag(program: Written) -> None:
-    patch = next(patch for patch in program.plan.patches if patch.name == "DT_HASH")
-    program.put(patch.offset, patch.old.to_bytes(8, "little"))
-    assert program.findings() == f"DT_HASH does not say {patch.new:#x}"
-
-
-def test_the_phdr_segment(program: Written) -> None:
-    program.change_segment(PT_PHDR, p_vaddr=0x80)
-    assert "PT_PHDR is not where the first PT_LOAD puts the program header table" in program.findings()
-    program.change_segment(PT_PHDR, p_vaddr=64, p_filesz=56)
-    assert "PT_PHDR does not cover the program header table" in program.findings()
-
-
-def test_a_plan_that_writes_over_what_stays(program: Written) -> None:
-    item = next(item for item in program.plan.moves if ".note.gnu.build-id" in item.names)
-    keeps = [other for other in program.plan.moves if other != item]
-    bad = program.plan._replace(moves=tuple(keeps))
-    assert ".note.gnu.build-id is overwritten" in "\n".join(verify(bad, program.original, program.path))
-
-
-def test_the_build_id(written: Written) -> None:
-    note = next(note for note in notes_of(open_elf(written.path)) if note.type == 3)
-    written.put(note.offset + 16, b"\xff")
-    assert "the build-id changed" in written.findings()
-
-
-def test_not_an_elf_file(written: Written) -> None:
-    written.put(0, b"text")
-    assert written.findings() == "the reader cannot read the file"
+def test_a_plan_that_writes_over_what_stays(tmp_path: Path) -> None:
+    program = written(tmp_path)
+    keeps = tuple(item for item in program.plan.moves if ".note.gnu.build-id" not in item.names)
+    assert ".note.gnu.build-id is overwritten" in program._replace(plan=program.plan._replace(moves=keeps)).findings()
 
 
 def test_same_bytes() -> None:

@@ -37,6 +37,7 @@ from sframegen.elf.records import (
     Shdr,
 )
 from tests.support.inputs.linker_inputs import inject, small_file
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
     return ReadBack(table_offset, list(segments), [], {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "offset", "size", "held"),
     [
         (0x5000, 0x1000, 0x100, True),
@@ -67,7 +68,7 @@ def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: in
     assert holds(LOAD, address, offset, size) is held
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("segments", "size", "found"),
     [
         ([LOAD], 0x1100, ""),
@@ -208,7 +209,7 @@ def test_metadata_next_to_the_table_is_overwritten_only_if_it_moves(injected: In
     assert any(name in line for name in first.names for line in check_overwritten(left, original))
 
 
-@pytest.mark.parametrize("reader", READERS)
+@for_each("reader", READERS)
 def test_only_the_writes_change_a_file(reader: Reader, tmp_path: Path) -> None:
     data = small_file()
     original = ElfFile(memoryview(data))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from cfi.errors import FormatError
 from linker.merge.input_objects import InputObject, ObjectReader, OtherObject, UsualObject
 from sframegen import add_section
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests.fuzz.seeds import seed
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +40,8 @@ def opened(data: bytes, abi: Abi = AMD64) -> InputObject:
     return ObjectReader(abi).open(memoryview(data), "input")
 
 
-@pytest.mark.parametrize("flags", [(), ("-ffunction-sections",), ("-g",)])
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("flags", [(), ("-ffunction-sections",), ("-g",)])
+@for_each("version", [2, 3])
 def test_what_compilers_make_has_the_usual_form(
     version: FormatVersion, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path
 ) -> None:
@@ -74,7 +73,7 @@ def places_of_headers(data: bytes) -> list[int]:
     return [at for start, end in spans for at in range(start, end)]
 
 
-@pytest.mark.parametrize("values", [(0, 1, 2), (6, 0x20, 0x7F), (0x80, 0xFE, 0xFF)])
+@for_each("values", [(0, 1, 2), (6, 0x20, 0x7F), (0x80, 0xFE, 0xFF)])
 def test_a_changed_byte_is_read_as_by_the_readers_of_all_objects(values: tuple[int, ...]) -> None:
     data = seed("object-sframe")
     assert isinstance(opened(data), UsualObject)

@@ -18,6 +18,7 @@ from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
+from tests.support.loops import for_each
 from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.name)
 def test_every_function_is_where_the_map_has_its_section(
     maker: Maker, kind: str, inputs: Inputs, peers: Peers, tmp_path: Path
@@ -128,7 +129,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Inputs]
     return functools.cache(lambda prefix: Inputs(tmp_path_factory.mktemp("foreign"), prefix + "gcc"))
 
 
-@pytest.mark.parametrize("flags", ["-shared", "-r"])
+@for_each("flags", ["-shared", "-r"])
 @pytest.mark.parametrize(
     ("machine", "linker"),
     [(ARM64, "aarch64-linux-gnu-ld"), (ARM64, "ld.lld"), (S390X, "s390x-linux-gnu-ld")],
@@ -243,7 +244,7 @@ def test_a_linker_script(linker: str, peers: Peers, tmp_path: Path) -> None:
     assert [p[2:6] for p in placements] == PLACES
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "parts"),
     [
         ("a.o", ("a.o", "")),
@@ -316,7 +317,7 @@ def read_text(text: str | bytes) -> list[Placement]:
         return list(_read(_Map(stream, "the map"), lambda *_: True))
 
 
-@pytest.mark.parametrize("maker", MAPS)
+@for_each("maker", MAPS)
 def test_small_maps(maker: str) -> None:
     assert read_text(MAPS[maker]) == [
         Placement("a.o", "", ".text", 0x1000, 0x10, ".text", 0),
@@ -324,7 +325,7 @@ def test_small_maps(maker: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("maker", MAPS)
+@for_each("maker", MAPS)
 def test_a_map_that_is_cut_off(maker: str) -> None:
     """Within a line it is an error, between lines what is there so far, or an error where a line lacks its second half."""
     text = MAPS[maker]
@@ -340,7 +341,7 @@ def test_a_map_that_is_cut_off(maker: str) -> None:
             assert not text[:end].endswith("long_name\n")
 
 
-@pytest.mark.parametrize("maker", MAPS)
+@for_each("maker", MAPS)
 def test_a_map_with_a_wrong_byte(maker: str) -> None:
     data = MAPS[maker].encode()
     for at in range(len(data)):
@@ -349,7 +350,7 @@ def test_a_map_with_a_wrong_byte(maker: str) -> None:
                 read_text(data[:at] + bytes([byte]) + data[at + 1 :])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("maker", "old", "new", "line", "message"),
     [
         ("GNU", "0x10 a.o", "16 a.o", 13, "not what a linker writes"),
@@ -373,7 +374,7 @@ def test_lines_that_cannot_be_right(maker: str, old: str, new: str, line: int, m
     assert message in raised.value.message
 
 
-@pytest.mark.parametrize("text", ["", "\n", "int main;\n", "VMA\n", "Archive member included\n\nMemory map of mine\n"])
+@for_each("text", ["", "\n", "int main;\n", "VMA\n", "Archive member included\n\nMemory map of mine\n"])
 def test_what_is_no_map(text: str) -> None:
     with pytest.raises(FormatError, match="not a map of GNU ld, gold, lld or mold"):
         read_text(text)
@@ -389,7 +390,7 @@ def test_names_of_any_bytes() -> None:
     assert os.fsencode(first.file) == b"\xff\r\x85.o"
 
 
-@pytest.mark.parametrize("maker", MAPS)
+@for_each("maker", MAPS)
 def test_it_is_read_line_by_line(maker: str, tmp_path: Path) -> None:
     """Placements come before a line that is wrong, and no line is read whole that has no end."""
     file = tmp_path / "map"
@@ -400,8 +401,8 @@ def test_it_is_read_line_by_line(maker: str, tmp_path: Path) -> None:
         list(placements)
 
 
-@pytest.mark.parametrize("maker", MAPS)
-@pytest.mark.parametrize("part", [" ", "(", ")", " 0x1", " 0x1 0x1", ":(", " 1", " x"])
+@for_each("maker", MAPS)
+@for_each("part", [" ", "(", ")", " 0x1", " 0x1 0x1", ":(", " 1", " x"])
 def test_long_lines_take_no_more_than_their_length(maker: str, part: str) -> None:
     """By the cap on a test's time: the square of a line's length would take hours."""
     for begin in (
@@ -415,7 +416,7 @@ def test_long_lines_take_no_more_than_their_length(maker: str, part: str) -> Non
             read_text(MAPS[maker] + begin + part * ((MAX_LINE - 100) // len(part)) + "\n")
 
 
-@pytest.mark.parametrize("maker", MAPS)
+@for_each("maker", MAPS)
 def test_blocks_may_end_anywhere(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = MAPS[maker]
     whole = read_text(text)

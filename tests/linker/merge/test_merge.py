@@ -32,6 +32,7 @@ from sframegen.format.reasons import Reason
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import DEAD, Merger, gather
 from tests import ROOT
+from tests.support.loops import for_each
 from tests.support.producers import functions
 from tests.support.tables import function_tables
 
@@ -103,7 +104,7 @@ def test_functions_without_code_go_and_are_counted() -> None:
     assert (list(table.start), dead) == ([0x3000], 1)
 
 
-@pytest.mark.parametrize("empty", [0, 1])
+@for_each("empty", [0, 1])
 def test_a_section_without_functions_adds_none(empty: int) -> None:
     merger = Merger()
     tables = [one_function(0x2000)]
@@ -349,7 +350,7 @@ GROUPS = """
 """
 
 
-@pytest.mark.parametrize("given", ["as it is", "with a piece for each group"])
+@for_each("given", ["as it is", "with a piece for each group"])
 def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
     compile_c: Compiler, peers: Peers, tmp_path: Path, given: str
 ) -> None:

@@ -23,6 +23,7 @@ from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB
 from sframegen.elf.symbols import function_symbols, functions_of
 from sframegen.tables.optimize import LEVELS
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("version", [2, 3])
 def test_other_machines(machine: Machine, version: FormatVersion, peers: Peers, tmp_path: Path) -> None:
     compiler = Compiler(peers, tmp_path, machine.prefix)
     made = tmp_path / "made.o"
@@ -260,7 +261,7 @@ def damaged(path: Path, elf: ElfFile) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@for_each("level", LEVELS)
 def test_functions_with_equal_rows_leave_the_sections_behind_alone(
     peers: Peers, compile_c: Compiler, tmp_path: Path, level: LevelName
 ) -> None:
@@ -322,7 +323,7 @@ def member(name: bytes, contents: bytes) -> bytes:
     return header + contents + b"\n" * (len(contents) % 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "said"),
     [
         (b"!<thin>\n", "a thin archive"),

@@ -19,6 +19,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME
 from sframegen.elf.symbols import functions_named, functions_of
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.peers import Compiler
 from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
@@ -66,7 +67,7 @@ def gas(compile_c: Compiler) -> Path:
 # -- dump
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_dump_is_readelfs_of_our_objects(
     machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path
@@ -147,7 +148,7 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
 # -- lookup
 
 
-@pytest.mark.parametrize("made", ["ours", "gas"])
+@for_each("made", ["ours", "gas"])
 def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(made)
     linked = tmp_path / "linked"
@@ -210,7 +211,7 @@ def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path)
 # -- check
 
 
-@pytest.mark.parametrize("made", ["ours", "gas"])
+@for_each("made", ["ours", "gas"])
 def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(made)
     report = sframegen.check(path)
@@ -287,7 +288,7 @@ def test_read_says_what_reads_objects(ours: Path) -> None:
         read(ours)
 
 
-@pytest.mark.parametrize("command", [["dump"], ["lookup", "main"], ["check"]])
+@for_each("command", [["dump"], ["lookup", "main"], ["check"]])
 def test_objects_without_a_section(command: list[str], compile_c: Compiler) -> None:
     path = compile_c(SOURCE, *FLAGS, name="plain.o")
     result = sframegen_on(command[0], path, *command[1:])

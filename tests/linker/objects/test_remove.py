@@ -18,6 +18,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME, SHT_SYMTAB
 from sframegen.elf.symbols import functions_of
 from tests.support.cross import ARM64, S390X
+from tests.support.loops import for_each
 from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def versions(path: Path) -> set[int]:
 # -- byte for byte
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@for_each("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_an_object_comes_back_byte_for_byte(
     machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path
@@ -238,7 +239,7 @@ def test_verification_stops_what_went_wrong(gas: Path, monkeypatch: pytest.Monke
 # -- replace
 
 
-@pytest.mark.parametrize("made", ["gas", "plain"])
+@for_each("made", ["gas", "plain"])
 def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there(
     made: str, peers: Peers, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

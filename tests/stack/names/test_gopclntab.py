@@ -16,6 +16,7 @@ from sframegen.elf.file import open_elf
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, go_table
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,8 +146,8 @@ def _old(
     return header + names + files + numbers + listed + records
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
-@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+@for_each("order", ["little", "big"])
+@for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
 def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
     table = GoTable(memoryview(written(layout, order)), order)
     at, expected = TEXT, []
@@ -169,7 +170,7 @@ def test_text_that_begins_elsewhere() -> None:
     assert function == GoFunction("main.main", 0x7000, 0x7040)
 
 
-@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+@for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
 def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
     """Each byte changed in four ways, and the table cut at each."""
     original = written(layout)
@@ -188,8 +189,8 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
         assert all(start < end for start, end in table.outermost())
 
 
-@pytest.mark.parametrize("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
-@pytest.mark.parametrize("order", ["little", "big"])
+@for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
+@for_each("order", ["little", "big"])
 def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder) -> None:
     table = GoTable(memoryview(written(layout, order)), order)
     assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), first=False)]
@@ -302,7 +303,7 @@ def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("section", [".gopclntab", ".data.rel.ro.gopclntab"])
+@for_each("section", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
     program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), section, tmp_path)
     names = FileNames(open_elf(program))

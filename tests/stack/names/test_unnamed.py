@@ -13,6 +13,7 @@ import pytest
 import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import address_of
+from tests.support.loops import for_each
 from tests.support.processes.live import Program, command, compiled
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def without_cfi(program: Path) -> None:
     copy.rename(program)
 
 
-@pytest.mark.parametrize("by", ["CFI", "section", "--convert"])
+@for_each("by", ["CFI", "section", "--convert"])
 def test_functions_of_a_program_without_symbols(by: str, compile_c: Compiler, tmp_path: Path) -> None:
     """By the CFI where there is some: sections join neighbours. `optimize="none"` does not."""
     program = compiled(compile_c, tmp_path, CALLS, "-O2", "-no-pie", section=False)

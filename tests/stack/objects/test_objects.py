@@ -45,6 +45,7 @@ from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory, NotCopiedE
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +166,7 @@ def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
     return found
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_section_by_headers_in_memory(abi: Abi) -> None:
     assert functions_found(Made(elf_bytes(abi), abi=abi)) == [TEXT, TEXT + 0x100]
 
@@ -210,8 +211,8 @@ def with_unloaded(abi: Abi = AMD64, *, compressed: bool = False, ch_size: int | 
     return data + section + names + packed(headers, abi.byte_order)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("compressed", [False, True])
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_section_that_is_not_loaded_is_read_from_the_file(abi: Abi, compressed: bool) -> None:
     data = with_unloaded(abi, compressed=compressed)
     assert functions_found(Made(data, abi=abi, file=data)) == [TEXT, TEXT + 0x100]
@@ -227,7 +228,7 @@ def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
     assert functions_found(Made(elf_bytes(section=b""), file=with_unloaded())) == [None, None]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (with_unloaded(compressed=True, ch_size=1 << 40), "1099511627776 bytes are too many"),
@@ -245,7 +246,7 @@ def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
         loaded.look_up(BASE + TEXT)
 
 
-@pytest.mark.parametrize("phoff", [0xE00, SECTION + 0x1000])
+@for_each("phoff", [0xE00, SECTION + 0x1000])
 def test_program_headers_may_be_anywhere(phoff: int) -> None:
     assert functions_found(Made(elf_bytes(phoff=phoff))) == [TEXT, TEXT + 0x100]
 
@@ -260,7 +261,7 @@ def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     assert loaded.image is None
 
 
-@pytest.mark.parametrize("mapped", [True, False])
+@for_each("mapped", [True, False])
 def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
     data = elf_bytes(phnum=PN_XNUM)
     snapshot = Made(data, file=None if mapped else data)
@@ -284,7 +285,7 @@ def test_a_file_that_is_loaded_twice() -> None:
     assert functions_found(snapshot) == functions_found(snapshot, BASE + 0x10000) == [TEXT, TEXT + 0x100]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (elf_bytes(filesz=0x4000), "not in readable memory"),
@@ -352,7 +353,7 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     assert thread.end is End.OUTERMOST
 
 
-@pytest.mark.parametrize("readable", [0, 20])
+@for_each("readable", [0, 20])
 def test_a_section_that_is_there_later(readable: int) -> None:
     """ld.so maps a library part by part: the code is mapped, the section is not yet, or not all of it."""
     snapshot = Made(elf_bytes())
@@ -387,7 +388,7 @@ def stack(abi: Abi, ras: list[int]) -> bytes:
     return b"".join(bytes(FRAME - 8) + ra.to_bytes(8, abi.byte_order) for ra in ras).ljust(0x1000, b"\0")
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_whole_trace(abi: Abi) -> None:
     snapshot = Made(elf_bytes(abi), abi=abi)
     ras = [BASE + TEXT + 0x110, BASE + TEXT + 0x210]
@@ -417,7 +418,7 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     assert ([frame.how for frame in thread.frames], thread.end) == ([How.REGISTERED, How.REGISTERED, How.SFRAME], End.OUTERMOST)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("abi", "context"),
     [(abi, context) for abi in ABIS for context in conventions_of(abi).contexts],
     ids=lambda value: str(value)[:20],

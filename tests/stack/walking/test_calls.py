@@ -14,6 +14,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AARCH64, AMD64, S390X, abi_of
 from sframegen.stack.abi.machines import ends_call
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def ends(code: bytes, abi: Abi) -> bool:
     return ends_call(abi, read, START + len(code))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "code",
     [
         "e8 01 02 03 04",  # call rel32
@@ -51,12 +52,12 @@ def ends(code: bytes, abi: Abi) -> bool:
         "90",  # Go's goexit
     ],
 )
-@pytest.mark.parametrize("before", ["", "00", "48 89 e5 53 48 81 ec"])
+@for_each("before", ["", "00", "48 89 e5 53 48 81 ec"])
 def test_calls_of_x86_64(code: str, before: str) -> None:
     assert ends(bytes.fromhex(before + code), AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "code",
     [
         "e9 01 02 03 04",  # jmp
@@ -74,7 +75,7 @@ def test_other_instructions_of_x86_64(code: str) -> None:
     assert not ends(bytes.fromhex(code), AMD64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "expected"),
     [
         (0x94000001, True),  # bl

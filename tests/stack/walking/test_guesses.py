@@ -16,6 +16,7 @@ import sframegen
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
+from tests.support.loops import for_each
 from tests.support.processes.live import Names, Program, between, command, compiled
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_code_that_a_section_does_not_cover(partly: Path) -> None:
     assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
 
 
-@pytest.mark.parametrize("frame_pointer", [True, False])
+@for_each("frame_pointer", [True, False])
 def test_a_section_never_costs_frames(frame_pointer: bool, compile_c: Compiler, tmp_path: Path) -> None:
     """Against the same program without one, by frame pointers alone, and with one that the tracer makes."""
     flags = ("-O2", "-static", "-fno-omit-frame-pointer") if frame_pointer else STATIC

@@ -17,6 +17,7 @@ from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import ADDRESS_MASK, How
 from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import Answers
@@ -107,12 +108,10 @@ def chain(abi: Abi, callers: int = 3) -> Chain:
     return Chain(space, space.registers(pcs[0]), pcs, cfas)
 
 
-@pytest.fixture(params=ABIS, ids=lambda abi: abi.name)
-def abi(request: pytest.FixtureRequest) -> Abi:
-    found: Abi = request.param
-    return found
+each_abi = for_each("abi", ABIS, ids=lambda abi: abi.name)
 
 
+@each_abi
 def test_goes_from_caller_to_caller(abi: Abi) -> None:
     space, registers, pcs, cfas = chain(abi)
     found = walk(registers, abi, space)
@@ -122,12 +121,14 @@ def test_goes_from_caller_to_caller(abi: Abi) -> None:
     assert found.end is End.OUTERMOST
 
 
+@each_abi
 def test_return_addresses_are_looked_up_in_the_call(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi)
     walk(registers, abi, space)
     assert space.asked == [pcs[0], *(pc - 1 for pc in pcs[1:])]
 
 
+@each_abi
 def test_the_frame_pointer_comes_from_where_it_was_saved(abi: Abi) -> None:
     space, registers, _, cfas = chain(abi, 2)
     space.function(1, Rule(Where(abi.fp, 16), *SAVED))
@@ -137,6 +138,7 @@ def test_the_frame_pointer_comes_from_where_it_was_saved(abi: Abi) -> None:
     assert [frame.cfa for frame in walk(registers, abi, space).frames][:2] == [cfas[0], caller_cfa]
 
 
+@each_abi
 def test_any_register_is_known_in_the_innermost_frame_only(abi: Abi) -> None:
     space, registers, pcs, cfas = chain(abi)
     rule = Rule(Where(OTHER_REGISTER, 24), *SAVED)
@@ -149,6 +151,7 @@ def test_any_register_is_known_in_the_innermost_frame_only(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], End.UNKNOWN_REGISTER)
 
 
+@each_abi
 def test_values_are_read_where_a_rule_says(abi: Abi) -> None:
     space, registers, pcs, cfas = chain(abi, 1)
     space.function(0, Rule(Where(abi.sp, 8, deref=True), Where(OTHER_REGISTER, 2), Where(abi.sp, 16, deref=True)))
@@ -158,7 +161,7 @@ def test_values_are_read_where_a_rule_says(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.frames[0].cfa) == (pcs, cfas[0])
 
 
-@pytest.mark.parametrize("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
+@for_each("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
 def test_a_leaf_returns_to_its_register(abi: Abi) -> None:
     """Without a frame: the caller's SP is the same."""
     space, registers, pcs, _ = chain(abi)
@@ -169,7 +172,7 @@ def test_a_leaf_returns_to_its_register(abi: Abi) -> None:
     assert found.frames[0].sp == found.frames[1].sp == SP
 
 
-@pytest.mark.parametrize("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
+@for_each("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
 def test_a_caller_has_no_return_address_in_a_register(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi)
     registers.values[abi.ra] = pcs[2]
@@ -194,7 +197,7 @@ def test_a_signed_return_address_loses_its_signature() -> None:
     assert walk(registers, AARCH64, space).end is End.BAD_RETURN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("abi", "which"),
     [(abi, which) for abi in ABIS for which in range(len(conventions_of(abi).contexts))],
     ids=lambda value: str(value)[:20],
@@ -218,6 +221,7 @@ def test_a_signal_handler_is_left_with_all_registers(abi: Abi, which: int) -> No
     assert found.end is End.OUTERMOST
 
 
+@each_abi
 def test_a_signal_may_interrupt_a_call_to_anywhere(abi: Abi) -> None:
     space = Space(abi)
     space.interrupt(SP, ThreadRegisters(0x666, {abi.sp: SP + 0x1000}))
@@ -273,7 +277,7 @@ def guessing(abi: Abi, *, covered: int) -> tuple[Space, ThreadRegisters, list[in
     return space, space.registers(pcs[0], **{f"r{abi.fp}": fps[0]}), pcs
 
 
-@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+@for_each("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
 def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None:
     """What a guess led to is marked, and only that; the walk goes on."""
     space, registers, pcs = guessing(abi, covered=1)
@@ -284,8 +288,8 @@ def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None
     assert found.end is End.NO_RETURN
 
 
-@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
-@pytest.mark.parametrize("why", ["no call", "not aligned", "downwards", "off the stack"])
+@for_each("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+@for_each("why", ["no call", "not aligned", "downwards", "off the stack"])
 def test_a_guess_has_to_lead_to_a_caller(abi: Abi, why: str) -> None:
     """Else the walk ends as if nothing had been guessed: a wrong frame is worse than none."""
     space, registers, pcs = guessing(abi, covered=1)
@@ -319,6 +323,7 @@ def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
 # -- ends
 
 
+@each_abi
 def test_ends_where_code_is_not_covered(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi)
     del space.functions[CODE.start // FUNCTION + 2]
@@ -326,10 +331,11 @@ def test_ends_where_code_is_not_covered(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.NOT_COVERED)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ra", "end"),
     [(0, End.NO_RETURN), (CODE.stop + 1, End.BAD_RETURN), (CODE.start, End.BAD_RETURN), (ADDRESS_MASK, End.BAD_RETURN)],
 )
+@each_abi
 def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> None:
     space, registers, pcs, cfas = chain(abi)
     space.save(cfas[1], ra)
@@ -338,6 +344,7 @@ def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> N
     assert found.frames[-1].cfa == cfas[1]
 
 
+@each_abi
 def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
     space, registers, pcs, cfas = chain(abi)
     del space.words[cfas[1] - 8]
@@ -345,6 +352,7 @@ def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end, found.frames[-1].cfa) == (pcs[:2], End.UNREADABLE, None)
 
 
+@each_abi
 def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
     """Which only callers notice that need it."""
     space, registers, pcs, cfas = chain(abi)
@@ -356,7 +364,8 @@ def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.UNKNOWN_REGISTER)
 
 
-@pytest.mark.parametrize("size", [0, -8, -SP, 1 << 40])
+@for_each("size", [0, -8, -SP, 1 << 40])
+@each_abi
 def test_ends_where_the_caller_would_not_be_above(abi: Abi, size: int) -> None:
     space, registers, pcs, _ = chain(abi)
     rule = by_sp(abi, size)
@@ -367,6 +376,7 @@ def test_ends_where_the_caller_would_not_be_above(abi: Abi, size: int) -> None:
     assert found.end is (End.OFF_THE_STACK if size > 0 else End.NOT_ASCENDING)
 
 
+@each_abi
 def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi)
     space.stacks = []
@@ -374,6 +384,7 @@ def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:1], End.NO_STACK)
 
 
+@each_abi
 def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space = Space(abi)
     trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
@@ -383,6 +394,7 @@ def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     assert (len(found.frames), found.end) == (3, End.LOOP)
 
 
+@each_abi
 def test_ends_where_it_is_too_deep(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi, 200)
     found = walk(registers, abi, space, 100)
@@ -423,7 +435,7 @@ def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject
 # -- registers
 
 
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
+@each_abi
 def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
     known = conventions_of(abi).general
     raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.words))
@@ -439,7 +451,7 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
     assert registers_of(abi, raw[:68]) is None
 
 
-@pytest.mark.parametrize("rule", [OUTERMOST, Rule(Where(7, 16)), Rule(Where(7, 16), *SAVED)])
+@for_each("rule", [OUTERMOST, Rule(Where(7, 16)), Rule(Where(7, 16), *SAVED)])
 def test_the_numbers_of_a_rule_are_plain(rule: Rule) -> None:
     """Compiled with Cython 3.1, as in the Debian package, CallerRule refuses a RuleFlag: every walk failed."""
     assert {type(number) for number in numbers_of(rule, 16)} == {int}
