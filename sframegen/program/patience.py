@@ -20,7 +20,7 @@ class Patience(NamedTuple):
     progress: float = 1.0  # until there is a bar
     server: float = 10.0  # without any byte of a server of debug files
     download: float = 120.0  # for one debug file
-    devices: float = 60.0  # until the numbers of devices are learned anew: others get them after an unmount
+    devices: float = 60.0  # until the numbers of devices are learned again: others get them after an unmount
 
     # For tables of code that processes make at run time, which may be hostile, in real time
     made_code: float = 10.0

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
+from sframegen.elf.function_names import MANGLED
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DEBUG_FILES = f"{DIRECTORY}/.build-id"
 MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
-MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
 class NamedFunction(NamedTuple):

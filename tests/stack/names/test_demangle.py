@@ -17,7 +17,7 @@ from sframegen.stack.names.file_names import FileNames, NamedFunction
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.skipif(not module.has_library(), reason="no pycxxfilt here")
+pytestmark = pytest.mark.skipif(not module.has_demangler(), reason="no pycxxfilt here")
 
 
 def bomb(levels: int) -> str:
