@@ -10,6 +10,7 @@ from sframegen import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 def measured_with(version: str = __version__) -> str:
     """Return the beginning of a line; a full stop, or a comma and more, comes after it."""
     return f"Measured with sframegen {version}"

@@ -69,10 +69,3 @@ def test_others_than_root_see_the_command(install: Install, tmp_path: Path) -> N
     assert done.returncode == 1
     assert "sudo apt-get install --no-remove gdb fish" in done.stderr
     assert not (tmp_path / "calls").exists()
-
-
-@pytest.mark.parametrize("file", ["Makefile", ".ci/run"])
-def test_nothing_else_installs_packages(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert "tools/install-packages" in text
-    assert "apt-get" not in text

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 import sframegen
 from sframegen.program.build import MODULES
-from tools.lint.sources import differ, files, project, text_of, tracked
+from tools.lint.sources import differ, files, found, project, text_of, tracked
 from tools.release import sbom
 from tools.rooms import PACKAGES, ROOT
 
@@ -96,6 +96,12 @@ def debian_has_the_license_of_each_file() -> Iterator[str]:
     yield from (f"{name}: under both licenses, or in debian/copyright: not in both" for name in sources ^ listed)
 
 
+def one_script_installs_packages_of_the_system() -> Iterator[str]:
+    """It removes none, and names those that conflict."""
+    for name in ("Makefile", ".ci/run"):
+        yield from found(name, re.compile("apt-get"), "tools/install-packages is for that")
+
+
 RULES = (
     the_changelog_has_each_version_and_kind_once,
     the_citation_says_what_the_package_says,
@@ -104,4 +110,5 @@ RULES = (
     the_sbom_has_a_license_for_each_dependency,
     what_makes_a_release_has_exact_versions_and_hashes,
     debian_has_the_license_of_each_file,
+    one_script_installs_packages_of_the_system,
 )
