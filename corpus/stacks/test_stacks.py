@@ -1,4 +1,4 @@
-"""A small run of what corpus/stacks shows; and that its comparison sees differences."""
+"""A small run of what corpus/stacks shows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corpus.stacks.code import Code
-from corpus.stacks.compare import Stack, compare
 from corpus.stacks.copies import Copies, can_mount
 from corpus.stacks.debugger import Gdb
 from corpus.stacks.report import markdown
@@ -23,60 +21,6 @@ pytestmark = [pytest.mark.once, pytest.mark.full]
 
 STOPS = 3
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
-NO_CODE = Code("")  # where nothing has CFI
-
-
-class Described(Code):
-    """Where all code has CFI, and SFrame can say it."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def without_cfi(self, _: int) -> str:
-        return ""
-
-
-def stack(*frames: tuple[int, int | None], end: str = "outermost", guessed: tuple[int, ...] = ()) -> Stack:
-    return Stack(list(frames), end, end == "outermost", frozenset(guessed))
-
-
-WHOLE = stack((0x10, 0x1000), (0x20, 0x1010), (0x30, 0x1020), (0x40, None))
-
-
-def test_equal_stacks() -> None:
-    assert compare(WHOLE, WHOLE, Described()) == (4, "", False)
-    known_base = stack(*WHOLE.frames[:3], (0x40, 0x1030))
-    assert compare(WHOLE, known_base, Described()) == (4, "", False)
-
-
-@pytest.mark.parametrize("at", range(3))
-@pytest.mark.parametrize("field", [0, 1])
-def test_another_pc_or_cfa_is_a_difference(at: int, field: int) -> None:
-    frames = list(WHOLE.frames)
-    frames[at] = tuple(value + (place == field) for place, value in enumerate(frames[at]))  # type: ignore[assignment, operator]
-    found = compare(stack(*frames), WHOLE, Described())
-    assert found.differs
-    assert found.equal == at
-    assert f"frame {at} of 4 and 4" in found.reason
-
-
-def test_what_excuses_a_difference() -> None:
-    other = stack((0x10, 0x1000), (0x20, 0x1018), (0x38, 0x1020))
-    assert compare(other, WHOLE, NO_CODE) == (1, "gdb guesses: no CFI for no mapping", False)
-    guessed = other._replace(guessed=frozenset({1}))
-    assert compare(guessed, WHOLE, Described()) == (1, "we guess by the frame pointer: nothing describes no mapping", False)
-    elsewhere = other._replace(guessed=frozenset({0, 2}))
-    assert compare(elsewhere, WHOLE, Described()).differs
-
-
-def test_who_ends_first() -> None:
-    shorter = WHOLE.frames[:2]
-    corrupt = "previous frame inner to this frame (corrupt stack?)"
-    assert compare(WHOLE, stack(*shorter, end=corrupt), Described()) == (2, f"gdb ends: {corrupt}", False)
-    assert compare(WHOLE, stack(*shorter), Described()).differs
-    assert compare(stack(*shorter, end="not covered"), WHOLE, Described()).differs
-    assert compare(stack(*shorter), WHOLE, Described()).differs
-    assert compare(stack(*shorter, end="not covered"), WHOLE, NO_CODE).reason == "we end: not covered; no CFI for no mapping"
 
 
 @pytest.fixture(scope="module")
