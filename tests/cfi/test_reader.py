@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from elftools.dwarf.callframe import FDE
@@ -36,7 +36,7 @@ AMD64 = FollowedRegisters(fp=6, sp=7)
 RBP, RSP, RA = 6, 7, 16
 UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)
 AT_8 = RegisterRule(RuleKind.OFFSET, -8)
-ADVANCE_1 = b"\x41"
+BY_EXPRESSION = RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08")
 
 
 def rows(table: FdeTable, fde: int = 0) -> list[tuple[int, CfiRule]]:
@@ -58,10 +58,47 @@ def cfa(register: int, offset: int) -> RegisterRule:
     return RegisterRule(RuleKind.REGISTER, register, offset)
 
 
-def test_rows_begin_where_the_rule_changes() -> None:
-    found = run(
-        b"\x41\x0e\x10" + b"\x86\x02" + b"\x43" + b"\x0d\x06"
-    )  # advance 1, def_cfa_offset 16, rbp at cfa-16, advance 3, cfa rbp
+# program, what is not as usual, (offset, CFA) of each row
+CFA_ROWS: dict[str, tuple[bytes, dict[str, Any], list[tuple[int, RegisterRule]]]] = {
+    "advance_loc": (b"\x45\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "advance_loc1": (b"\x02\x05\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "advance_loc2": (b"\x03\x05\x00\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "advance_loc4": (b"\x04\x05\x00\x00\x00\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "MIPS_advance_loc8": (b"\x1d\x05" + bytes(7) + b"\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "set_loc": (b"\x01" + (0x4005).to_bytes(8, "little") + b"\x0e\x10", {}, [(0, cfa(RSP, 8)), (5, cfa(RSP, 16))]),
+    "scaled by the code alignment": (b"\x42\x0e\x10", {"code_alignment": 4}, [(0, cfa(RSP, 8)), (8, cfa(RSP, 16))]),
+    "by nothing": (b"\x40\x0e\x10", {"code_alignment": 1 << 24}, [(0, cfa(RSP, 16))]),
+    "much by nothing": (b"\x1d" + b"\xff" * 8 + b"\x0e\x10", {"code_alignment": 0}, [(0, cfa(RSP, 16))]),
+    "def_cfa": (b"\x0c\x0a\x10", {}, [(0, cfa(10, 16))]),
+    "def_cfa_register": (b"\x0d\x06", {}, [(0, cfa(RBP, 8))]),
+    "def_cfa_offset": (b"\x0e\x20", {}, [(0, cfa(RSP, 32))]),
+    "def_cfa_sf": (b"\x12\x06" + sleb(-2), {}, [(0, cfa(RBP, 16))]),
+    "def_cfa_offset_sf": (b"\x13" + sleb(-4), {}, [(0, cfa(RSP, 32))]),
+    "def_cfa_expression": (b"\x0f\x02\x77\x08", {}, [(0, BY_EXPRESSION)]),
+    "a rule that comes back at once": (b"\x41\x0e\x10\x0e\x08\x41\x83\x03\x41\x0e\x18", {}, [(0, cfa(RSP, 8)), (3, cfa(RSP, 24))]),
+    "states are a stack": (
+        b"\x0a\x0e\x10\x41\x0a\x0e\x18\x41\x0b\x41\x0b\x0e\x30",
+        {},
+        [(0, cfa(RSP, 16)), (1, cfa(RSP, 24)), (2, cfa(RSP, 16)), (3, cfa(RSP, 48))],
+    ),
+    "behind the function": (b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", {"size": 5}, [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]),
+    **{f"a function of {size} bytes": (b"\x41\x0e\x10", {"size": size}, []) for size in (0, 1 << 32, (1 << 64) - 1)},
+    # libgcrypt's assembly: an expression for a while, then back to rsp with the offset of before.
+    "register and offset outlast an expression": (
+        b"\x0e\x38\x41\x0f\x02\x77\x08\x41\x0d\x07\x41\x0f\x02\x77\x08\x0e\x40\x41\x0d\x06",
+        {},
+        [(0, cfa(RSP, 56)), (1, BY_EXPRESSION), (2, cfa(RSP, 56)), (3, BY_EXPRESSION), (4, cfa(RBP, 64))],
+    ),
+}
+
+
+@for_each(("program", "unusual", "expected"), CFA_ROWS.values(), ids=CFA_ROWS)
+def test_where_rows_begin_and_their_cfa(program: bytes, unusual: dict[str, Any], expected: list[tuple[int, RegisterRule]]) -> None:
+    assert [(offset, rule.cfa) for offset, rule in run(program, **unusual)] == expected
+
+
+def test_each_row_has_all_rules() -> None:
+    found = run(b"\x41\x0e\x10\x86\x02\x43\x0d\x06")  # advance 1, def_cfa_offset 16, rbp at cfa-16, advance 3, cfa rbp
     assert [(offset, rule.cfa, rule.fp) for offset, rule in found] == [
         (0, cfa(RSP, 8), UNSPECIFIED),
         (1, cfa(RSP, 16), RegisterRule(RuleKind.OFFSET, -16)),
@@ -70,31 +107,7 @@ def test_rows_begin_where_the_rule_changes() -> None:
     assert all(rule.ra == AT_8 and rule.ra_column == RA for _, rule in found)
 
 
-def test_a_rule_that_comes_back_at_once_makes_no_row() -> None:
-    assert [offset for offset, _ in run(b"\x41\x0e\x10\x0e\x08\x41\x83\x03\x41\x0e\x18")] == [0, 3]
-
-
 @for_each(
-    ("program", "offset"),
-    [
-        (b"\x45", 5),
-        (b"\x02\x05", 5),
-        (b"\x03\x05\x00", 5),
-        (b"\x04\x05\x00\x00\x00", 5),
-        (b"\x1d\x05\x00\x00\x00\x00\x00\x00\x00", 5),
-        (b"\x01" + (0x4005).to_bytes(8, "little"), 5),
-    ],
-    ids=["advance_loc", "advance_loc1", "advance_loc2", "advance_loc4", "MIPS_advance_loc8", "set_loc"],
-)
-def test_ways_to_advance(program: bytes, offset: int) -> None:
-    assert [at for at, _ in run(program + b"\x0e\x10")] == [0, offset]
-
-
-def test_advances_are_scaled_by_the_code_alignment() -> None:
-    assert [at for at, _ in run(b"\x42\x0e\x10", code_alignment=4)] == [0, 8]
-
-
-@pytest.mark.parametrize(
     ("program", "expected"),
     [
         (b"\x86\x03", (RuleKind.OFFSET, -24)),
@@ -121,22 +134,6 @@ def test_register_rules(program: bytes, expected: tuple[RuleKind, int]) -> None:
     assert rule.sp == UNSPECIFIED
 
 
-@for_each(
-    ("program", "expected"),
-    [
-        (b"\x0c\x0a\x10", cfa(10, 16)),
-        (b"\x0d\x06", cfa(RBP, 8)),
-        (b"\x0e\x20", cfa(RSP, 32)),
-        (b"\x12\x06" + sleb(-2), cfa(RBP, 16)),
-        (b"\x13" + sleb(-4), cfa(RSP, 32)),
-        (b"\x0f\x02\x77\x08", RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08")),
-    ],
-    ids=["def_cfa", "def_cfa_register", "def_cfa_offset", "def_cfa_sf", "def_cfa_offset_sf", "def_cfa_expression"],
-)
-def test_cfa_rules(program: bytes, expected: RegisterRule) -> None:
-    assert run(program)[0][1].cfa == expected
-
-
 @for_each(("opcode", "kind"), [(0x10, RuleKind.EXPRESSION), (0x16, RuleKind.VAL_EXPRESSION)])
 def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
     [(_, rule)] = run(bytes([opcode, 6, 3]) + b"\x76\x78\x06")
@@ -157,11 +154,6 @@ def test_other_registers_are_decoded_and_dropped() -> None:
     assert run(program) == run(b"")
 
 
-def test_states_are_remembered_as_a_stack() -> None:
-    found = run(b"\x0a\x0e\x10\x41\x0a\x0e\x18\x41\x0b\x41\x0b\x0e\x30")
-    assert [(offset, rule.cfa.b) for offset, rule in found] == [(0, 16), (1, 24), (2, 16), (3, 48)]
-
-
 def test_restore_state_brings_back_the_cfa_and_the_registers() -> None:
     found = run(b"\x86\x02\x0a\x41\x0c\x06\x10\xc6\x41\x0b")
     assert [(offset, rule.cfa, rule.fp.kind) for offset, rule in found] == [
@@ -176,15 +168,6 @@ def test_restore_goes_back_to_the_cie() -> None:
 
 def test_aarch64_ra_state_is_a_part_of_the_row() -> None:
     assert [(offset, rule.ra_state) for offset, rule in run(b"\x41\x2d\x41\x2c\x41\x2d")] == [(0, 0), (1, 1), (2, 3), (3, 2)]
-
-
-def test_rows_behind_the_function_are_cut() -> None:
-    assert [offset for offset, _ in run(b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", size=5)] == [0, 1]
-
-
-@for_each("size", [0, 1 << 32, (1 << 64) - 1])
-def test_empty_and_too_large_functions_have_no_rows(size: int) -> None:
-    assert run(b"\x41\x0e\x10", size=size) == []
 
 
 def test_numbers_that_no_frame_has_do_not_wrap() -> None:
@@ -489,20 +472,6 @@ def test_signed_numbers_of_any_length(encoded: bytes, value: int) -> None:
 def test_unsigned_numbers_of_any_length(value: int) -> None:
     cursor = Cursor(uleb(value), 0, False, 0, 0, None)
     assert cursor.read_uleb() == (value if value < 1 << 56 else 1 << 62)
-
-
-def test_register_and_offset_of_the_cfa_outlast_an_expression() -> None:
-    """libgcrypt's assembly: an expression for a while, then back to rsp with the offset of before."""
-    found = run(b"\x0e\x38\x41\x0f\x02\x77\x08\x41\x0d\x07\x41\x0f\x02\x77\x08\x0e\x40\x41\x0d\x06")
-    assert [rule.cfa for _, rule in found] == [
-        cfa(RSP, 56), RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RSP, 56),
-        RegisterRule(RuleKind.VAL_EXPRESSION, expression=b"\x77\x08"), cfa(RBP, 64),
-    ]  # fmt: skip
-
-
-def test_an_advance_by_nothing_stays() -> None:
-    assert [at for at, _ in run(b"\x40\x0e\x10", code_alignment=1 << 24)] == [0]
-    assert [at for at, _ in run(b"\x1d" + b"\xff" * 8 + b"\x0e\x10", code_alignment=0)] == [0]
 
 
 def test_terminators_in_debug_frame_end_nothing() -> None:

@@ -54,6 +54,8 @@ def for_each(names: str | Sequence[str], cases: Iterable[Any], ids: Ids = None) 
                         skipped.append(reason)
                     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - it is told below
                         failures.append(f"[{name}] {''.join(traceback.format_exception(error, limit=-FRAMES))}")
+                        if isinstance(error, TimeoutError):  # perhaps the limit of the whole test, which comes once
+                            break
             if failures:
                 pytest.fail(f"{len(failures)} of {len(table)} cases:\n" + "\n".join(failures), pytrace=False)
             if skipped:
