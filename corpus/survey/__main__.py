@@ -1,4 +1,4 @@
-"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: `make survey-show`, docs/reports/survey.md.
+"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: docs/reports/survey.md.
 
 Exit status 1: a file that was looked at again with others' tools is not as the survey says, or a package failed.
 """

@@ -184,22 +184,6 @@ def test_the_conversion_that_is_timed_is_the_real_one(level: LevelName, compile_
     assert rows_of(source) >= summary.rows
 
 
-def test_all_bytes_are_counted_and_no_section_is_below_the_bound(compile_c: Compiler) -> None:
-    breakdown = import_module("benchmarks.breakdown")
-    library = compile_c(
-        "".join(f"int puts(const char *); int f{n}(int n) {{ return puts(0) + {n}; }}" for n in range(30)), "-shared"
-    )
-    figures = {(one.part, one.what, one.file): one.value for one in breakdown.measure({"made": library})}
-    for level in ("share", "fast", "size"):
-        section = figures["made: bytes", "section", level]
-        assert sum(figures["made: bytes", kind, level] for kind in breakdown.KINDS) == section - 28
-        assert sum(value for (part, _, file), value in figures.items() if part.endswith("FDEs") and file == level) == pytest.approx(
-            section - 28
-        )
-    for level in ("fast", "size"):
-        assert 0 < figures["made: bytes", "lower bound", level] <= figures["made: bytes", "section", level]
-
-
 def test_random_pcs_are_covered(compile_c: Compiler) -> None:
     program = compile_c("int main(void) { return 0; }", "-O2", "-static")
     layouts = layouts_of(open_input(program))

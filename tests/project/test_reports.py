@@ -57,20 +57,6 @@ def test_a_page_names_the_kernel_without_its_maker(monkeypatch: pytest.MonkeyPat
     assert linux() == "Linux 6.18.44"
 
 
-def rows_of(page: str) -> list[list[str]]:
-    """The cells of all tables of a page."""
-    lines = (ROOT / "docs" / page).read_text().splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-
-
-def test_the_costs_of_traces_are_those_of_the_report() -> None:
-    """docs/backtrace.md has the last two columns of the report's table."""
-    costs = {row[0].partition(" --")[0]: row[-2:] for row in rows_of("reports/backtraces.md") if len(row) == 6}
-    shown = {row[0].partition(", with")[0].partition(" `")[0]: row[1:] for row in rows_of("backtrace.md") if ", with lib" in row[0]}
-    assert len(shown) == 4
-    assert {name: costs.get(name) for name in shown} == shown
-
-
 README = (ROOT / "README.md").read_text()
 WHY = README.partition("\n## Why\n")[2].partition("\n## ")[0]
 # Columns of README's table, and of the report.
