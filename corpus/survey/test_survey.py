@@ -62,8 +62,7 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
     for needed in ("pyarrow", "altair", "distributed"):
         pytest.importorskip(needed)
     from corpus.survey import __main__ as survey  # noqa: PLC0415 - needs the extra `fleet`, as does the next
-    from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415 - as above
-    from sframegen.fleet.report.stored_rows import stored_files  # noqa: PLC0415
+    from corpus.survey.survey_rows import files_of  # noqa: PLC0415
 
     program = Path(shutil.which("true") or "")
     deb = make_deb(tmp_path, "it", program)
@@ -85,8 +84,7 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
     assert "| deb | 1 |" in text.partition("## Growth of packages")[2]
     assert page.stat().st_size > 100_000
 
-    with OutputDirectory.opened(str(output / "survey")) as stored:
-        rows = {Path(row.package).name: row for row in stored_files(stored)}
+    rows = {Path(row.package).name: row for row in files_of(output / "survey")}
     row = rows[wheel.name]
     assert rows[deb.name].file_bytes == program.stat().st_size
     assert judge(row, wheel, tmp_path).faults == []
