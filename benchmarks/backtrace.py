@@ -41,7 +41,7 @@ WALKERS = (
 FIRST_LOOK_UP, FIRST_CALL, PAGE, THREADS = "first look-up", "first call", "page", ("1", "8")
 HEAD = """# What a stack trace of the own process costs
 
-`make bench-backtrace` (`benchmarks/backtrace`) writes this document. One program walks its stack with each of these in turn. The
+`make study STUDY=benchmarks.backtrace` writes this document. One program walks its stack with each of these in turn. The
 numbers are medians of 15 rounds, and of the runs, whose number is {runs}. The program and its libraries have sections. It is built
 with frame pointers, which only their own row uses; the C library has none, so that they end before it. framehop is not here: only
 Rust's registry has it.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = "#include <stdio.h>\nint main(int count, char **words) { return count < 2 ? 0 : puts(words[1]); }\n"
-BEGIN = "<!-- make bench-link writes this: begin -->"
+BEGIN = "<!-- benchmarks.linking writes this: begin -->"
 LINKERS = ("bfd", "gold", "lld", "mold")
 
 

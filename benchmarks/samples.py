@@ -58,12 +58,6 @@ def sample_files() -> dict[str, Path]:
     return found
 
 
-def sample_file(name: str) -> Path:
-    """One of the libraries by the newest compiler."""
-    compiler = newest()
-    return _built(CACHE / "samples" / name, _key(name, compiler), partial(compile_sample, SAMPLES[name], compiler))
-
-
 def _key(name: str, compiler: Compiler) -> str:
     """What the library is made of, and with."""
     versions = compiler.version + (PEERS / "versions").read_text()

@@ -21,7 +21,7 @@ def main() -> None:
     found = sorted((one["metadata"] for one in report["install"]), key=lambda metadata: metadata["name"].lower())
     lines = [f"{metadata['name']}=={metadata['version']}" for metadata in found]
     today = datetime.now(UTC).date()
-    heading = f"# The newest releases on {today}, from `make newest-constraints`; `make test-newest` tries them."
+    heading = f"# The newest releases on {today}, from tools/newest_constraints.py; `make test-newest` tries them."
     FILE.write_text("\n".join([heading, *lines]) + "\n")
     print(FILE.read_text(), end="")
 

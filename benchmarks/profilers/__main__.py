@@ -1,7 +1,7 @@
 """Compares `sframegen profile` with other profilers: docs/reports/profilers.md.
 
-The head of the report says what is measured, and how. Needs root, and what `make bench-profilers` installs: a profiler or a program
-that is missing is left out and named.
+The head of the report says what is measured, and how. Needs root, and what `make study STUDY=benchmarks.profilers` installs: a
+profiler or a program that is missing is left out and named.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ import mmap
 import re
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.places import corpus_file
-from benchmarks.profile_tables import quickest
 from benchmarks.profilers.complete import WARMING, count
 from benchmarks.profilers.endings import mappings
 from benchmarks.profilers.running import Failed, Recording
@@ -31,12 +29,13 @@ if TYPE_CHECKING:
 FILES = ("libxul", "libLLVM", "libc")
 LIBRARIES, FUNCTIONS = 200, 50
 FREQUENCY = 99
+RUNS = 7
 PAGE = mmap.PAGESIZE
 MEMLOCK = re.compile(r"^memlock:\s+(\d+)$", re.MULTILINE)
 
 
 class FileTable(NamedTuple):
-    """`size`: bytes of the table; `seconds`: of CPU, to make it from call frame information."""
+    """`size`: bytes of the table; `seconds`: of CPU, to make it from call frame information, the quickest of RUNS."""
 
     name: str
     rows: int
@@ -63,9 +62,13 @@ def files(failures: list[str]) -> Iterator[FileTable]:
             failures.append(f"{name}: {error}")
             continue
         elf = open_elf(path)
-        seconds, made = quickest(partial(make_table, elf))
-        assert made.table is not None
-        yield FileTable(path.name, made.table.rows, made.table.rules, len(made.table.data), seconds)
+        seconds = []
+        for _ in range(RUNS):
+            started = time.process_time()
+            table = make_table(elf).table
+            seconds.append(time.process_time() - started)
+        assert table is not None
+        yield FileTable(path.name, table.rows, table.rules, len(table.data), min(seconds))
 
 
 def small_libraries(seconds: float, folder: Path, failures: list[str]) -> Iterator[ProcessTables]:

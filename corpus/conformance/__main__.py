@@ -37,9 +37,10 @@ KINDS = ("ok", "skipped", "refuses a valid section", "answers wrongly", "crashes
 OK, SKIPPED, REFUSES, WRONG, CRASHES = KINDS
 HEAD = """# Conformance of readers and linkers
 
-`make conformance-show` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each reader gets
-each section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse. Sections of
-versions that it does not read are skipped. libsframe gets the bytes with an unreadable page after them; readelf prints its rows.
+`make study STUDY=corpus.conformance` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each
+reader gets each section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse.
+Sections of versions that it does not read are skipped.
+libsframe gets the bytes with an unreadable page after them; readelf prints its rows.
 What a reader does after it has read outside its section depends on what lies there: a few such outcomes change from run to run.
 
 To repeat one: `make conformance`, then `readelf --sframe build/conformance/files/SECTION.elf`, or

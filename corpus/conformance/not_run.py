@@ -10,9 +10,9 @@ NOT_RUN = (
     (
         "glibc's `backtrace()`",
         (
-            "no package has it: Debian's 2.43 and 2.44 are built without `--enable-sframe`. `make glibc-show` builds it for stacks "
-            "([consumers](../consumers.md)), but it reads the sections of loaded files only, and no function of it takes one. "
-            "`check` restates it and the kernel's patches, and each case quotes that"
+            "no package has it: Debian's 2.43 and 2.44 are built without `--enable-sframe`. It was built for stacks "
+            "([measured](../measured.md#stacks-that-glibc-walks)), but it reads the sections of loaded files only, and no function "
+            "of it takes one. `check` restates it and the kernel's patches, and each case quotes that"
         ),
     ),
     ("elfutils 0.196", "eu-readelf, eu-stack, eu-stackprof, libdw, libelf and libasm do not have the word SFrame in them"),

@@ -1,4 +1,4 @@
-"""Runs files that other tools changed before or after add-section, and compares: `make tools-show`, docs/reports/tools.md.
+"""Runs files that other tools changed before or after add-section, and compares: docs/reports/tools.md.
 
 Exit status 1: a program breaks with the section and not without it, or `sframegen check` does not say so, or the like.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MANIFEST = Path(__file__).with_name("tools.toml")
 SECONDS_OF_JOB = 300
-BEGIN, END = "<!-- make tools-show writes this: begin -->", "<!-- end -->"
+BEGIN, END = "<!-- corpus.tools writes this: begin -->", "<!-- end -->"
 
 
 class Job(NamedTuple):

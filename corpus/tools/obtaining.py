@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.fetch.__main__ import FetchError, download, libraries_of
-from corpus.kept_folders import kept
+from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-HOME = "tools"
 REWRITE = Path(__file__).parent / "programs" / "rewrite.py"
 
 
@@ -26,6 +25,19 @@ class Provider(NamedTuple):
     name: str
     commands: Mapping[str, tuple[str, ...]]
     versions: Mapping[str, str]
+
+
+def kept(name: str, make: Callable[[Path], object]) -> Path:
+    """Return CACHE/tools/name, a folder that `make` fills, or filled in an earlier run."""
+    folder = cache_directory() / "tools" / name
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
+            new = Path(scratch, "new")
+            new.mkdir()
+            make(new)
+            new.rename(folder)
+    return folder
 
 
 def unpacked(suite: str, packages: Iterable[str], *, without: Iterable[str] = ()) -> Path:
@@ -43,7 +55,7 @@ def unpacked(suite: str, packages: Iterable[str], *, without: Iterable[str] = ()
             if (folder / "usr" / name).is_dir() and not (folder / name).exists():
                 (folder / name).symlink_to(f"usr/{name}")
 
-    return kept(f"{HOME}/{suite}-{digest}", make)
+    return kept(f"{suite}-{digest}", make)
 
 
 def of_suite(suite: str, packages: Mapping[str, Mapping[str, str]]) -> Provider:
@@ -86,7 +98,7 @@ def of_pypi(package: str, version: str) -> Provider:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target", str(folder)]
         subprocess.run([*pip, f"{package}=={version}"], check=True, stderr=subprocess.DEVNULL)
 
-    folder = kept(f"{HOME}/{package}-{version}-{sys.implementation.cache_tag}", make)
+    folder = kept(f"{package}-{version}-{sys.implementation.cache_tag}", make)
     command = (
         ("env", f"PYTHONPATH={folder}", sys.executable, str(REWRITE)) if package == "lief" else (str(folder / "bin" / package),)
     )

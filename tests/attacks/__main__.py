@@ -1,4 +1,4 @@
-"""Runs every race: `make attacks`. Needs root, which gives the attacker another user."""
+"""Runs every race: `make study STUDY=tests.attacks`. Needs root, which gives the attacker another user."""
 
 from __future__ import annotations
 

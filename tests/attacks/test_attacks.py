@@ -1,4 +1,4 @@
-"""A second user races with root for root's files; `make attacks` runs more rounds of the same."""
+"""A second user races with root for root's files; `make study STUDY=tests.attacks` runs more rounds of the same."""
 
 from __future__ import annotations
 

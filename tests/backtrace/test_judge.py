@@ -17,14 +17,14 @@ import pytest
 
 import sframegen
 from sframegen.backtrace.program_objects import objects_of
-from tests.support.own_stack import ROOT
+from tests.support.own_stack import PROGRAMS
 
 if TYPE_CHECKING:
     from tests.support.own_stack import OwnStack
 
 STACKS = int(os.environ.get("SFRAMEGEN_JUDGED_STACKS", "0"))
 LEAST = 100_001  # the programs run again until that many are judged
-SOURCE = ROOT / "corpus/backtrace/programs/allocations.cc"
+SOURCE = PROGRAMS / "allocations.cc"
 SCRIPT = "import json, re\nfor _ in range(3): re.findall('.', json.dumps(list(range(3000)), indent=1)); re.purge()"
 
 

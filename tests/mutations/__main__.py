@@ -1,4 +1,4 @@
-"""Draws mutants of the modules whose errors are silent; shows which the nearest folder of tests lets pass: `make mutations`."""
+"""Draws mutants of the modules whose errors are silent; shows which the nearest folder of tests lets pass."""
 
 from __future__ import annotations
 

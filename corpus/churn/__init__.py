@@ -1,1 +1,0 @@
-"""sframegen profile against restless and hostile processes."""

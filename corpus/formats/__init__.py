@@ -1,1 +1,0 @@
-"""Arch Linux, conda and Alpine packages, made by their own tools, with sections."""

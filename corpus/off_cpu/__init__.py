@@ -1,1 +1,0 @@
-"""Threads with known waits, and what `sframegen profile --off-cpu` says of them."""

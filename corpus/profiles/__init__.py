@@ -1,1 +1,0 @@
-"""Stacks that the kernel program of `sframegen profile` walked, judged at the same stops."""

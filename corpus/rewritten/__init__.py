@@ -1,1 +1,0 @@
-"""Real wheels and Debian packages, before and after they get sections."""

@@ -1,1 +1,0 @@
-"""Source lines and inlined functions that `sframegen profile` finds, judged by llvm-symbolizer."""
