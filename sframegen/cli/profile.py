@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from cfi.errors import SframegenError
-from sframegen.cli.profiling.destinations import Intervals, Recorded, Shown
+from sframegen.cli.profiling.destinations import Shown
 from sframegen.cli.profiling.loop import sample
 from sframegen.cli.profiling.naming_options import Naming
 from sframegen.cli.shared.command import Command, Example, Part, Value
@@ -31,12 +31,10 @@ from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
 from sframegen.profile.limits import WORKERS
-from sframegen.profile.pace import AT_ONCE, sparing
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
 from sframegen.profile.sampling_plan import ProfilePlan, is_process
-from sframegen.profile.stored.intervals import seconds_of
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
@@ -90,38 +88,24 @@ class Sampling(NamedTuple):
 
 part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
 part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
-part_of_intervals = partial(click.option, cls=Part, value=Value("intervals", Intervals))
-
-
-def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
-    try:
-        return seconds_of(text) if text else 0.0
-    except SframegenError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
     name="profile",
     cls=Command,
     exclusive=[
-        *(
-            ("--perf-data", other)
-            for other in ("--frequency", "--duration", "--max-memory", "--buffer-size", "--backend", "--every")
-        ),
-        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data", "--every")),
-        ("--every", "--json"),
+        *(("--perf-data", other) for other in ("--frequency", "--duration", "--max-memory", "--buffer-size", "--backend")),
+        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data")),
         ("--system", "--perf-data"),
         *(("--perf-data", other) for other in ("--off-cpu", "--wall", "--filter", "--top", *FILTERS)),
         ("--off-cpu", "--wall"),
         *(("--off-cpu", other) for other in ("--event", "--frequency")),
-        *(("--every", other) for other in ("--top", "--off-cpu", "--wall", "--debuginfod")),
         *(("--list-events", other) for other in ("--output", "--duration", "--system", "--perf-data", "--probe")),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
         Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
         Example("Show where threads wait, and for what", "sframegen profile --off-cpu -d 10 1234"),
-        Example("Write a profile of the machine each minute", "sframegen profile --system --every 60 -o profiles"),
         Example("Print what this machine allows", "sframegen profile --probe"),
     ],
 )
@@ -176,13 +160,6 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 )
 @click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
-@part_of_intervals(
-    "--every",
-    metavar="TIME",
-    callback=_length,
-    help="Write a profile of each interval of this length (60, 5m) into the directory of --output.",
-)
-@part_of_intervals("--keep", metavar="TIME", callback=_length, help="With --every, remove profiles that are older (24h, 7d).")
 @tid("Show only this thread. May be given again.", several=True)
 @part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
@@ -217,7 +194,6 @@ def command(
     arguments: tuple[str, ...],
     *,
     sampling: Sampling,
-    intervals: Intervals,
     naming: Naming,
     as_probe: bool,
     list_events: bool,
@@ -237,7 +213,7 @@ def command(
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
     only = _only(sampling)
-    _check(sampling, intervals, bool(arguments), (sampling.perf_data is not None) + as_probe + list_events, only)
+    _check(sampling, bool(arguments), (sampling.perf_data is not None) + as_probe + list_events, only)
     timed = sampling.off_cpu or sampling.wall
     _check_timed(sampling, output)
     if list_events or as_probe:
@@ -245,15 +221,11 @@ def command(
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = (
-        Recorded(run, output, intervals, naming)
-        if intervals.every
-        else Shown(Outputs(run, output, how.as_json, keeps=True), by, naming)
-    )
-    shown.check()
+    shown = Shown(Outputs(run, output, how.as_json), by, naming)
+    shown.outputs.check()
     if run.status:
         ctx.exit(run.status)
-    moments = not (timed or intervals.every) and any(format_for(path).needs_moments for path in output)
+    moments = not timed and any(format_for(path).needs_moments for path in output)
     perf_data = sampling.perf_data
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
     stores = Stores(sections)
@@ -271,13 +243,13 @@ def command(
                 None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
                 idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
                 off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
-                buffer_size=(sampling.buffer_size or 0) * MIB, pace=sparing(intervals.every) if intervals.every else AT_ONCE,
+                buffer_size=(sampling.buffer_size or 0) * MIB,
             )  # fmt: skip
             status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
     ctx.exit(status or run.status)
 
 
-def _check(sampling: Sampling, intervals: Intervals, has_arguments: bool, others: int, only: Only | None) -> None:
+def _check(sampling: Sampling, has_arguments: bool, others: int, only: Only | None) -> None:
     """Refuse more than one thing to do, or none. `others`: how many there are besides sampling."""
     everything = sampling.system or (only is not None and not has_arguments)
     if has_arguments + everything + others != 1:
@@ -285,8 +257,6 @@ def _check(sampling: Sampling, intervals: Intervals, has_arguments: bool, others
         raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
     if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")
-    if intervals.keep and not intervals.every:
-        raise click.UsageError("--keep is for --every")
 
 
 def _found_event(sampling: Sampling, arguments: tuple[str, ...]) -> Event:
@@ -332,7 +302,7 @@ def _sampled(
     plan: ProfilePlan,
     backend: str | None,
     duration: float | None,
-    shown: Shown | Recorded,
+    shown: Shown,
     interrupts: Interrupts,
     *,
     top: bool,

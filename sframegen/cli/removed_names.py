@@ -5,7 +5,12 @@ from __future__ import annotations
 import click
 
 # "command", "command --option", "command --option value"
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "profile --every": "an agent that profiles all the time, such as Parca's",
+    "profile --keep": "an agent that profiles all the time, such as Parca's",
+    "profile-diff": "go tool pprof -base BEFORE AFTER",
+    "profile-report": "go tool pprof FILE...",
+}
 
 
 class RemovedError(click.ClickException):

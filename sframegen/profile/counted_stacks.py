@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ KEPT_ROWS = 4  # times that the maps of counts were read
 
 
 class CountedStacks:
-    """Fills `collected`, until `begin` gives it another one."""
+    """Fills `collected`."""
 
     def __init__(self, plan: ProfilePlan, follower: Follower, collected: Collected) -> None:
         self.collected = collected
@@ -38,20 +37,6 @@ class CountedStacks:
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
-        self._since_end: dict[CountKey, int] = {}  # the rows of what came since `end`
-
-    def end(self) -> None:
-        """Note that the counts of all stacks so far are about to be read for the last time."""
-        self._since_end = {}
-        self._rows.append(self._since_end)
-
-    def begin(self, collected: Collected) -> None:
-        """Go on with another one, which gets the stacks that came since `end`: the kernel program counts them now."""
-        done, self.collected, rows = self.collected, collected, self._since_end
-        for key, row in rows.items():
-            stack = done.stacks.stack(row)
-            rows[key] = collected.stacks.row(self._task(stack.pid, stack.tid), array("Q", stack.frames), stack.end)
-        self._rows = deque([rows], KEPT_ROWS)
 
     def add(self, record: NewStack) -> None:
         """Keep a stack for the counts that will come."""

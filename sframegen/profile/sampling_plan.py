@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.pace import AT_ONCE, Pace
 from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ class ProfilePlan(NamedTuple):
     min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
     cgroups: bool = False  # keep the names of the processes' control groups
     only: Only | None = None  # these tasks of all that could be sampled; None: all
-    pace: Pace = AT_ONCE
 
     @property
     def tells_threads(self) -> bool:
@@ -78,7 +76,6 @@ class ProfilePlan(NamedTuple):
             points=self.event.points,
             only=self.only or EVERYBODY,
             after_exec=self.after_exec,
-            count_interval=self.pace.count_interval,
         )
 
     @property

@@ -46,7 +46,6 @@ MODULES = (
     "sframegen.profile.stacks.call_tree",
     "sframegen.profile.stacks.merge_sort",
     "sframegen.profile.stacks.numbered",
-    "sframegen.profile.stored.pprof_fields",
     "sframegen.profile.tables.paginate",
     "sframegen.profile.walk.steps",
     "sframegen.stack.walking.step",

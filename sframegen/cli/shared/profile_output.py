@@ -61,12 +61,11 @@ def refuse_closed_stdout() -> None:
 
 
 class Outputs(NamedTuple):
-    """`files`: names, whose endings are known. `keeps`: the profile is nowhere else."""
+    """`files`: names, whose endings are known."""
 
     run: Run
     files: tuple[str, ...]
     as_json: bool
-    keeps: bool
 
     def check(self) -> None:
         """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
@@ -79,7 +78,7 @@ class Outputs(NamedTuple):
                 check_target(path)
 
     def write(self, named: Named) -> None:
-        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy if `keeps`."""
+        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy."""
         failed = False
         for path in self.files:
             ended = False
@@ -113,8 +112,6 @@ class Outputs(NamedTuple):
 
     def _keep(self, named: Named) -> None:
         """Write the profile where there may be room, and say where."""
-        if not self.keeps:
-            return
         for folder in KEPT_IN:
             try:
                 descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
@@ -126,6 +123,6 @@ class Outputs(NamedTuple):
             except OSError:
                 Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
                 continue
-            note(f"the profile is kept in {name}: sframegen profile-report shows it, or writes it in another format")
+            note(f"the profile is kept in {name}: go tool pprof shows it")
             return
         note("the profile cannot be kept: no directory for temporary files can be written to")

@@ -49,6 +49,7 @@ BLOCKS = 1 << 16  # threads off the CPU
 SAMPLES_A_CPU = 2
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1 << 30
+COUNT_INTERVAL = 1.0  # seconds between two readings of the counts: a stack is sent again after that
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
@@ -412,7 +413,7 @@ class KernelWalker:
         if self.lacks_records:
             return {}
         if self._links or self._everywhere:
-            if monotonic() - self._turned > self.sampling.count_interval:
+            if monotonic() - self._turned > COUNT_INTERVAL:
                 self.turn()
         else:
             for counts in self._counts:

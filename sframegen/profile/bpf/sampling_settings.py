@@ -56,7 +56,6 @@ class Sampling(NamedTuple):
     name: str = "perf"  # of the event, as the user knows it
     points: tuple[ProbePoint, ...] = ()  # instead of the event: once in `period` events of all of them
     only: Only = EVERYBODY
-    count_interval: float = 1.0  # seconds after which the counts are read
 
     @property
     def sample_time(self) -> int:

@@ -18,8 +18,6 @@ from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import Built
@@ -90,17 +88,12 @@ class TracedFiles:
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
-    def release(self, used: set[int], without_request: Container[int] = ()) -> list[int]:
-        """Close the files that nobody uses; return their numbers, which other files get.
-
-        Those without a table yet stay, except `without_request`: nobody makes one.
-        """
+    def release(self, used: set[int]) -> list[int]:
+        """Close the files that nobody uses; return their numbers, which other files get. Those without a table yet stay."""
         released = [
             file
             for file in self.by_number.values()
-            if file.number not in used
-            and (file.ready or file.number in without_request)
-            and (file.elf.descriptor is not None if file.elf else file.why)
+            if file.number not in used and file.ready and (file.elf.descriptor is not None if file.elf else file.why)
         ]
         if not released:
             return []
@@ -124,13 +117,6 @@ class TracedFiles:
             if known is not None:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
-
-    def unchanged(self, key: FileKey, time: int) -> TracedFile | None:
-        """Return an open file that was looked at since that time, and is no copy; None for any other."""
-        known = self._by_key.get(key)
-        if known is None or known.elf is None or known.is_copy or time > known.checked:
-            return None
-        return known if self.by_number.get(known.number) is known else None
 
     def image(self, data: bytes) -> TracedFile | None:
         """Return the file for the bytes of a vDSO; None if they are not an ELF file."""

@@ -64,7 +64,7 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     assert [(at, named.stack(row)) for at, _, row in named.moments or ()] == [(5, stack)]
 
 
-def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_stay_known_from_one_table_to_the_next(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of a mapped file stay known, also after an interval without samples in it."""
     elf = open_elf(compile_c(SOURCE, "-O0"))
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}

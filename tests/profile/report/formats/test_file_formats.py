@@ -16,9 +16,9 @@ from sframegen.profile.report.formats.message_bytes import integer, varint
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import FrameKind, Named, NamedFrame
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of, with_moments
+from tests.support.pprof_messages import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e", "--><!--", "${x}`", "\udcff"]
@@ -129,49 +129,6 @@ def test_speedscope_in_the_order_of_time(tmp_path: Path) -> None:
     with_moments(profile, *((1000 - at, EXAMPLE[number]) for at, number in enumerate(order)))
     (only,) = json.loads(written(profile, ".speedscope.json", tmp_path))["profiles"]
     assert only["weights"] == [1, 3, 1]
-
-
-# By message of google/pprof/proto/profile.proto: fields that are messages, and repeated integers.
-MESSAGES = {"profile": {1: "type", 2: "sample", 3: "mapping", 4: "location", 5: "function", 11: "type"},
-            "sample": {3: "label"}, "location": {4: "line"}}  # fmt: skip
-LISTS = {"profile": {13}, "sample": {1, 2}}
-
-
-def number_at(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        number |= (data[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-        if data[at - 1] < 0x80:
-            return number, at
-
-
-def fields(data: bytes, kind: str) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = defaultdict(list)
-    at = 0
-    while at < len(data):
-        key, at = number_at(data, at)
-        size, at = number_at(data, at)
-        if key & 7 == 0:
-            found[key >> 3].append(size)
-            continue
-        assert key & 7 == 2
-        part, at = data[at : at + size], at + size
-        assert len(part) == size
-        if key >> 3 in MESSAGES.get(kind, {}):
-            found[key >> 3].append(fields(part, MESSAGES[kind][key >> 3]))
-        elif key >> 3 in LISTS.get(kind, ()):
-            found[key >> 3].extend(numbers(part))
-        else:
-            found[key >> 3].append(part.decode())
-    return found
-
-
-def numbers(data: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(data):
-        number, at = number_at(data, at)
-        yield number
 
 
 def test_pprof(tmp_path: Path) -> None:
