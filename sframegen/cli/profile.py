@@ -4,7 +4,6 @@ import json
 import pwd
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -17,25 +16,22 @@ from sframegen.cli.profiling.naming_options import Naming
 from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
-from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
+from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for, refuse_times
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
 from sframegen.profile.copies.counting import Wanted
-from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
-from sframegen.profile.limits import WORKERS
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
 from sframegen.profile.sampling_plan import ProfilePlan, is_process
-from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
@@ -53,11 +49,11 @@ NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
 
 
-def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """Refuse names of no event; whether this machine has one is seen later. A recording has its own names."""
+def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Refuse names of no event; whether this machine has one is seen later."""
     if name == "":
         raise click.BadParameter("the name is empty")
-    if name is not None and name not in BY_NAME and not is_point(name) and ctx.params.get("perf_data") is None:
+    if name is not None and name not in BY_NAME and not is_point(name):
         try:
             event_named(name)
         except EventError as error:
@@ -76,7 +72,6 @@ class Sampling(NamedTuple):
     user: str | None
     comm: str | None
     cgroup: tuple[str, ...]
-    perf_data: str | None
     frequency: int
     event: str | None
     kernel: bool
@@ -94,13 +89,10 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     name="profile",
     cls=Command,
     exclusive=[
-        *(("--perf-data", other) for other in ("--frequency", "--duration", "--max-memory", "--buffer-size", "--backend")),
-        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data")),
-        ("--system", "--perf-data"),
-        *(("--perf-data", other) for other in ("--off-cpu", "--wall", "--filter", "--top", *FILTERS)),
+        *(("--probe", other) for other in ("--output", "--duration", "--system")),
         ("--off-cpu", "--wall"),
         *(("--off-cpu", other) for other in ("--event", "--frequency")),
-        *(("--list-events", other) for other in ("--output", "--duration", "--system", "--perf-data", "--probe")),
+        *(("--list-events", other) for other in ("--output", "--duration", "--system", "--probe")),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
@@ -121,9 +113,6 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     show_default=True,
     help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
 )
-@part_of_sampling(
-    "--perf-data", metavar="FILE", type=PathName(), is_eager=True, help="Read a file that `perf record --call-graph dwarf` wrote."
-)
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @part_of_sampling(
     "-F",
@@ -141,8 +130,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     metavar="EVENT",
     callback=_event,
     help="What to sample: cpu-clock, page-faults, cycles, ..., CATEGORY:NAME (a tracepoint), uprobe:FILE:FUNCTION, "
-    "usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION; with --perf-data, which event of the recording."
-    "  [default: cpu-clock; of a recording the first]",
+    "usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION.  [default: cpu-clock]",
 )
 @part_of_sampling(
     "--filter",
@@ -213,7 +201,7 @@ def command(
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
     only = _only(sampling)
-    _check(sampling, bool(arguments), (sampling.perf_data is not None) + as_probe + list_events, only)
+    _check(sampling, bool(arguments), as_probe + list_events, only)
     timed = sampling.off_cpu or sampling.wall
     _check_timed(sampling, output)
     if list_events or as_probe:
@@ -226,26 +214,19 @@ def command(
     if run.status:
         ctx.exit(run.status)
     moments = not timed and any(format_for(path).needs_moments for path in output)
-    perf_data = sampling.perf_data
     wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
     stores = Stores(sections)
     status = 0
-    with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
-        if perf_data is not None:
-            cache = TableCache()
-            recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=WORKERS, cache=cache, stores=stores)
-            recorded.keep_threads(frozenset(tid))
-            shown(recorded)
-        else:
-            event = _found_event(sampling, arguments)
-            every = event.points and ctx.get_parameter_source("frequency") is ParameterSource.DEFAULT
-            plan = ProfilePlan(
-                None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
-                idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
-                off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
-                buffer_size=(sampling.buffer_size or 0) * MIB,
-            )  # fmt: skip
-            status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
+    with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
+        event = _found_event(sampling, arguments)
+        every = event.points and ctx.get_parameter_source("frequency") is ParameterSource.DEFAULT
+        plan = ProfilePlan(
+            None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
+            idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
+            off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
+            buffer_size=(sampling.buffer_size or 0) * MIB,
+        )  # fmt: skip
+        status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
     ctx.exit(status or run.status)
 
 
@@ -253,7 +234,7 @@ def _check(sampling: Sampling, has_arguments: bool, others: int, only: Only | No
     """Refuse more than one thing to do, or none. `others`: how many there are besides sampling."""
     everything = sampling.system or (only is not None and not has_arguments)
     if has_arguments + everything + others != 1:
-        names = ", ".join(("--system", *FILTERS, "--perf-data", "--probe", "--list-events"))
+        names = ", ".join(("--system", *FILTERS, "--probe", "--list-events"))
         raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
     if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")

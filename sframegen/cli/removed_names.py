@@ -8,6 +8,7 @@ import click
 REMOVED: dict[str, str] = {
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --keep": "an agent that profiles all the time, such as Parca's",
+    "profile --perf-data": "perf report, or perf script",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
 }

@@ -1,4 +1,4 @@
-"""Samples with registers and a copy of the stack -> counted stacks: what perf events and recordings share."""
+"""Samples with registers and a copy of the stack -> counted stacks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Processes:
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
-        if isinstance(record, SampleRecord | LostRecord) or record.pid in NO_PID:
+        if isinstance(record, SampleRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
             (self._begun if record.begins else self._ended)(record, time)
