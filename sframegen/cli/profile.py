@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from cfi.errors import SframegenError
 from sframegen.cli.profiling.destinations import Shown
 from sframegen.cli.profiling.loop import sample
 from sframegen.cli.profiling.naming_options import Naming
+from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
@@ -24,9 +24,7 @@ from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
 from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
-from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
@@ -53,7 +51,9 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -
     """Refuse names of no event; whether this machine has one is seen later."""
     if name == "":
         raise click.BadParameter("the name is empty")
-    if name is not None and name not in BY_NAME and not is_point(name):
+    if name is not None and name not in BY_NAME:
+        if ":" in name:
+            refuse_removed("profile", "--event", "CATEGORY:NAME")
         try:
             event_named(name)
         except EventError as error:
@@ -68,7 +68,6 @@ class Sampling(NamedTuple):
     off_cpu: bool
     wall: bool
     min_block: float
-    filter: str | None
     user: str | None
     comm: str | None
     cgroup: tuple[str, ...]
@@ -92,7 +91,6 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
         *(("--probe", other) for other in ("--output", "--duration", "--system")),
         ("--off-cpu", "--wall"),
         *(("--off-cpu", other) for other in ("--event", "--frequency")),
-        *(("--list-events", other) for other in ("--output", "--duration", "--system", "--probe")),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
@@ -120,8 +118,8 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     metavar="N",
     type=Numbers(int, 1, 1_000_000),
     default=99,
-    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample."
-    "  [default: 99; of tracepoints and probes each one]",
+    show_default=True,
+    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
 @duration("Stop after this number of seconds.")
 @part_of_sampling(
@@ -129,15 +127,8 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="What to sample: cpu-clock, page-faults, cycles, ..., CATEGORY:NAME (a tracepoint), uprobe:FILE:FUNCTION, "
-    "usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION.  [default: cpu-clock]",
+    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe prints those of this machine.  [default: cpu-clock]",
 )
-@part_of_sampling(
-    "--filter",
-    metavar="CONDITION",
-    help="Only events of a tracepoint or probe whose fields or arguments are such: 'arg1 > 1048576 && (int)arg2 == -1'.",
-)
-@click.option("--list-events", is_flag=True, help="Print the events that this machine has.")
 @part_of_sampling("--user", metavar="USER", help="Sample only threads of this user, by name or number.")
 @part_of_sampling("--comm", metavar="NAME", help="Sample only threads with this name.")
 @part_of_sampling(
@@ -184,7 +175,6 @@ def command(
     sampling: Sampling,
     naming: Naming,
     as_probe: bool,
-    list_events: bool,
     top: bool,
     duration: float | None,
     output: tuple[str, ...],
@@ -201,11 +191,11 @@ def command(
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
     only = _only(sampling)
-    _check(sampling, bool(arguments), as_probe + list_events, only)
+    _check(sampling, bool(arguments), as_probe, only)
     timed = sampling.off_cpu or sampling.wall
     _check_timed(sampling, output)
-    if list_events or as_probe:
-        facts = all_events() if list_events else probe()
+    if as_probe:
+        facts = probe()
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
@@ -218,10 +208,8 @@ def command(
     stores = Stores(sections)
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
-        event = _found_event(sampling, arguments)
-        every = event.points and ctx.get_parameter_source("frequency") is ParameterSource.DEFAULT
         plan = ProfilePlan(
-            None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
+            None, _found_event(sampling), sampling.frequency, frozenset(tid), **wanted._asdict(),
             idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
             off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
             buffer_size=(sampling.buffer_size or 0) * MIB,
@@ -230,20 +218,19 @@ def command(
     ctx.exit(status or run.status)
 
 
-def _check(sampling: Sampling, has_arguments: bool, others: int, only: Only | None) -> None:
-    """Refuse more than one thing to do, or none. `others`: how many there are besides sampling."""
+def _check(sampling: Sampling, has_arguments: bool, as_probe: bool, only: Only | None) -> None:
+    """Refuse more than one thing to do, or none."""
     everything = sampling.system or (only is not None and not has_arguments)
-    if has_arguments + everything + others != 1:
-        names = ", ".join(("--system", *FILTERS, "--probe", "--list-events"))
+    if has_arguments + everything + as_probe != 1:
+        names = ", ".join(("--system", *FILTERS, "--probe"))
         raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
     if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")
 
 
-def _found_event(sampling: Sampling, arguments: tuple[str, ...]) -> Event:
-    pids = _pids(arguments) if arguments else None
+def _found_event(sampling: Sampling) -> Event:
     try:
-        return find_event(sampling.event or DEFAULT_EVENT, sampling.filter, sorted(pids or ()))
+        return event_named(sampling.event or DEFAULT_EVENT)
     except EventError as error:
         raise click.UsageError(str(error)) from None
 

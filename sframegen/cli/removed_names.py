@@ -6,8 +6,11 @@ import click
 
 # "command", "command --option", "command --option value"
 REMOVED: dict[str, str] = {
+    "profile --event CATEGORY:NAME": "bpftrace, or perf record -e",
     "profile --every": "an agent that profiles all the time, such as Parca's",
+    "profile --filter": "bpftrace, or perf record --filter",
     "profile --keep": "an agent that profiles all the time, such as Parca's",
+    "profile --list-events": "profile --probe, or perf list",
     "profile --perf-data": "perf report, or perf script",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",

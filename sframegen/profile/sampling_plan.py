@@ -72,8 +72,6 @@ class ProfilePlan(NamedTuple):
             on_cpu=self.on_cpu,
             off_cpu=self.off_cpu,
             min_block=self.min_block,
-            name=self.event.name,
-            points=self.event.points,
             only=self.only or EVERYBODY,
             after_exec=self.after_exec,
         )
@@ -83,8 +81,6 @@ class ProfilePlan(NamedTuple):
         """Return what copies of stacks cannot do; empty if they can do all of it."""
         if self.off_cpu:
             return "time off the CPU"
-        if self.event.points:
-            return "a tracepoint or probe"
         return "choosing a user, a name or a control group" if self.only else ""
 
     def has_targets(self) -> bool:

@@ -26,8 +26,7 @@ class Statistic(IntEnum):
     SHORT = 28
     SHORT_TIME = 29
     BLOCKS_FULL = 30
-    EVENTS = 31
-    REMEMBERED = 32
+    REMEMBERED = 31
 
 
 LOST = {

@@ -44,7 +44,6 @@ static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *
 static long (*const signal_thread)(u32 number) = (void *)117;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static struct task_struct *(*const current_task)(void) = (void *)158;
-static u64 (*const attached_as)(void *context) = (void *)174;
 static long (*const user_registers)(struct task_struct *task) = (void *)175;
 
 enum { STOP_SIGNAL = 19 };

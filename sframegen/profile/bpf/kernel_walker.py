@@ -33,7 +33,6 @@ from sframegen.profile.bpf.sampling_settings import (
 )
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
-from sframegen.profile.events.points import CONDITIONS_SIZE, PointKind
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 
@@ -68,7 +67,7 @@ WANTED, WANTED_AFTER_EXEC = 1, 2
 
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
-SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM, *(kind.value for kind in PointKind))
+SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM)
 
 
 class Guard(NamedTuple):
@@ -107,7 +106,6 @@ class KernelWalker:
                 "more_counts": COUNTS,
                 "blocks": BLOCKS if sampling.off_cpu else 1,
                 "memos": MEMOS if sampling.off_cpu else 1,
-                "conditions": max(1, len(sampling.points)),
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
                 "ring": ring,
@@ -123,7 +121,7 @@ class KernelWalker:
         try:
             self._program.load()
             self._open_maps(spans, ring)
-            self._set_filters()
+            self._set_cgroups()
         except BaseException:
             self._program.close()
             raise
@@ -140,11 +138,8 @@ class KernelWalker:
         for pid in targets or ():
             self.want(pid, after_exec=sampling.after_exec)
 
-    def _set_filters(self) -> None:
-        """Give the kernel program the conditions of points, and the control groups."""
-        conditions = self._program.map("conditions", 4, CONDITIONS_SIZE)
-        for number, point in enumerate(self.sampling.points):
-            conditions.put(_U32.pack(number), point.packed_conditions())
+    def _set_cgroups(self) -> None:
+        """Give the kernel program the control groups whose tasks are sampled."""
         cgroups = self._program.map("cgroups", 4, 4)
         for number, path in enumerate(self.sampling.only.cgroups):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -180,9 +175,9 @@ class KernelWalker:
         """Begin to sample on all CPUs; again, on those that have come since."""
         if not self._follows:
             self.follow()
-        if not self._everywhere:
+        if self.sampling.off_cpu and not self._everywhere:
             self._attach_everywhere()
-        if self.sampling.points or not self.sampling.on_cpu:
+        if not self.sampling.on_cpu:
             return
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
@@ -199,19 +194,10 @@ class KernelWalker:
                 raise
 
     def _attach_everywhere(self) -> None:
-        """Attach what samples on all CPUs at once."""
-        sampling = self.sampling
-        if sampling.off_cpu:
-            self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
-            if sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
-                self._program.run_for_all(ASLEEP_PROGRAM)
-        for number, point in enumerate(sampling.points):
-            fd = point.open(sampling.name)
-            try:
-                self._everywhere.append(self._program.attach_event(point.kind.value, fd, number))
-            except LoadError:
-                os.close(fd)
-                raise
+        """Attach what counts the time off the CPU, on all CPUs at once."""
+        self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+        if self.sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
+            self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
         """End sampling, and the thread that reads records; what was sent and counted can still be taken."""

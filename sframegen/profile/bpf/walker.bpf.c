@@ -21,7 +21,6 @@ MAP(counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(more_counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(blocks, MAP_HASH, 1, u32, struct block);
 MAP(memos, MAP_ARRAY, 1, u32, struct memo);
-MAP(conditions, MAP_ARRAY, 1, u32, struct conditions);
 MAP(cgroups, MAP_CGROUP_ARRAY, MAX_CGROUPS, u32, u32);
 MAP(statistics, MAP_PERCPU_ARRAY, STATS, u32, u64);
 
@@ -75,7 +74,7 @@ struct sample {
 	u64 words[MAX_FRAMES + STACK_BYTES / 8 + 4096 / 8]; /* the verifier takes each page as a whole */
 };
 
-/* Two elements for each CPU: an event may come while a probe's sample is taken. An ordinary array, because elements of those for each CPU
+/* Two elements for each CPU: an event may come while a task leaves the CPU. An ordinary array, because elements of those for each CPU
    are smaller. */
 MAP(samples, MAP_ARRAY, 1, u32, struct sample);
 
@@ -753,98 +752,6 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 		add(STAT_FILTERED, 1);
 	else
 		sample_task(context, in_user_mode(mode));
-	return 0;
-}
-
-/* --- Tracepoints and probes ------------------------------------------------------------------------------------------------------ */
-
-INLINE int compare(u64 value, u64 with, u32 how, int is_signed)
-{
-	if (how == COMPARE_EQUAL)
-		return value == with;
-	if (how == COMPARE_NOT_EQUAL)
-		return value != with;
-	if (how == COMPARE_BITS)
-		return (value & with) != 0;
-	if (is_signed) /* as unsigned numbers in the same order */
-		value ^= 1ull << 63, with ^= 1ull << 63;
-	if (how == COMPARE_LESS)
-		return value < with;
-	if (how == COMPARE_AT_MOST)
-		return value <= with;
-	if (how == COMPARE_GREATER)
-		return value > with;
-	return value >= with;
-}
-
-INLINE int holds(void *context, struct condition *condition)
-{
-	u32 size = condition->size, flags = condition->flags, bits;
-	u64 value = 0;
-
-	if (size == 0 || size > 8)
-		return 0;
-	if (flags & CONDITION_NUMBER) {
-		value = condition->displacement;
-	} else if (flags & CONDITION_MEMORY) {
-		if (read_kernel(&value, 8, context + (condition->offset & 0xffff)) ||
-		    (value += condition->displacement, read_user(&value, 8, (void *)value)))
-			return 0;
-	} else if (read_kernel(&value, size, context + (condition->offset & 0xffff))) {
-		return 0;
-	}
-	bits = 64 - 8 * size;
-	value <<= bits & 63;
-	value = flags & CONDITION_SIGNED ? (u64)((long long)value >> (bits & 63)) : value >> (bits & 63);
-	return compare(value, condition->value, condition->comparison, flags & CONDITION_SIGNED);
-}
-
-/* Is this event a sample? */
-INLINE int is_counted(void *context)
-{
-	u32 place = attached_as(context), statistic = STAT_EVENTS;
-	struct conditions *all = map_lookup(&conditions, &place);
-	u64 *events;
-
-	if (!all)
-		return 0;
-	for (u32 at = 0; at < MAX_CONDITIONS; at++) {
-		if (at >= all->number)
-			break;
-		if (!holds(context, &all->conditions[at]))
-			return 0;
-	}
-	events = map_lookup(&statistics, &statistic);
-	return events && (__sync_fetch_and_add(events, 1) + 1) % settings.every == 0;
-}
-
-INLINE void on_point(void *context, int in_user)
-{
-	u32 tgid = current_pid_tgid() >> 32;
-
-	if (tgid == 0)
-		add(STAT_IDLE, 1);
-	else if (!is_chosen(tgid))
-		add(STAT_FILTERED, 1);
-	else if (is_counted(context))
-		sample_task(context, in_user);
-}
-
-SECTION("tracepoint") int on_tracepoint(void *context)
-{
-	on_point(context, 0);
-	return 0;
-}
-
-SECTION("kprobe") int on_user_probe(void *context)
-{
-	on_point(context, 1);
-	return 0;
-}
-
-SECTION("kprobe") int on_kernel_probe(void *context)
-{
-	on_point(context, 0);
 	return 0;
 }
 

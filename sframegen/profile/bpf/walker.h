@@ -62,9 +62,8 @@ enum {
 	STAT_SHORT = 28,      /* times off the CPU that were shorter than the threshold */
 	STAT_SHORT_TIME = 29, /* nanoseconds of those */
 	STAT_BLOCKS_FULL = 30, /* lost: more threads off the CPU than there is room for */
-	STAT_EVENTS = 31,      /* of tracepoints and probes, which meet the conditions: one in settings.every is a sample */
-	STAT_REMEMBERED = 32,  /* walks that were not needed: the stack was the one of the time before */
-	STATS = 33
+	STAT_REMEMBERED = 31,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 32
 };
 
 /* Whose samples are taken: from now on, or from the exec of another program on */
@@ -126,23 +125,7 @@ struct memo {
 	struct read_word words[REMEMBERED + 4]; /* a power of two, for the verifier */
 };
 
-/* A condition on what a tracepoint or probe gets: `size` bytes of its context at `offset`, or, with CONDITION_MEMORY, of user memory
-   `displacement` bytes after the address that is there. */
-enum { CONDITION_SIGNED = 1, CONDITION_MEMORY = 2, CONDITION_NUMBER = 4 }; /* a number: `displacement` itself */
-enum { COMPARE_EQUAL = 0, COMPARE_NOT_EQUAL = 1, COMPARE_LESS = 2, COMPARE_AT_MOST = 3, COMPARE_GREATER = 4, COMPARE_AT_LEAST = 5, COMPARE_BITS = 6 };
-enum { MAX_CONDITIONS = 8, MAX_CGROUPS = 16 };
-
-struct condition {
-	u64 value, displacement;
-	u32 offset;
-	u8 size, flags, comparison, padding;
-};
-
-/* All of them must hold. For each place where the event is attached; its number is the cookie of that. */
-struct conditions {
-	u64 number;
-	struct condition conditions[MAX_CONDITIONS];
-};
+enum { MAX_CGROUPS = 16 };
 
 enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
@@ -181,11 +164,10 @@ struct stopped {
 };
 
 /* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed.
-   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `every`: one in that many
-   events of a tracepoint or probe is a sample. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
+   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
    `memos`: the elements of that map, a power of two. */
 struct settings {
-	u64 ra_mask, sample_time, min_block, every;
+	u64 ra_mask, sample_time, min_block;
 	u32 cgroups, user, cpus, memos;
 	char comm[COMM_BYTES];
 	u8 every_process, kernel_frames, threads, moments, hold, one_user, one_comm, switch_has_state;

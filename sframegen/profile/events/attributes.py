@@ -14,11 +14,11 @@ from cfi.errors import SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.program.privileges import root_in_words
 
-TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE = 0, 1, 2, 3
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 SIZE = 128
-LAYOUT = Struct("=IIQQQ8xQI4xQQ8xQIi32x")  # without what is in no record that we read
+LAYOUT = Struct("=IIQQQ8xQI28xQIi32x")  # without what is in no record that we read
 CLOEXEC = 8
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
@@ -83,8 +83,6 @@ class EventAttributes:
     sample_type: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
-    config1: int = 0
-    config2: int = 0
     user_registers: int = 0  # mask of the kernel's register numbers
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536
     clock: int = 0  # with EventFlag.USE_CLOCKID

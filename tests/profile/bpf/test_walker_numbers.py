@@ -11,7 +11,6 @@ from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, l
 from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.libbpf import LoadError
-from sframegen.profile.events import points
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_MIX, OffCpu
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 
 HEADER = (ROOT / "sframegen/profile/bpf/walker.h").read_text()
 NUMBERS = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z_0-9]+) = (0x[0-9a-f]+|\d+)\b", HEADER)}
-
-COMPARISONS = {
-    "==": "EQUAL", "!=": "NOT_EQUAL", "<": "LESS", "<=": "AT_MOST", ">": "GREATER", ">=": "AT_LEAST", "&": "BITS"
-}  # fmt: skip
 
 
 def test_ends_and_frames_have_the_same_numbers() -> None:
@@ -51,11 +46,6 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     assert reasons.pop("CPU_FILE") == OFF_CPU_FILE == MAX_FILES + 1
     assert reasons == {reason.name: reason.value for reason in OffCpu}
     assert f"#define OFF_MIX {OFF_MIX:#x}ull" in HEADER
-    assert NUMBERS["MAX_CONDITIONS"] == points.MAX_CONDITIONS
-    comparisons = sorted((value, name) for name, value in NUMBERS.items() if name.startswith("COMPARE_"))
-    assert [name.removeprefix("COMPARE_") for _, name in comparisons] == [COMPARISONS[sign] for sign in points.COMPARISONS]
-    flags = [NUMBERS[f"CONDITION_{name}"] for name in ("SIGNED", "MEMORY", "NUMBER")]
-    assert flags == [points.CONDITION_SIGNED, points.CONDITION_MEMORY, points.CONDITION_NUMBER]
     statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
     assert statistics == {statistic.name: statistic.value for statistic in Statistic}
     assert NUMBERS["STATS"] == max(Statistic) + 1
