@@ -17,7 +17,7 @@ from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
 from sframegen.cli.shared.output import SECTIONS, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for, refuse_times
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
@@ -193,7 +193,7 @@ def command(
     only = _only(sampling)
     _check(sampling, bool(arguments), as_probe, only)
     timed = sampling.off_cpu or sampling.wall
-    _check_timed(sampling, output)
+    _check_timed(sampling)
     if as_probe:
         facts = probe()
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
@@ -203,8 +203,7 @@ def command(
     shown.outputs.check()
     if run.status:
         ctx.exit(run.status)
-    moments = not timed and any(format_for(path).needs_moments for path in output)
-    wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
+    wanted = Wanted(threads=by == "tid" or bool(tid), kernel=sampling.kernel)
     stores = Stores(sections)
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
@@ -252,7 +251,7 @@ def _only(sampling: Sampling) -> Only | None:
     return Only(user, sampling.comm, cgroups)
 
 
-def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
+def _check_timed(sampling: Sampling) -> None:
     """Refuse what has no meaning for time, or for samples."""
     if not (sampling.off_cpu or sampling.wall):
         if sampling.min_block:
@@ -262,7 +261,6 @@ def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
         raise click.UsageError(f"--wall needs samples that stand for time: {' or '.join(CLOCKS)}")
     if sampling.idle:
         raise click.UsageError("--idle counts samples, not time")
-    refuse_times(output)
 
 
 def _sampled(

@@ -126,7 +126,7 @@ def command(
     if form == "folded" or output:
         from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
 
-        stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
+        stacks = TracedStacks(symbols, interval)
     printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
     if core:
         with run.file(core), findings_of(run):

@@ -80,7 +80,7 @@ class CopiedSession:
             self.collected.notes += event.notes(plan.frequency)
             self._resolver = MappingResolver(files)
             self.processes = Processes(self._resolver, plan.targets)
-            wanted = Wanted(threads=plan.tells_threads, kernel=plan.kernel, moments=plan.moments)
+            wanted = Wanted(threads=plan.tells_threads, kernel=plan.kernel)
             self._counting = Counting(self.abi, self.collected, builder, wanted)
             self._descriptors: list[int] = []
             self._rings = CpuRings()  # of the first event on each CPU

@@ -14,7 +14,7 @@ from sframegen.profile.units import MICROSECOND, Unit
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.profile.bpf.counters import CountKey
-    from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_records import NewStack, Unfinished, Unwalked
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.follower import Follower
     from sframegen.profile.sampling_plan import ProfilePlan
@@ -46,23 +46,14 @@ class CountedStacks:
         elif row is not None:
             self._rows[-1][record.hash, record.pid, record.tid] = row
 
-    def add_moment(self, record: SampledMoment) -> None:
-        """Keep when a stack was sampled that is counted apart."""
-        row, moments = self._row_of((record.hash, record.pid, record.tid)), self.collected.stacks.moments
-        if row is not None and moments is not None:
-            moments.add(record.nanoseconds, record.cpu, row)
-
     def add_walked(self, record: Unfinished, frames: Column, end: End, sample_time: int) -> None:
         """Count a sample that was walked here. `sample_time`: the nanoseconds that it stands for."""
         if record.hash:
             self._blocked.add_walked(record, frames, end, record.tid if self._plan.tells_threads else 0)
             return
-        row, moments = self._row(record, frames, end), self.collected.stacks.moments
-        if row is None:
-            return
-        self._count(row, Counted(1, sample_time))
-        if moments is not None:
-            moments.add(record.nanoseconds, record.cpu, row)
+        row = self._row(record, frames, end)
+        if row is not None:
+            self._count(row, Counted(1, sample_time))
 
     def lose(self, stack: Unwalked, reason: str) -> None:
         """Count a sample as lost; of a thread off the CPU once its time is counted, unless that stack has come until then."""

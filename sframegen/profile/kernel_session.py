@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 from sframegen.elf.text import count_of
 from sframegen.profile.blocked import RAN_AGAIN, with_stack
 from sframegen.profile.bpf.counters import LOST, Statistic
-from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
+from sframegen.profile.bpf.kernel_records import NewArea, NewStack, Unfinished
 from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
-from sframegen.profile.collected import Collected, Stacks, notes_on_files
+from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
@@ -63,7 +63,7 @@ class KernelSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
-        self.collected = Collected(plan.shown_event, BACKEND, plan.hertz, plan.unit, stacks=Stacks(moments=plan.moments))
+        self.collected = Collected(plan.shown_event, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
         self._publications = Publications()
@@ -190,8 +190,6 @@ class KernelSession:
                     self._counted.add(record)
                 case Unfinished():
                     self._wait_for(record)
-                case SampledMoment():
-                    self._counted.add_moment(record)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
 

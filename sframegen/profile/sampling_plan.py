@@ -25,7 +25,6 @@ class ProfilePlan(NamedTuple):
     tids: frozenset[int] = frozenset()
     threads: bool = False  # tell threads apart
     kernel: bool = False  # kernel frames, too
-    moments: bool = False  # keep the time of each sample
     idle: bool = False  # count idle CPUs
     after_exec: bool = False  # the targets are to execute the program that is sampled
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
@@ -67,7 +66,6 @@ class ProfilePlan(NamedTuple):
             self.frequency,
             kernel_frames=self.kernel,
             threads=self.tells_threads,
-            moments=self.moments,
             buffer_size=self.buffer_size,
             on_cpu=self.on_cpu,
             off_cpu=self.off_cpu,

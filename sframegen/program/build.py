@@ -44,7 +44,6 @@ MODULES = (
     "sframegen.profile.report.formats.path_bytes",
     "sframegen.profile.report.renamed",
     "sframegen.profile.stacks.call_tree",
-    "sframegen.profile.stacks.merge_sort",
     "sframegen.profile.stacks.numbered",
     "sframegen.profile.tables.paginate",
     "sframegen.profile.walk.steps",

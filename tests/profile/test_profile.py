@@ -294,7 +294,7 @@ def test_kernel_frames_are_innermost() -> None:
 
 
 def test_a_file_for_each_output_and_nothing_on_standard_output(chain: Path, tmp_path: Path) -> None:
-    names = ["a.folded", "a.speedscope.json", "a.html"]
+    names = ["a.folded", "a.pb.gz", "a.html"]
     done = sframegen("-F", 999, *(f"--output={tmp_path / name}" for name in names), "--", chain, LONG_ENOUGH)
     assert done.stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

@@ -72,7 +72,6 @@ def test_what_has_no_meaning_is_refused() -> None:
         (("--off-cpu", "--wall", "--system"), "--off-cpu"),
         (("--min-block", "3", "--system"), "--min-block is for --off-cpu and --wall"),
         (("--wall", "-e", "page-faults", "--system"), "--wall needs samples that stand for time"),
-        (("--off-cpu", "--output", "x.firefox.json", "--system"), "shows samples, not time off the CPU"),
         (("--user", "no such user"), "no user of this machine"),
         (("--cgroup", "/no such group"), "control group"),
         (("--off-cpu", "--idle", "--system"), "--idle counts samples, not time"),

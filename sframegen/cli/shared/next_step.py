@@ -16,8 +16,6 @@ MOST_NAMES = 3  # files that a line has
 VIEWERS = {
     ".html": "xdg-open {}",
     ".pb.gz": "go tool pprof -http=: {}",
-    ".speedscope.json": "open {} at https://www.speedscope.app",
-    ".firefox.json": "open {} at https://profiler.firefox.com",
 }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
+from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.output import PathName, note
 from sframegen.cli.start import closed
@@ -20,22 +21,31 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.table import table, totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sframegen.cli.shared.output import Run
     from sframegen.profile.report.formats.file_formats import Format
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
-NO_TIMES = ".firefox.json"
+GONE = (".speedscope.json", ".firefox.json", ".pprof")  # endings
 STDOUT = 1
 WIDTH = 100  # columns, where there is no terminal
+
+
+def _refuse_gone(_ctx: click.Context, _parameter: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        for ending in GONE:
+            if path.endswith(ending):
+                refuse_removed("profile", "--output", ending)
+    return paths
+
+
 OUTPUT = click.option(
     "-o",
     "--output",
     metavar="FILE",
     multiple=True,
     type=PathName(),
+    callback=_refuse_gone,
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
 
@@ -46,12 +56,6 @@ def format_for(path: str) -> Format:
         return format_of(path)
     except SframegenError as error:
         raise click.UsageError(str(error)) from None
-
-
-def refuse_times(files: Iterable[str]) -> None:
-    """Raises UsageError for a format that has no place for times."""
-    if any(path.endswith(NO_TIMES) for path in files):
-        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
 
 
 def refuse_closed_stdout() -> None:

@@ -22,11 +22,10 @@ class Statistic(IntEnum):
     BUSY = 24
     OTHER_ABI = 25
     PROCESSES_FULL = 26
-    MOMENTS_LOST = 27
-    SHORT = 28
-    SHORT_TIME = 29
-    BLOCKS_FULL = 30
-    REMEMBERED = 31
+    SHORT = 27
+    SHORT_TIME = 28
+    BLOCKS_FULL = 29
+    REMEMBERED = 30
 
 
 LOST = {

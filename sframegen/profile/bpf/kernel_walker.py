@@ -57,7 +57,7 @@ _PROCESS = struct.Struct("=IIII")
 _FILE = struct.Struct("=QIIIIQQIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
-_BLOCK = struct.Struct("=QQQQIIII")
+_BLOCK = struct.Struct("=QQQQII")
 _U32 = struct.Struct("=I")
 _STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
 _USED = 8
@@ -412,7 +412,7 @@ class KernelWalker:
         """Count the time of threads that are still off the CPU at the end."""
         ended, self._ended = self._ended, 0
         for key, value in self._blocks.items(BLOCKS) if ended else ():
-            since, woken, number, _, pid, reason, *_ = _BLOCK.unpack(value)
+            since, woken, number, _, pid, reason = _BLOCK.unpack(value)
             if not since or ended - since < max(1, self.sampling.min_block):
                 continue
             tid = _U32.unpack(key)[0] if self.sampling.threads else 0

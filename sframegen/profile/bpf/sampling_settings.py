@@ -20,7 +20,7 @@ ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 SECOND = 1_000_000_000
 MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 COMM_BYTES = 16
-_SETTINGS = struct.Struct("=QQQIIII16s8B")
+_SETTINGS = struct.Struct("=QQQIIII16s7Bx")
 CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
 
@@ -43,7 +43,6 @@ class Sampling(NamedTuple):
     period: int = 0
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
-    moments: bool = False  # a record for each sample
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     after_exec: bool = False  # samples of the targets themselves only after they have executed another program
     hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
@@ -87,7 +86,6 @@ def packed_settings(sampling: Sampling, cpus: int, *, every_process: bool) -> by
         every_process,
         sampling.kernel_frames,
         sampling.threads,
-        sampling.moments,
         sampling.hold,
         only.user is not None,
         only.comm is not None,

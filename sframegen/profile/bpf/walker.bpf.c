@@ -457,13 +457,6 @@ INLINE int send_stack(struct sample *sample)
 	return ring_output(&ring, &sample->record, sizeof(sample->record) + size, 0) == 0;
 }
 
-INLINE void send_moment(struct moment *moment)
-{
-	moment->type = RECORD_MOMENT;
-	if (ring_output(&ring, moment, sizeof(*moment), 0))
-		add(STAT_MOMENTS_LOST, 1);
-}
-
 /* Returns the count of a stack, which is sent if there is none yet, unless it was sent before; 0 if it is lost. */
 INLINE struct count *count_in(void *map, struct count_key *key, struct sample *sample)
 {
@@ -630,7 +623,6 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 	sample->record.tgid = tgid;
 	sample->record.tid = tid;
 	sample->record.frames = 0;
-	sample->record.cpu = this_cpu();
 	sample->hash = 0;
 	sample->second = sample->record.time >> 30;
 	sample->known = (1ull << GENERAL) - 1;
@@ -719,12 +711,6 @@ INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in
 		return;
 	}
 	count_sample(sample);
-	if (settings.moments) {
-		struct moment moment = { .cpu = sample->record.cpu, .time = sample->record.time, .hash = sample->hash,
-			.nanoseconds = settings.sample_time, .tgid = tgid, .tid = tid };
-
-		send_moment(&moment);
-	}
 }
 
 INLINE void sample_task(void *context, int in_user)
@@ -901,12 +887,6 @@ INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 u
 
 	if (count)
 		raise(count, until - since);
-	if (settings.moments) {
-		struct moment moment = { .cpu = block->cpu, .time = since, .hash = hash, .nanoseconds = until - since,
-			.tgid = block->tgid, .tid = tid };
-
-		send_moment(&moment);
-	}
 }
 
 INLINE void come_back(struct block *block, u32 tid, u64 now)
@@ -949,7 +929,6 @@ INLINE void leave(struct switch_context *context, u64 now)
 	if (!sample)
 		return;
 	block.tgid = tgid;
-	block.cpu = sample->record.cpu;
 	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
 	if (!block.hash)
@@ -1002,8 +981,7 @@ SECTION("iter/task") int on_begin(struct iterator_context *context)
 		block.hash = sample->hash;
 		block.ran = task->se.sum_exec_runtime;
 		block.tgid = tgid;
-		block.cpu = sample->record.cpu;
-		if (send_unfinished(sample, 1))
+			if (send_unfinished(sample, 1))
 			map_update(&blocks, &tid, &block, UPDATE_NEW);
 	}
 	*(volatile u64 *)&sample->busy = 0;

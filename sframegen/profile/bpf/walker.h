@@ -58,12 +58,11 @@ enum {
 	STAT_BUSY = 24,       /* lost: another sample was being taken on this CPU */
 	STAT_OTHER_ABI = 25,  /* lost: a 32-bit program */
 	STAT_PROCESSES_FULL = 26, /* more processes than are followed; their samples are not lost, but are copied each time */
-	STAT_MOMENTS_LOST = 27, /* samples that are counted, but whose time is not known */
-	STAT_SHORT = 28,      /* times off the CPU that were shorter than the threshold */
-	STAT_SHORT_TIME = 29, /* nanoseconds of those */
-	STAT_BLOCKS_FULL = 30, /* lost: more threads off the CPU than there is room for */
-	STAT_REMEMBERED = 31,  /* walks that were not needed: the stack was the one of the time before */
-	STATS = 32
+	STAT_SHORT = 27,      /* times off the CPU that were shorter than the threshold */
+	STAT_SHORT_TIME = 28, /* nanoseconds of those */
+	STAT_BLOCKS_FULL = 29, /* lost: more threads off the CPU than there is room for */
+	STAT_REMEMBERED = 30,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 31
 };
 
 /* Whose samples are taken: from now on, or from the exec of another program on */
@@ -107,7 +106,7 @@ struct count {
    with the reason. `ran`: its CPU time. */
 struct block {
 	u64 since, woken, hash, ran;
-	u32 tgid, reason, cpu, padding;
+	u32 tgid, reason;
 };
 
 /* What a walk has read, from the stack. A thread that leaves its CPU with the same registers and mappings, while all these words are the
@@ -127,15 +126,9 @@ struct memo {
 
 enum { MAX_CGROUPS = 16 };
 
-enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
+enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_AREA = 3 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
 enum { STACK_BYTES = 65536, STACK_PAGES = 64, MAX_GAP = 16, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
-
-struct moment {
-	u32 type, cpu;
-	u64 time, hash, nanoseconds;
-	u32 tgid, tid;
-};
 
 /* New memory at [start, end): what user space knows there from before was unmapped. It is sent before the epoch changes. */
 struct area {
@@ -147,7 +140,7 @@ struct area {
 struct stack_record {
 	u32 type, end;
 	u64 time, hash, cgroup;
-	u32 tgid, tid, frames, cpu;
+	u32 tgid, tid, frames, padding;
 	char comm[COMM_BYTES];
 };
 
@@ -170,7 +163,7 @@ struct settings {
 	u64 ra_mask, sample_time, min_block;
 	u32 cgroups, user, cpus, memos;
 	char comm[COMM_BYTES];
-	u8 every_process, kernel_frames, threads, moments, hold, one_user, one_comm, switch_has_state;
+	u8 every_process, kernel_frames, threads, hold, one_user, one_comm, switch_has_state, padding;
 };
 
 /* In .bss, mapped by user space. `active`: which map of counts is written. Where settings.hold is set, a sample stops its process, with

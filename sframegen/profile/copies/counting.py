@@ -6,7 +6,6 @@ import select
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.profile.collected import Collected, Stacks
 from sframegen.profile.events.event_records import REGISTERS_64
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
+    from sframegen.profile.collected import Collected
     from sframegen.profile.events.event_records import SampleRecord
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.following.processes import Processes
@@ -40,7 +40,6 @@ class Wanted(NamedTuple):
 
     threads: bool = False  # tell threads apart
     kernel: bool = False  # frames of the kernel too, where samples have them
-    moments: bool = False  # the time of each
 
 
 class RegisterLayout:
@@ -73,8 +72,6 @@ def registers_mask(abi: Abi) -> int:
 class CopiedSample(NamedTuple):
     """A sample that has not been walked. `spans`: of its process at that time; the same object as long as they do not change."""
 
-    nanoseconds: int
-    cpu: int
     pid: int
     task: int
     start: Start
@@ -136,7 +133,6 @@ class Counting:
 
     def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, wanted: Wanted) -> None:
         self.collected = collected
-        collected.stacks = Stacks(moments=wanted.moments)
         self._builder = builder
         self._wanted = wanted
         self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
@@ -160,10 +156,7 @@ class Counting:
         start = layout.start(sample.registers)
         if self._wanted.kernel:
             start = start._replace(frames=_kernel_frames(sample.callchain))
-        copied = CopiedSample(
-            sample.time, sample.cpu, sample.pid, task, start, start.values[layout.sp], sample.stack, spans
-        )  # fmt: skip
-        self._queue.add(copied)
+        self._queue.add(CopiedSample(pid, task, start, start.values[layout.sp], sample.stack, spans))
         self.take_tables(wait=self._queue.bytes > MAX_IN_ORDER)
 
     def take_tables(self, *, wait: bool = False) -> None:
@@ -209,10 +202,7 @@ class Counting:
 
     def _done(self, sample: CopiedSample, end: End, frames: Column) -> None:
         stacks = self.collected.stacks
-        row = stacks.row(sample.task, frames, end)
-        stacks.count(row)
-        if stacks.moments is not None:
-            stacks.moments.add(sample.nanoseconds, sample.cpu, row)
+        stacks.count(stacks.row(sample.task, frames, end))
 
 
 def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi.columns import Column
-    from sframegen.profile.stacks.moments import Moments
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller
@@ -151,7 +150,6 @@ class Named:
     build_ids: dict[str, str] = field(default_factory=dict)  # by path; any text in profiles of others, else hexadecimal digits
     programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
-    moments: Moments | None = None  # with the rows of the tree
     cgroups: dict[int, str] = field(default_factory=dict)  # by pid
     room: Room = field(default_factory=Room)
     by_line: bool = False  # lines of one function are shown apart

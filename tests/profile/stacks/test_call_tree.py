@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from sframegen.profile.collected import Stacks
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.stacks.growing import Room
-from sframegen.profile.stacks.merge_sort import merge_sort
-from sframegen.profile.stacks.moments import GONE, Moments
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.stack.walking.ends import End
@@ -139,8 +137,7 @@ def test_frames_of_one_process_are_no_frames_of_another() -> None:
 
 
 def test_threads_that_are_not_wanted_are_dropped() -> None:
-    stacks = Stacks(moments=True)
-    assert stacks.moments is not None
+    stacks = Stacks()
     for tid in (1, 2, 3):
         row = stacks.row(stacks.tasks.number(1, tid), array("Q", [tid]), End.OUTERMOST)
         stacks.count(row, tid)
@@ -160,19 +157,3 @@ def test_a_process_number_that_is_used_again_is_another_task() -> None:
     tasks.forget(7)
     assert tasks.number(7, 0) not in (unknown, after_exec)
     assert [task.process for task in tasks] == ["sh", "cc1", ""]
-
-
-@given(st.lists(st.integers(0, 20)))
-def test_the_order_of_numbers_is_stable(keys: list[int]) -> None:
-    columns = array("I", bytes(4 * len(keys))), array("I", bytes(4 * len(keys)))
-    found = columns[merge_sort(array("Q", keys), *columns)]
-    assert list(found) == sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def test_moments_in_the_order_of_time() -> None:
-    moments = Moments(Room())
-    for nanoseconds in (5, 3, 9, 3):
-        moments.add(nanoseconds, nanoseconds + 1, len(moments))
-    assert list(moments.in_order()) == [(3, 4, 1), (3, 4, 3), (5, 6, 0), (9, 10, 2)]
-    moments.renumber(array("I", [7, GONE, 8, 9]))
-    assert list(moments) == [(5, 6, 7), (9, 10, 8), (3, 4, 9)]

@@ -23,7 +23,6 @@ REST = 1 << 17  # parts after which the memory goes that the stacks' files have
 
 class Format(NamedTuple):
     function: str  # here, in the module of that name
-    needs_moments: bool = False  # shows when samples were taken, if that is known
 
     def parts(self, named: Named) -> Iterator[bytes]:
         made: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
@@ -38,11 +37,8 @@ FORMATS = {
     ".html": Format("flamegraph"),
     ".folded": Format("folded"),
     ".txt": Format("folded"),
-    ".speedscope.json": Format("speedscope", needs_moments=True),
-    ".firefox.json": Format("firefox", needs_moments=True),
     ".json": Format("summary"),
     ".pb.gz": Format("pprof"),
-    ".pprof": Format("pprof"),
 }
 
 

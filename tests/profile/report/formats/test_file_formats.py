@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +14,7 @@ from sframegen.profile.report.formats.file_formats import FORMATS, check_target,
 from sframegen.profile.report.formats.message_bytes import integer, varint
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import FrameKind, Named, NamedFrame
-from tests.support.named_stacks import EXAMPLE, named, stack, stack_of, with_moments
+from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 from tests.support.pprof_messages import fields
 
 if TYPE_CHECKING:
@@ -102,35 +101,6 @@ def test_summary(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def stacks_of_speedscope(document: dict[str, Any]) -> dict[str, dict[tuple[str, ...], int]]:
-    found: dict[str, dict[tuple[str, ...], int]] = {}
-    for profile in document["profiles"]:
-        counts = found[profile["name"]] = defaultdict(int)
-        for frames, weight in zip(profile["samples"], profile["weights"], strict=True):
-            counts[tuple(document["shared"]["frames"][number]["name"] for number in frames)] += weight
-        assert (profile["startValue"], profile["endValue"]) == (0, sum(profile["weights"]))
-    return found
-
-
-def test_speedscope(tmp_path: Path) -> None:
-    profile = named(*EXAMPLE, by="pid")
-    found = stacks_of_speedscope(json.loads(written(profile, ".speedscope.json", tmp_path)))
-    assert found == {
-        "program (pid 7)": {
-            ("main", "work", "spin"): 6, ("main", "work"): 2, ("[callers unknown]", "lost", "callback [guess]"): 1,
-        },
-        "program (pid 8)": {("main", "read", "vfs_read"): 1},
-    }  # fmt: skip
-
-
-def test_speedscope_in_the_order_of_time(tmp_path: Path) -> None:
-    profile = named(*EXAMPLE)
-    order = [1, 0, 0, 0, 1]
-    with_moments(profile, *((1000 - at, EXAMPLE[number]) for at, number in enumerate(order)))
-    (only,) = json.loads(written(profile, ".speedscope.json", tmp_path))["profiles"]
-    assert only["weights"] == [1, 3, 1]
-
-
 def test_pprof(tmp_path: Path) -> None:
     profile = named(*EXAMPLE)
     profile.build_ids["/usr/lib/libwork.so"] = "abcd"
@@ -150,7 +120,7 @@ def test_pprof(tmp_path: Path) -> None:
     labels = {strings[one[1][0]]: one[3][0] if 3 in one else strings[one[2][0]] for one in read[2][2][3]}
     assert labels == {"comm": "program", "process": "program", "pid": 8}
     assert read[9] == [int(profile.started * 10**9)]
-    by_object = fields(gzip.decompress(written(group_stacks(profile, "object"), ".pprof", tmp_path)), "profile")
+    by_object = fields(gzip.decompress(written(group_stacks(profile, "object"), ".pb.gz", tmp_path)), "profile")
     assert "object" in by_object[6]
 
 
