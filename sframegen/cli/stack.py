@@ -36,6 +36,9 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
     """Refuse a file of an unknown format before the first sample is taken."""
     try:
         if path is not None:
+            from sframegen.cli.shared.profile_output import refuse_gone  # noqa: PLC0415 - not for each run
+
+            refuse_gone(path)
             format_of(path)
     except SframegenError as error:
         raise click.BadParameter(str(error)) from error

@@ -15,19 +15,17 @@ from sframegen.elf.text import count_of
 from sframegen.profile.blocked import RAN_AGAIN, with_stack
 from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.kernel_records import NewArea, NewStack, Unfinished
-from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
+from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.following.jit import MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
 from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
 from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
@@ -40,7 +38,6 @@ from sframegen.stack.walking.ends import End
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -84,7 +81,6 @@ class KernelSession:
             self._files = self.follower.files
             self.collected.files = self._files.by_number
             self._counted = CountedStacks(plan, self.follower, self.collected)
-            self._made = MadeCode(self._files, self.follower.processes)
             self._waiting = opened.enter_context(closing(WaitingStacks()))
             self._walker = KernelWalker(None if plan.targets is None else set(plan.targets), plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
@@ -169,7 +165,6 @@ class KernelSession:
         self._read_records()
         self._check_now_and_then()
         self._request_tables()
-        self._follow_made_code()
         self._waiting.make_due(self._take_tables())
         if self._waiting.bytes > MAX_WAITING // 2:
             self._waiting.make_due(self._stop_waiting_for_proofs())
@@ -201,7 +196,6 @@ class KernelSession:
         self._check_at = now + CHECK
         self.collected.stacks.room.rest()
         self.follower.check_files()
-        self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
         if filenos != self._polled and self._samples_on:
             with suppress(EventError):  # a CPU that went again meanwhile
@@ -239,9 +233,7 @@ class KernelSession:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request_tables(self) -> None:
-        private = self.collected.stacks.frames.private
         for file in self._files.take_new():
-            private[file.number] = file.made
             if file.elf is not None:
                 self._building.add(file.number)
                 self._builder.request(file.number, file.elf)
@@ -281,25 +273,6 @@ class KernelSession:
             self._walker.end_proof(number)
         return numbers
 
-    # -- code that processes make
-
-    def _follow_made_code(self) -> None:
-        """Read the tables of processes with samples that may need newer ones."""
-        pids = {record.pid for record in self._new}
-        self._describe([one for pid in pids for one in self._made.refresh(pid, rests=self._samples_on)])
-
-    def _describe(self, found: list[MadeFunctions]) -> None:
-        dropped, self._made.dropped[:] = self._made.dropped[:], []
-        for number in dropped:
-            self._copies.forget(number)
-            self._walker.drop_table(number)
-        tables = {one.file.number: table_of(one.functions) for one in found if one.functions is not None}
-        for one in found:
-            self._copies.add_table(one.file.number, tables.get(one.file.number), guessed=False)
-            if one.functions is None:
-                self._walker.look_first(one.file.number)
-        self._walker.add_tables(tables, {one.file.number: Guard(one.check, one.serial) for one in found})
-
     # -- mappings
 
     def _publish(self) -> None:
@@ -320,12 +293,8 @@ class KernelSession:
             spans = processes.spans(pid) if self.follower.scan(pid, drained) else None
             processes.changed.discard(pid)
             if spans is not None:
-                self._describe(self._made.refresh(pid))
-                makes_code = self._made.follows(pid)
-                if makes_code:
-                    self._walker.look_first(self._made.unknown)
                 self._publications.publishing(pid)
-                self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
+                self._walker.publish(pid, spans, epoch)
                 self._keep_names(pid, spans)
             self._publications.took(pid, time.process_time() - began)
 
@@ -341,7 +310,6 @@ class KernelSession:
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._publications.forget(pid)
-        self._made.forget(pid)
 
     # -- stacks that are walked here
 
@@ -355,7 +323,6 @@ class KernelSession:
                 self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
                 self._keep_names(record.pid, spans)
-                self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
     def _walk_due(self, seconds: float = math.inf) -> None:
@@ -367,16 +334,12 @@ class KernelSession:
                 return
 
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
-        known = self._made.at(record.pid, spans, record.nanoseconds)
-        if known is None:
-            self._new.append(record)
-            return
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
-            end = self._copies.walk(self._copies.columns(known), record.where, record.stack_start, record.stack, record.holes)
+            end = self._copies.walk(self._copies.columns(spans), record.where, record.stack_start, record.stack, record.holes)
             number = self._copies.missing
         missing = self._files.by_number.get(number)
-        if end is End.NO_TABLE and not (missing and missing.made):
+        if end is End.NO_TABLE:
             self._request_proof(missing)
             for stack in self._waiting.add(Waiting(record, spans, number)):
                 self._counted.lose(stack, TOO_MANY_WAIT)

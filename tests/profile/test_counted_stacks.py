@@ -38,7 +38,7 @@ def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, cast("Follower", NoRecords()), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, 0, hash=5, asleep=True)
+    record = Unfinished(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
     counted.lose(record.unwalked, RAN_AGAIN)
     counted.count({(5, 7, 0): Counted(1, 1000), (record.waiting_hash, 7, 0): Counted(1, 10), (6, 7, 0): Counted(1, 1)}, last=True)
     assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
@@ -50,7 +50,7 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, cast("Follower", NoRecords()), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, 0, hash=5)
+    record = Unfinished(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
         counted.lose(one.unwalked, NO_TABLE_IN_TIME)
     counted.add(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all

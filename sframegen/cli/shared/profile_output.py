@@ -31,11 +31,11 @@ STDOUT = 1
 WIDTH = 100  # columns, where there is no terminal
 
 
-def _refuse_gone(_ctx: click.Context, _parameter: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
-    for path in paths:
-        for ending in GONE:
-            if path.endswith(ending):
-                refuse_removed("profile", "--output", ending)
+def refuse_gone(*paths: str) -> tuple[str, ...]:
+    """Return the names. Raises RemovedError for one with an ending that is gone."""
+    for ending in GONE:
+        if any(path.endswith(ending) for path in paths):
+            refuse_removed("profile", "--output", ending)
     return paths
 
 
@@ -45,7 +45,7 @@ OUTPUT = click.option(
     metavar="FILE",
     multiple=True,
     type=PathName(),
-    callback=_refuse_gone,
+    callback=lambda _ctx, _parameter, paths: refuse_gone(*paths),
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
 

@@ -23,7 +23,7 @@ STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that
 _TYPE = struct.Struct("=I")
 _AREA = struct.Struct("=IIQQQ")
 _STACK = struct.Struct("=IIQQQIII4x16s")
-_STOPPED = struct.Struct("=IIQQQQIIQ")
+_STOPPED = struct.Struct("=IIQQQQII")
 _REGISTER_BYTES = 8 * REGISTERS
 
 
@@ -66,7 +66,6 @@ class Unfinished(NamedTuple):
     stack_start: int
     stack: bytes
     missing: int  # at the PC: the number of the file whose table was missing, if that is why
-    serial: int  # the word that it was checked with
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
     cgroup: int = 0
     asleep: bool = False  # it waited when profiling began: the stack is still to be read
@@ -103,7 +102,7 @@ def decode_record(record: bytes) -> KernelRecord:
         _, end, _, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
         return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words, cgroup)
-    _, flags, pc, known, start, pages, size, missing, serial = _STOPPED.unpack_from(record)
+    _, flags, pc, known, start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
     _, end, time, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record, at)
@@ -114,7 +113,7 @@ def decode_record(record: bytes) -> KernelRecord:
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
     key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
     name = _name(comm)
-    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, serial, key, cgroup, asleep, holes)
+    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, cgroup, asleep, holes)
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

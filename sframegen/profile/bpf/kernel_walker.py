@@ -9,8 +9,7 @@ import struct
 from collections import Counter
 from itertools import pairwise
 from time import monotonic, monotonic_ns, sleep
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
@@ -53,14 +52,14 @@ GRACE = 0.1  # seconds after which no run of the program writes the map of count
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
-_PROCESS = struct.Struct("=IIII")
-_FILE = struct.Struct("=QIIIIQQIIII")
+_PROCESS = struct.Struct("=III")
+_FILE = struct.Struct("=QIIIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
 _BLOCK = struct.Struct("=QQQQII")
 _U32 = struct.Struct("=I")
-_STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
-_USED = 8
+_STATE_AT, _UNPROVEN_AT = 24, 32  # in struct file
+_USED = 6  # its place in _FILE
 PENDING, WITHOUT, READY = 0, 1, 2
 WANTED, WANTED_AFTER_EXEC = 1, 2
 
@@ -68,18 +67,6 @@ WANTED, WANTED_AFTER_EXEC = 1, 2
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM)
-
-
-class Guard(NamedTuple):
-    """A 64-bit word in the memory of a process."""
-
-    address: int
-    value: int
-
-
-UNGUARDED = Guard(0, 0)
-NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
-NOWHERE = Guard(1, 0)  # no process has memory there
 
 
 class KernelWalker:
@@ -246,11 +233,8 @@ class KernelWalker:
         self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
         return self._user_epoch
 
-    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int, *, makes_code: bool = False) -> bool:
-        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room.
-
-        `makes_code`: some have tables of this process only. Its children are unknown until they are published.
-        """
+    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int) -> bool:
+        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""
         ordered = sorted(span for span in spans if span.start < span.end)
         apart = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
         first = self._extents.allocate(len(apart)) if apart else None
@@ -258,7 +242,7 @@ class KernelWalker:
             return False
         packed = b"".join(_SPAN.pack(span.start, span.end, span.bias, span.file, 0) for span in apart)
         self._spans[first * _SPAN.size : first * _SPAN.size + len(packed)] = packed
-        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch, makes_code)):
+        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch)):
             self._extents.retire(first)
             return False
         self._retire(pid)
@@ -282,16 +266,11 @@ class KernelWalker:
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
-    def add_tables(
-        self,
-        tables: Mapping[int, DecodedTable | None],
-        guards: Mapping[int, Guard] = NO_GUARDS,
-        unproven: Container[int] = (),
-    ) -> None:
+    def add_tables(self, tables: Mapping[int, DecodedTable | None], unproven: Container[int] = ()) -> None:
         """Give the kernel program the tables of files, by number; None: there is none. `dropped`: those without room.
 
-        All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that
-        is sampled has this word there. In such files, and `unproven` ones, samples in code without a rule are walked from copies.
+        All at once, because the kernel waits for its running programs each time. In `unproven` files, samples in code without a
+        rule are walked from copies.
         """
         added: dict[int, int] = {}  # descriptors
         try:
@@ -306,9 +285,8 @@ class KernelWalker:
                     continue
                 added[number] = filled_table(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
-                guard = guards.get(number, UNGUARDED)
                 state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
-                self._set_file(number, _FILE.pack(table.base, *places, *guard, *state))
+                self._set_file(number, _FILE.pack(table.base, *places, *state))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -331,11 +309,6 @@ class KernelWalker:
         if number in self._sizes:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
-
-    def look_first(self, number: int) -> None:
-        """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
-        self.drop_table(number)
-        self._set_file(number, _FILE.pack(0, *bytes(4), *NOWHERE, PENDING, *bytes(3)))
 
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""

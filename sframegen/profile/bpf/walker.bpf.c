@@ -63,7 +63,7 @@ struct {
 /* The state of one walk, and its records. `low`: what the caller's SP has to be above. `noted`: how many words it has read that are in
    `notes`; more than REMEMBERED if they do not say all. */
 struct sample {
-	u64 busy, pc, known, low, hash, serial;
+	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
 	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing, noted, epoch;
@@ -146,22 +146,17 @@ INLINE int search(struct file *file, void *table, u64 address, struct sframe_tab
 }
 
 /* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
-   answer. `serial`: as in struct stopped. */
-GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule, u64 *serial)
+   answer. */
+GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule)
 {
 	struct file *file = map_lookup(&files, &number);
 	void *table = map_lookup(&tables, &number);
-	u64 check;
 	u32 state;
 	int found;
 
-	if (!rule || !serial || !file)
+	if (!rule || !file)
 		return END_DAMAGED_TABLE;
 	state = *(volatile u32 *)&file->state;
-	check = file->check;
-	*serial = 0;
-	if (check && (read_user(serial, sizeof(*serial), (void *)check) || *serial != file->serial))
-		return END_NO_TABLE;
 	if (state == FILE_WITHOUT)
 		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
 	if (state < FILE_READY || !table)
@@ -171,17 +166,7 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_ru
 	found = search(file, table, address, rule);
 	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
 		return END_NO_TABLE;
-	if (found == RULE_NONE && file->unproven)
-		return RULE_UNPROVEN;
-	return check && found == RULE_NONE ? END_NO_TABLE : found;
-}
-
-/* Is this number that of code without a file? */
-INLINE int is_made(u32 number)
-{
-	struct file *file = map_lookup(&files, &number);
-
-	return number == NO_FILE || (file && file->check);
+	return found == RULE_NONE && file->unproven ? RULE_UNPROVEN : found;
 }
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
@@ -272,7 +257,7 @@ GLOBAL int step(struct sample *sample)
 	packed = code & ADDRESS_MASK;
 	if (span->file != NO_FILE) {
 		sample->missing = span->file;
-		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
+		found = find_rule(span->file, sample->second, code - span->bias, &rule);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
 	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
@@ -319,7 +304,7 @@ GLOBAL int step(struct sample *sample)
 		rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_FP | SFRAME_TABLE_FP_DEREF;
 	}
 	flags = rule.flags;
-	if (guess || sample->serial || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
+	if (guess || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
 	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & SFRAME_TABLE_RA_REGISTER) && rule.ra_register != LINK))
 		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
@@ -375,7 +360,7 @@ GLOBAL int step(struct sample *sample)
 		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
 	if (guess) {
 		span = span_at(sample, ra - 1);
-		if ((cfa & 7) || !span || (!is_made(span->file) && ends_call(ra) <= 0))
+		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))
 			return guess_failed;
 		sample->callers++;
 	}
@@ -439,7 +424,6 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	size = sample->copied;
 	stopped->size = size;
 	stopped->file = sample->missing;
-	stopped->serial = sample->serial;
 	size += sample->record.frames * 8;
 	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0)) {
 		add(STAT_RING_FULL, 1);
@@ -628,7 +612,6 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
 	sample->guessed = sample->signals = sample->callers = sample->missing = sample->noted = 0;
-	sample->serial = 0;
 }
 
 enum { NO_REGISTERS, HAS_REGISTERS, OTHER_REGISTERS };
@@ -1061,7 +1044,7 @@ SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *cont
 	}
 	process = map_lookup(&processes, &from);
 	epoch = map_lookup(&epochs, &from);
-	if (!process || !epoch || process->makes_code)
+	if (!process || !epoch)
 		return 0;
 	copy = *process;
 	if (copy.epoch != *(volatile u32 *)epoch)

@@ -72,12 +72,9 @@ enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* `state`: each table that is ready has another number, from FILE_READY on.
    `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
-   Code that a process makes has `check`, the address of a word of that process; the table holds only while that is `serial`, and code
-   without a rule in it is for user space to look at. For files `check` is 0. `unproven`: code without a rule may still get one, and is for
-   user space until then. */
+   `unproven`: code without a rule may still get one, and is for user space until then. */
 struct file {
 	struct sframe_table_places places;
-	u64 check, serial;
 	u32 state, used, unproven, padding;
 };
 
@@ -86,10 +83,9 @@ struct span {
 	u32 file, padding;
 };
 
-/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. `makes_code`: it has tables
-   of its own code, which its children do not share. */
+/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. */
 struct process {
-	u32 first, count, epoch, makes_code;
+	u32 first, count, epoch;
 };
 
 struct count_key {
@@ -145,14 +141,13 @@ struct stack_record {
 };
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
-   a bit for each. `file`: whose table is missing there, `serial`: the word at its `check`. A stack_record follows with its frames, then
+   a bit for each. `file`: whose table is missing there. A stack_record follows with its frames, then
    `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it: of those pages for which `pages` has a bit, the
    first is that of `start`. The others cannot be read. With STOPPED_ASLEEP there are none: user space reads them while the thread waits. */
 struct stopped {
 	u32 type, flags;
 	u64 pc, known, start, pages;
 	u32 size, file;
-	u64 serial;
 	u64 registers[REGISTERS];
 };
 

@@ -40,7 +40,6 @@ class TracedFile:
     ready: bool = False  # its table is made, or cannot be made
     final: bool = True  # no proof can add rules to it
     is_copy: bool = False  # of a file on a file system that may stop answering
-    made: bool = False  # no file, but code that a process makes: addresses are run-time ones
     checked: int = 0  # nanoseconds of CLOCK_MONOTONIC: it was not rewritten before
     spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
     closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
@@ -125,13 +124,6 @@ class TracedFiles:
             self._by_bytes[data] = known
             self._parse(known, memoryview(data), None, None)
         return known if known is not None and known.elf is not None else None
-
-    def without_file(self, name: str) -> TracedFile | None:
-        """Return a new number, for code that is described without a file; None if there are too many."""
-        traced = self._numbered(name)
-        if traced is not None:
-            traced.made = True
-        return traced
 
     def retired(self) -> set[int]:
         """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""
