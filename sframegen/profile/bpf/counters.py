@@ -13,19 +13,16 @@ class Statistic(IntEnum):
 
     SAMPLES = 16
     KERNEL_MODE = 17
-    FRAMES = 18
-    GUESSED = 19
-    FILTERED = 20
-    IDLE = 21
-    RING_FULL = 22
-    COUNTS_FULL = 23
-    BUSY = 24
-    OTHER_ABI = 25
-    PROCESSES_FULL = 26
-    SHORT = 27
-    SHORT_TIME = 28
-    BLOCKS_FULL = 29
-    REMEMBERED = 30
+    IDLE = 18
+    RING_FULL = 19
+    COUNTS_FULL = 20
+    BUSY = 21
+    OTHER_ABI = 22
+    PROCESSES_FULL = 23
+    SHORT = 24
+    SHORT_TIME = 25
+    BLOCKS_FULL = 26
+    REMEMBERED = 27
 
 
 LOST = {

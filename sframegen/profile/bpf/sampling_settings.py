@@ -20,7 +20,7 @@ ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 SECOND = 1_000_000_000
 MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 COMM_BYTES = 16
-_SETTINGS = struct.Struct("=QQQIIII16s7Bx")
+_SETTINGS = struct.Struct("=QQQIIII16s6B2x")
 CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
 
@@ -45,7 +45,6 @@ class Sampling(NamedTuple):
     threads: bool = False  # counts of threads, not of processes
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     after_exec: bool = False  # samples of the targets themselves only after they have executed another program
-    hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
     on_cpu: bool = True  # False: the event is not sampled
     off_cpu: bool = False  # the time that threads do not run
     min_block: int = 0  # nanoseconds: shorter times do not count
@@ -86,7 +85,6 @@ def packed_settings(sampling: Sampling, cpus: int, *, every_process: bool) -> by
         every_process,
         sampling.kernel_frames,
         sampling.threads,
-        sampling.hold,
         only.user is not None,
         only.comm is not None,
         switch_has_state(),

@@ -66,7 +66,7 @@ struct sample {
 	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing, noted, epoch;
+	u32 first, count, last, exact, guessed, signals, second, copied, missing, noted, epoch;
 	struct read_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
@@ -362,7 +362,6 @@ GLOBAL int step(struct sample *sample)
 		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))
 			return guess_failed;
-		sample->callers++;
 	}
 	sample->guessed = guess;
 	sample->exact = (flags & SFRAME_TABLE_SIGNAL) != 0;
@@ -529,24 +528,6 @@ INLINE void push_kernel_frames(void *context, struct sample *sample)
 	}
 }
 
-/* Stops the task at this sample, unless another one is held. */
-INLINE int hold(void)
-{
-	if (__sync_val_compare_and_swap(&shared.held, 0, 1))
-		return 0;
-	if (signal_thread(STOP_SIGNAL) == 0)
-		return 1;
-	*(volatile u32 *)&shared.held = 0;
-	return 0;
-}
-
-INLINE void remember_held(struct sample *sample)
-{
-	shared.held_pc = sample->pc;
-	for (u32 number = 0; number < GENERAL; number++)
-		shared.held_registers[number] = sample->registers[number];
-}
-
 /* Or in one below a chosen one. */
 INLINE int is_in_chosen_cgroup(void)
 {
@@ -611,7 +592,7 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 	sample->second = sample->record.time >> 30;
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
-	sample->guessed = sample->signals = sample->callers = sample->missing = sample->noted = 0;
+	sample->guessed = sample->signals = sample->missing = sample->noted = 0;
 }
 
 enum { NO_REGISTERS, HAS_REGISTERS, OTHER_REGISTERS };
@@ -644,8 +625,6 @@ GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
 			end = END_STACK_GONE;
 	}
 	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
-	add(STAT_FRAMES, sample->record.frames);
-	add(STAT_GUESSED, sample->callers);
 	sample->record.end = end;
 	sample->hash ^= end;
 	sample->record.hash = sample->hash;
@@ -680,19 +659,12 @@ INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in
 		add(STAT_OTHER_ABI, 1);
 		return;
 	}
-	if (settings.hold && found == HAS_REGISTERS)
-		remember_held(sample);
 	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
 		send_unfinished(sample, 0);
 		return;
 	}
 	if (!settings.threads)
 		sample->record.tid = 0;
-	if (settings.hold) {
-		if (!send_stack(sample))
-			add(STAT_RING_FULL, 1);
-		return;
-	}
 	count_sample(sample);
 }
 
@@ -705,8 +677,7 @@ INLINE void sample_task(void *context, int in_user)
 	sample = free_sample();
 	if (!sample)
 		return;
-	if (!settings.hold || hold())
-		take(context, sample, id >> 32, id, in_user);
+	take(context, sample, id >> 32, id, in_user);
 	*(volatile u64 *)&sample->busy = 0;
 }
 
@@ -717,9 +688,7 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 
 	if (tgid == 0)
 		add(STAT_IDLE, 1);
-	else if (!is_chosen(tgid))
-		add(STAT_FILTERED, 1);
-	else
+	else if (is_chosen(tgid))
 		sample_task(context, in_user_mode(mode));
 	return 0;
 }

@@ -49,20 +49,17 @@ enum {
 enum {
 	STAT_SAMPLES = 16,     /* of wanted processes */
 	STAT_KERNEL_MODE = 17, /* of those: the event came in the kernel */
-	STAT_FRAMES = 18,
-	STAT_GUESSED = 19,    /* frames that a frame pointer led to */
-	STAT_FILTERED = 20,   /* events in processes that are not wanted */
-	STAT_IDLE = 21,       /* events while the CPU had nothing to do */
-	STAT_RING_FULL = 22,  /* lost: no room in the ring buffer */
-	STAT_COUNTS_FULL = 23, /* lost: no room in the map of counts, or it was locked */
-	STAT_BUSY = 24,       /* lost: another sample was being taken on this CPU */
-	STAT_OTHER_ABI = 25,  /* lost: a 32-bit program */
-	STAT_PROCESSES_FULL = 26, /* more processes than are followed; their samples are not lost, but are copied each time */
-	STAT_SHORT = 27,      /* times off the CPU that were shorter than the threshold */
-	STAT_SHORT_TIME = 28, /* nanoseconds of those */
-	STAT_BLOCKS_FULL = 29, /* lost: more threads off the CPU than there is room for */
-	STAT_REMEMBERED = 30,  /* walks that were not needed: the stack was the one of the time before */
-	STATS = 31
+	STAT_IDLE = 18,       /* events while the CPU had nothing to do */
+	STAT_RING_FULL = 19,  /* lost: no room in the ring buffer */
+	STAT_COUNTS_FULL = 20, /* lost: no room in the map of counts, or it was locked */
+	STAT_BUSY = 21,       /* lost: another sample was being taken on this CPU */
+	STAT_OTHER_ABI = 22,  /* lost: a 32-bit program */
+	STAT_PROCESSES_FULL = 23, /* more processes than are followed; their samples are not lost, but are copied each time */
+	STAT_SHORT = 24,      /* times off the CPU that were shorter than the threshold */
+	STAT_SHORT_TIME = 25, /* nanoseconds of those */
+	STAT_BLOCKS_FULL = 26, /* lost: more threads off the CPU than there is room for */
+	STAT_REMEMBERED = 27,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 28
 };
 
 /* Whose samples are taken: from now on, or from the exec of another program on */
@@ -158,14 +155,12 @@ struct settings {
 	u64 ra_mask, sample_time, min_block;
 	u32 cgroups, user, cpus, memos;
 	char comm[COMM_BYTES];
-	u8 every_process, kernel_frames, threads, hold, one_user, one_comm, switch_has_state, padding;
+	u8 every_process, kernel_frames, threads, one_user, one_comm, switch_has_state, padding[2];
 };
 
-/* In .bss, mapped by user space. `active`: which map of counts is written. Where settings.hold is set, a sample stops its process, with
-   `held` = 1 and the registers that it had, and there are no further samples until user space sets `held` to 0. */
+/* In .bss, mapped by user space. `active`: which map of counts is written. */
 struct shared {
-	u32 active, last_epoch, held, padding;
-	u64 held_pc, held_registers[REGISTERS];
+	u32 active, last_epoch;
 };
 
 #endif

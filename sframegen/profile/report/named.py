@@ -147,7 +147,7 @@ class Named:
     unit: Unit = Unit.SAMPLES  # of all counts
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    build_ids: dict[str, str] = field(default_factory=dict)  # by path; any text in profiles of others, else hexadecimal digits
+    build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
     programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
     cgroups: dict[int, str] = field(default_factory=dict)  # by pid

@@ -241,9 +241,9 @@ def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compile
     assert passed >= 100 * 10_000_000 + 300_000_000 - SLACK
 
 
-def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler) -> None:
-    choice = OFF_CPU._replace(count_interval=kernel_walker.GRACE)
-    with waits(compile_c, "naps") as program, Sampled({program.pid}, choice) as sampled:
+def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_walker, "COUNT_INTERVAL", kernel_walker.GRACE)
+    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
         sampled.publish(program.pid)
         sampled.walker.attach()
         total = 0

@@ -53,12 +53,12 @@ def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> N
         check_target(str(tmp_path / "fifo.html"))
 
 
-@pytest.mark.parametrize("ending", FORMATS)
-def test_without_samples_and_hostile_names(ending: str, tmp_path: Path) -> None:
+def test_without_samples_and_hostile_names(tmp_path: Path) -> None:
     """Every file is written, and the same again from the same profile."""
-    written(named(), ending, tmp_path)
     profile = hostile()
-    assert written(profile, ending, tmp_path) == written(profile, ending, tmp_path)
+    for ending in FORMATS:
+        written(named(), ending, tmp_path)
+    assert [ending for ending in FORMATS if written(profile, ending, tmp_path) != written(profile, ending, tmp_path)] == []
 
 
 def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
