@@ -22,7 +22,6 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
-from sframegen.profile.copies.counting import Wanted
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import BY_NAME, event_named
 from sframegen.profile.following.cgroups import folder_of
@@ -203,12 +202,11 @@ def command(
     shown.outputs.check()
     if run.status:
         ctx.exit(run.status)
-    wanted = Wanted(threads=by == "tid" or bool(tid), kernel=sampling.kernel)
     stores = Stores(sections)
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
         plan = ProfilePlan(
-            None, _found_event(sampling), sampling.frequency, frozenset(tid), **wanted._asdict(),
+            None, _found_event(sampling), sampling.frequency, frozenset(tid), threads=by == "tid", kernel=sampling.kernel,
             idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
             off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
             buffer_size=(sampling.buffer_size or 0) * MIB,

@@ -35,13 +35,6 @@ FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
 KERNEL_HALF = 63  # bit of addresses
 
 
-class Wanted(NamedTuple):
-    """What samples are kept with."""
-
-    threads: bool = False  # tell threads apart
-    kernel: bool = False  # frames of the kernel too, where samples have them
-
-
 class RegisterLayout:
     """Where registers are in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
 
@@ -131,10 +124,11 @@ class WalkQueue:
 class Counting:
     """Counts samples into `collected`, whose `files` have all numbers that spans can name."""
 
-    def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, wanted: Wanted) -> None:
+    def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, *, threads: bool, kernel: bool) -> None:
+        """`threads`: tell them apart. `kernel`: frames of the kernel too, where samples have them."""
         self.collected = collected
         self._builder = builder
-        self._wanted = wanted
+        self._threads, self._kernel = threads, kernel
         self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
         self._known: list[int] = []  # files whose tables were made before, or that have none
 
@@ -145,7 +139,7 @@ class Counting:
             self._lose(End.NO_PROCESS.words)
             return
         tasks, name = self.collected.stacks.tasks, processes.name_of(pid)
-        task = tasks.number(pid, tid if self._wanted.threads else 0, processes.program(pid))
+        task = tasks.number(pid, tid if self._threads else 0, processes.program(pid))
         tasks.name(task, name, processes.thread_name_of(pid, tid) or name)
         if sample.registers_abi != REGISTERS_64:
             self._lose(NO_64_BITS if sample.registers_abi else NO_REGISTERS)
@@ -154,7 +148,7 @@ class Counting:
             self._lose(NO_STACK)
             return
         start = layout.start(sample.registers)
-        if self._wanted.kernel:
+        if self._kernel:
             start = start._replace(frames=_kernel_frames(sample.callchain))
         self._queue.add(CopiedSample(pid, task, start, start.values[layout.sp], sample.stack, spans))
         self.take_tables(wait=self._queue.bytes > MAX_IN_ORDER)

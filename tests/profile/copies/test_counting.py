@@ -15,7 +15,6 @@ from sframegen.profile.copies.counting import (
     NO_STACK,
     Counting,
     RegisterLayout,
-    Wanted,
     registers_mask,
 )
 from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
@@ -56,7 +55,7 @@ class Run:
         ]
         self.processes = Processes(MappingResolver(TracedFiles()))
         self.processes.set_scanned(PID, spans, "chain", 1)
-        self._counting = Counting(abi, self.collected, cast("TableBuilder", NoTables()), Wanted(threads=threads))
+        self._counting = Counting(abi, self.collected, cast("TableBuilder", NoTables()), threads=threads, kernel=False)
         self._layout = RegisterLayout(abi, registers_mask(abi))
 
     def sample(self, stack: bytes, fp: int, *, tid: int = PID, pid: int = PID, registers_abi: int = REGISTERS_64) -> None:

@@ -11,9 +11,8 @@ from cfi.errors import SframegenError
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from linker.files.location import Location
     from sframegen.profile.report.named import Named
 
 
@@ -64,15 +63,8 @@ def check_target(path: str) -> None:
 def write_profile(named: Named, path: str) -> None:
     """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
-
-    parts = format_of(path).parts(named)
-    with locate(path) as target:
-        write_parts(parts, target)
-
-
-def write_parts(parts: Iterable[bytes], target: Location) -> None:
-    """Write a new file, or replace one. Raises OSError."""
     from linker.files.rename_into_place import writing_new  # noqa: PLC0415
 
-    with writing_new(target, MODE) as file:
+    parts = format_of(path).parts(named)
+    with locate(path) as target, writing_new(target, MODE) as file:
         file.writelines(parts)
