@@ -1,31 +1,26 @@
-"""A profile in pprof's format -> a flame graph that does not move, in SVG, for light and for dark pages: docs/flame-graph.svg.
+"""Folded stacks -> a flame graph that does not move, in SVG, for light and for dark pages: docs/flame-graph.svg.
 
-sframegen profile -F 999 -o query.pb.gz -- ./query shop.db orders.sql
-python -m tools.flame_picture query.pb.gz docs/flame-graph.svg
+sframegen profile -F 999 -o query.folded -- ./query shop.db orders.sql
+python -m tools.flame_picture query.folded docs/flame-graph.svg
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-from sframegen.profile.report.formats.flamegraph import preorder
-from sframegen.profile.report.grouping import group_stacks
-from sframegen.profile.stored.read_pprof import PprofProfiles
+from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from sframegen.profile.report.formats.flamegraph import DrawnFrame
-    from sframegen.profile.report.named import Named
+    from collections.abc import Iterable, Iterator
 
 WIDTH, ROW, TOP, MARGIN = 900, 19, 30, 8  # pixels
 LETTER = 6.7  # pixels: as wide as a letter of STYLE's fonts is
 LEAST = 2.0  # pixels: narrower frames are not drawn
 SHORTEST = 4  # letters: shorter pieces of a name say nothing
-CLASSES = ("one", "two", "three", "four", "five", "six")  # of objects, those with the most frames first
+CLASSES = ("one", "two", "three", "four", "five", "six")
 STYLE = """text { font: 11px ui-monospace, monospace; fill: #18181b }
 .head { font: bold 14px system-ui, sans-serif }
 .page { fill: #fff; stroke: #d4d4da }
@@ -56,52 +51,51 @@ class Box(NamedTuple):
     depth: int
     begin: int
     samples: int
-    frame: DrawnFrame
+    label: str
 
 
-def boxes(frames: Iterable[tuple[int, DrawnFrame, int]]) -> Iterator[Box]:
+def preorder(lines: Iterable[str]) -> Iterator[tuple[int, str, int]]:
+    """Return (depth, label, samples), children in alphabetical order, of lines such as `program;main;work 12`."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for line in lines:
+        stack, _, samples = line.rpartition(" ")
+        path = ("all", *stack.split(";"))
+        for end in range(1, len(path) + 1):
+            counts[path[:end]] += int(samples)
+    for path in sorted(counts):
+        yield len(path) - 1, path[-1], counts[path]
+
+
+def boxes(frames: Iterable[tuple[int, str, int]]) -> Iterator[Box]:
     """Place frames that come in preorder: each begins where its caller does, or where the one before it ended."""
     next_child = [0]  # for each depth
-    for depth, frame, samples in frames:
+    for depth, label, samples in frames:
         begin = next_child[depth]
         next_child[depth:] = begin + samples, begin
-        yield Box(depth, begin, samples, frame)
+        yield Box(depth, begin, samples, label)
 
 
-def picture(named: Named) -> Iterator[str]:
+def picture(lines: Iterable[str]) -> Iterator[str]:
     """Return the lines of the picture of a profile."""
-    pixel = (WIDTH - 2 * MARGIN) / max(named.samples, 1)
-    found = list(boxes(preorder(named, max(1, int(LEAST / pixel)))))
+    placed = list(boxes(preorder(lines)))
+    total = placed[0].samples if placed else 0
+    pixel = (WIDTH - 2 * MARGIN) / max(total, 1)
+    found = [box for box in placed if box.samples * pixel >= LEAST]
     height = TOP + ROW * (1 + max((box.depth for box in found), default=0)) + MARGIN
-    title = f"{named.event}: {named.unit.shown(named.samples)}"
+    title = f"{total:,} samples"
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title">'
-    yield f'<title id="title">Flame graph, {escape(title)}</title>\n<style>\n{STYLE}</style>'
+    yield f'<title id="title">Flame graph, {title}</title>\n<style>\n{STYLE}</style>'
     yield f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>'
-    yield f'<text class="head" x="{MARGIN}" y="20">{escape(title)}</text>'
-    classes = _classes(found)
-    yield from _legend(classes)
+    yield f'<text class="head" x="{MARGIN}" y="20">{title}</text>'
     for box in found:
         left, top = MARGIN + box.begin * pixel, height - MARGIN - ROW * (box.depth + 1)
-        yield from _box(box, left, top, box.samples * pixel, classes.get(box.frame.object, "none"))
+        colour = CLASSES[crc32(box.label.encode()) % len(CLASSES)] if box.depth > 1 else "none"
+        yield from _box(box, left, top, box.samples * pixel, colour)
     yield "</svg>"
 
 
-def _classes(found: Sequence[Box]) -> dict[str, str]:
-    """Return the colour of each object that has one."""
-    objects = [box.frame.object for box in found if box.frame.object]
-    return dict(zip(sorted(set(objects), key=lambda name: (-objects.count(name), name)), CLASSES, strict=False))
-
-
-def _legend(classes: dict[str, str]) -> Iterator[str]:
-    left = WIDTH / 2
-    for name, colour in classes.items():
-        yield f'<rect class="{colour}" x="{left:.1f}" y="10" width="11" height="11"/>'
-        yield f'<text x="{left + 15:.1f}" y="20">{escape(name)}</text>'
-        left += 15 + LETTER * (len(name) + 2)
-
-
 def _box(box: Box, left: float, top: int, width: float, colour: str) -> Iterator[str]:
-    label = box.frame.label
+    label = box.label
     yield f'<rect class="{colour}" x="{left:.1f}" y="{top}" width="{max(width - 0.6, 0.6):.1f}" height="{ROW - 1}"/>'
     letters = int((width - 6) / LETTER)
     if letters >= min(SHORTEST, len(label)):
@@ -110,10 +104,7 @@ def _box(box: Box, left: float, top: int, width: float, colour: str) -> Iterator
 
 
 def main(profile: str, output: str) -> None:
-    profiles = PprofProfiles()
-    profiles.add(Path(profile).read_bytes())
-    named = group_stacks(profiles.named, "comm")
-    Path(output).write_text("".join(f"{line}\n" for line in picture(named)))
+    Path(output).write_text("".join(f"{line}\n" for line in picture(Path(profile).read_text().splitlines())))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 GROUPS = {  # what people want, and the commands for it
     "See stacks": {
         "profile": "Profile processes: sample their stacks, and show where the time goes.",
-        "profile-report": "Show profiles that are in files: all of them together, as one profile.",
-        "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
         "stack": "Print the stacks of a process or core file, using SFrame sections.",
         "preload": "Run a command with stack traces from SFrame sections.",
     },
@@ -48,7 +46,6 @@ GROUPS = {  # what people want, and the commands for it
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 LONGEST, SPACING = max(map(len, COMMANDS)), 2  # the lines begin in one column in all groups
-TWO_WORDS = ("profile-diff", "profile-report")  # are found as `profile diff`, too
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\
 Exit status: {", ".join(f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())}.
@@ -70,11 +67,12 @@ class LazyGroup(Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if (two_words := "-".join(args[:2])) in TWO_WORDS:
-            args = [two_words, *args[2:]]
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - only needed here
+
+        refuse_removed(name)
         raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

@@ -4,40 +4,31 @@ import json
 import pwd
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from cfi.errors import SframegenError
-from sframegen.cli.profiling.destinations import Intervals, Recorded, Shown
+from sframegen.cli.profiling.destinations import Shown
 from sframegen.cli.profiling.loop import sample
 from sframegen.cli.profiling.naming_options import Naming
+from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import Command, Example, Part, Value
 from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
 from sframegen.cli.shared.number_values import COUNT, Numbers
-from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs, format_for, refuse_times
+from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
-from sframegen.profile.copies.counting import Wanted
-from sframegen.profile.copies.perf_data import read_perf_data
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.event_list import list_events as all_events
 from sframegen.profile.events.names import BY_NAME, event_named
-from sframegen.profile.events.probes import find_event, is_point
 from sframegen.profile.following.cgroups import folder_of
-from sframegen.profile.limits import WORKERS
-from sframegen.profile.pace import AT_ONCE, sparing
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
 from sframegen.profile.sampling_plan import ProfilePlan, is_process
-from sframegen.profile.stored.intervals import seconds_of
-from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
@@ -55,11 +46,13 @@ NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
 
 
-def _event(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """Refuse names of no event; whether this machine has one is seen later. A recording has its own names."""
+def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Refuse names of no event; whether this machine has one is seen later."""
     if name == "":
         raise click.BadParameter("the name is empty")
-    if name is not None and name not in BY_NAME and not is_point(name) and ctx.params.get("perf_data") is None:
+    if name is not None and name not in BY_NAME:
+        if ":" in name:
+            refuse_removed("profile", "--event", "CATEGORY:NAME")
         try:
             event_named(name)
         except EventError as error:
@@ -74,11 +67,9 @@ class Sampling(NamedTuple):
     off_cpu: bool
     wall: bool
     min_block: float
-    filter: str | None
     user: str | None
     comm: str | None
     cgroup: tuple[str, ...]
-    perf_data: str | None
     frequency: int
     event: str | None
     kernel: bool
@@ -90,38 +81,20 @@ class Sampling(NamedTuple):
 
 part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
 part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
-part_of_intervals = partial(click.option, cls=Part, value=Value("intervals", Intervals))
-
-
-def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
-    try:
-        return seconds_of(text) if text else 0.0
-    except SframegenError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(
     name="profile",
     cls=Command,
     exclusive=[
-        *(
-            ("--perf-data", other)
-            for other in ("--frequency", "--duration", "--max-memory", "--buffer-size", "--backend", "--every")
-        ),
-        *(("--probe", other) for other in ("--output", "--duration", "--system", "--perf-data", "--every")),
-        ("--every", "--json"),
-        ("--system", "--perf-data"),
-        *(("--perf-data", other) for other in ("--off-cpu", "--wall", "--filter", "--top", *FILTERS)),
+        *(("--probe", other) for other in ("--output", "--duration", "--system")),
         ("--off-cpu", "--wall"),
         *(("--off-cpu", other) for other in ("--event", "--frequency")),
-        *(("--every", other) for other in ("--top", "--off-cpu", "--wall", "--debuginfod")),
-        *(("--list-events", other) for other in ("--output", "--duration", "--system", "--perf-data", "--probe")),
     ],
     examples=[
         Example("Profile a command, as a flame graph", "sframegen profile -o work.html -- ./prog"),
         Example("Profile two processes for ten seconds", "sframegen profile --duration 10 1234 1235"),
         Example("Show where threads wait, and for what", "sframegen profile --off-cpu -d 10 1234"),
-        Example("Write a profile of the machine each minute", "sframegen profile --system --every 60 -o profiles"),
         Example("Print what this machine allows", "sframegen profile --probe"),
     ],
 )
@@ -137,9 +110,6 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     show_default=True,
     help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
 )
-@part_of_sampling(
-    "--perf-data", metavar="FILE", type=PathName(), is_eager=True, help="Read a file that `perf record --call-graph dwarf` wrote."
-)
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
 @part_of_sampling(
     "-F",
@@ -147,8 +117,8 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     metavar="N",
     type=Numbers(int, 1, 1_000_000),
     default=99,
-    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample."
-    "  [default: 99; of tracepoints and probes each one]",
+    show_default=True,
+    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
 @duration("Stop after this number of seconds.")
 @part_of_sampling(
@@ -156,16 +126,8 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="What to sample: cpu-clock, page-faults, cycles, ..., CATEGORY:NAME (a tracepoint), uprobe:FILE:FUNCTION, "
-    "usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION; with --perf-data, which event of the recording."
-    "  [default: cpu-clock; of a recording the first]",
+    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe prints those of this machine.  [default: cpu-clock]",
 )
-@part_of_sampling(
-    "--filter",
-    metavar="CONDITION",
-    help="Only events of a tracepoint or probe whose fields or arguments are such: 'arg1 > 1048576 && (int)arg2 == -1'.",
-)
-@click.option("--list-events", is_flag=True, help="Print the events that this machine has.")
 @part_of_sampling("--user", metavar="USER", help="Sample only threads of this user, by name or number.")
 @part_of_sampling("--comm", metavar="NAME", help="Sample only threads with this name.")
 @part_of_sampling(
@@ -176,13 +138,6 @@ def _length(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 )
 @click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
-@part_of_intervals(
-    "--every",
-    metavar="TIME",
-    callback=_length,
-    help="Write a profile of each interval of this length (60, 5m) into the directory of --output.",
-)
-@part_of_intervals("--keep", metavar="TIME", callback=_length, help="With --every, remove profiles that are older (24h, 7d).")
 @tid("Show only this thread. May be given again.", several=True)
 @part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
 @click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
@@ -217,10 +172,8 @@ def command(
     arguments: tuple[str, ...],
     *,
     sampling: Sampling,
-    intervals: Intervals,
     naming: Naming,
     as_probe: bool,
-    list_events: bool,
     top: bool,
     duration: float | None,
     output: tuple[str, ...],
@@ -237,62 +190,44 @@ def command(
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
     only = _only(sampling)
-    _check(sampling, intervals, bool(arguments), (sampling.perf_data is not None) + as_probe + list_events, only)
+    _check(sampling, bool(arguments), as_probe, only)
     timed = sampling.off_cpu or sampling.wall
-    _check_timed(sampling, output)
-    if list_events or as_probe:
-        facts = all_events() if list_events else probe()
+    _check_timed(sampling)
+    if as_probe:
+        facts = probe()
         click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = (
-        Recorded(run, output, intervals, naming)
-        if intervals.every
-        else Shown(Outputs(run, output, how.as_json, keeps=True), by, naming)
-    )
-    shown.check()
+    shown = Shown(Outputs(run, output, how.as_json), by, naming)
+    shown.outputs.check()
     if run.status:
         ctx.exit(run.status)
-    moments = not (timed or intervals.every) and any(format_for(path).needs_moments for path in output)
-    perf_data = sampling.perf_data
-    wanted = Wanted(threads=by == "tid" or moments or bool(tid), kernel=sampling.kernel, moments=moments)
     stores = Stores(sections)
     status = 0
-    with zeros_for_missing_pages(), run.file(perf_data or ""), Interrupts(at_once=perf_data is not None) as interrupts:
-        if perf_data is not None:
-            cache = TableCache()
-            recorded = read_perf_data(Path(perf_data), wanted, event=sampling.event, workers=WORKERS, cache=cache, stores=stores)
-            recorded.keep_threads(frozenset(tid))
-            shown(recorded)
-        else:
-            event = _found_event(sampling, arguments)
-            every = event.points and ctx.get_parameter_source("frequency") is ParameterSource.DEFAULT
-            plan = ProfilePlan(
-                None, event, 1 if every else sampling.frequency, frozenset(tid), **wanted._asdict(),
-                idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
-                off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
-                buffer_size=(sampling.buffer_size or 0) * MIB, pace=sparing(intervals.every) if intervals.every else AT_ONCE,
-            )  # fmt: skip
-            status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
+    with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
+        plan = ProfilePlan(
+            None, _found_event(sampling), sampling.frequency, frozenset(tid), threads=by == "tid", kernel=sampling.kernel,
+            idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
+            off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
+            buffer_size=(sampling.buffer_size or 0) * MIB,
+        )  # fmt: skip
+        status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
     ctx.exit(status or run.status)
 
 
-def _check(sampling: Sampling, intervals: Intervals, has_arguments: bool, others: int, only: Only | None) -> None:
-    """Refuse more than one thing to do, or none. `others`: how many there are besides sampling."""
+def _check(sampling: Sampling, has_arguments: bool, as_probe: bool, only: Only | None) -> None:
+    """Refuse more than one thing to do, or none."""
     everything = sampling.system or (only is not None and not has_arguments)
-    if has_arguments + everything + others != 1:
-        names = ", ".join(("--system", *FILTERS, "--perf-data", "--probe", "--list-events"))
+    if has_arguments + everything + as_probe != 1:
+        names = ", ".join(("--system", *FILTERS, "--probe"))
         raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
     if sampling.idle and not sampling.system:
         raise click.UsageError("--idle is for --system")
-    if intervals.keep and not intervals.every:
-        raise click.UsageError("--keep is for --every")
 
 
-def _found_event(sampling: Sampling, arguments: tuple[str, ...]) -> Event:
-    pids = _pids(arguments) if arguments else None
+def _found_event(sampling: Sampling) -> Event:
     try:
-        return find_event(sampling.event or DEFAULT_EVENT, sampling.filter, sorted(pids or ()))
+        return event_named(sampling.event or DEFAULT_EVENT)
     except EventError as error:
         raise click.UsageError(str(error)) from None
 
@@ -314,7 +249,7 @@ def _only(sampling: Sampling) -> Only | None:
     return Only(user, sampling.comm, cgroups)
 
 
-def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
+def _check_timed(sampling: Sampling) -> None:
     """Refuse what has no meaning for time, or for samples."""
     if not (sampling.off_cpu or sampling.wall):
         if sampling.min_block:
@@ -324,7 +259,6 @@ def _check_timed(sampling: Sampling, output: tuple[str, ...]) -> None:
         raise click.UsageError(f"--wall needs samples that stand for time: {' or '.join(CLOCKS)}")
     if sampling.idle:
         raise click.UsageError("--idle counts samples, not time")
-    refuse_times(output)
 
 
 def _sampled(
@@ -332,7 +266,7 @@ def _sampled(
     plan: ProfilePlan,
     backend: str | None,
     duration: float | None,
-    shown: Shown | Recorded,
+    shown: Shown,
     interrupts: Interrupts,
     *,
     top: bool,

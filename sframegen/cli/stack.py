@@ -36,6 +36,9 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
     """Refuse a file of an unknown format before the first sample is taken."""
     try:
         if path is not None:
+            from sframegen.cli.shared.profile_output import refuse_gone  # noqa: PLC0415 - not for each run
+
+            refuse_gone(path)
             format_of(path)
     except SframegenError as error:
         raise click.BadParameter(str(error)) from error
@@ -126,7 +129,7 @@ def command(
     if form == "folded" or output:
         from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
 
-        stacks = TracedStacks(symbols, interval, moments=bool(output and format_of(output).needs_moments))
+        stacks = TracedStacks(symbols, interval)
     printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
     if core:
         with run.file(core), findings_of(run):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.profile.packed_frames import FILE_MASK
 from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
-from sframegen.profile.stacks.moments import Moments
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.profile.units import Unit
 from sframegen.stack.walking.ends import End
@@ -37,14 +36,13 @@ class Stack(NamedTuple):
 
 
 class Stacks:
-    """The stacks of a profile, in a tree. `moments`: None if the time of samples is not kept."""
+    """The stacks of a profile, in a tree."""
 
-    def __init__(self, *, moments: bool = False, room: Room | None = None) -> None:
+    def __init__(self, *, room: Room | None = None) -> None:
         self.room = room or Room()
         self.tree = CallTree(self.room)
         self.frames = PackedFrames(self.room, FILES)
         self.tasks = SampledTasks()
-        self.moments = Moments(self.room) if moments else None
         self.samples = 0
 
     def row(self, task: int, frames: Column, end: End) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from cfi.errors import SframegenError
 from sframegen.profile.collected import Collected, notes_on_files
-from sframegen.profile.copies.counting import Counting, RegisterLayout, Wanted, registers_mask
+from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -80,8 +80,8 @@ class CopiedSession:
             self.collected.notes += event.notes(plan.frequency)
             self._resolver = MappingResolver(files)
             self.processes = Processes(self._resolver, plan.targets)
-            wanted = Wanted(threads=plan.tells_threads, kernel=plan.kernel, moments=plan.moments)
-            self._counting = Counting(self.abi, self.collected, builder, wanted)
+            threads, kernel = plan.tells_threads, plan.kernel
+            self._counting = Counting(self.abi, self.collected, builder, threads=threads, kernel=kernel)
             self._descriptors: list[int] = []
             self._rings = CpuRings()  # of the first event on each CPU
             opened.callback(self._close_events)

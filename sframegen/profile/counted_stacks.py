@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from sframegen.profile.units import MICROSECOND, Unit
 if TYPE_CHECKING:
     from cfi.columns import Column
     from sframegen.profile.bpf.counters import CountKey
-    from sframegen.profile.bpf.kernel_records import NewStack, SampledMoment, Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_records import NewStack, Unfinished, Unwalked
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.follower import Follower
     from sframegen.profile.sampling_plan import ProfilePlan
@@ -27,7 +26,7 @@ KEPT_ROWS = 4  # times that the maps of counts were read
 
 
 class CountedStacks:
-    """Fills `collected`, until `begin` gives it another one."""
+    """Fills `collected`."""
 
     def __init__(self, plan: ProfilePlan, follower: Follower, collected: Collected) -> None:
         self.collected = collected
@@ -38,20 +37,6 @@ class CountedStacks:
         self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
-        self._since_end: dict[CountKey, int] = {}  # the rows of what came since `end`
-
-    def end(self) -> None:
-        """Note that the counts of all stacks so far are about to be read for the last time."""
-        self._since_end = {}
-        self._rows.append(self._since_end)
-
-    def begin(self, collected: Collected) -> None:
-        """Go on with another one, which gets the stacks that came since `end`: the kernel program counts them now."""
-        done, self.collected, rows = self.collected, collected, self._since_end
-        for key, row in rows.items():
-            stack = done.stacks.stack(row)
-            rows[key] = collected.stacks.row(self._task(stack.pid, stack.tid), array("Q", stack.frames), stack.end)
-        self._rows = deque([rows], KEPT_ROWS)
 
     def add(self, record: NewStack) -> None:
         """Keep a stack for the counts that will come."""
@@ -61,23 +46,14 @@ class CountedStacks:
         elif row is not None:
             self._rows[-1][record.hash, record.pid, record.tid] = row
 
-    def add_moment(self, record: SampledMoment) -> None:
-        """Keep when a stack was sampled that is counted apart."""
-        row, moments = self._row_of((record.hash, record.pid, record.tid)), self.collected.stacks.moments
-        if row is not None and moments is not None:
-            moments.add(record.nanoseconds, record.cpu, row)
-
     def add_walked(self, record: Unfinished, frames: Column, end: End, sample_time: int) -> None:
         """Count a sample that was walked here. `sample_time`: the nanoseconds that it stands for."""
         if record.hash:
             self._blocked.add_walked(record, frames, end, record.tid if self._plan.tells_threads else 0)
             return
-        row, moments = self._row(record, frames, end), self.collected.stacks.moments
-        if row is None:
-            return
-        self._count(row, Counted(1, sample_time))
-        if moments is not None:
-            moments.add(record.nanoseconds, record.cpu, row)
+        row = self._row(record, frames, end)
+        if row is not None:
+            self._count(row, Counted(1, sample_time))
 
     def lose(self, stack: Unwalked, reason: str) -> None:
         """Count a sample as lost; of a thread off the CPU once its time is counted, unless that stack has come until then."""

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Self
 from sframegen.elf.text import count_of
 from sframegen.profile.blocked import RAN_AGAIN, with_stack
 from sframegen.profile.bpf.counters import LOST, Statistic
-from sframegen.profile.bpf.kernel_records import NewArea, NewStack, SampledMoment, Unfinished
-from sframegen.profile.bpf.kernel_walker import Guard, KernelWalker
-from sframegen.profile.collected import Collected, Stacks, notes_on_files
+from sframegen.profile.bpf.kernel_records import NewArea, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_walker import KernelWalker
+from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
-from sframegen.profile.following.jit import MadeCode
-from sframegen.profile.limits import MAX_FILES, MAX_WAITING
+from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
 from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
 from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
@@ -40,12 +38,13 @@ from sframegen.stack.walking.ends import End
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.following.jit import MadeFunctions
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 BACKEND = "walked in the kernel (BPF)"
+BUILDERS = 1 + WORKERS  # processes that make tables: one more, since each waits for our next turn when it is done
+WAIT, CHECK = 0.1, 1.0  # seconds: at most, for news; between two looks at what nobody reports
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
 WAIT_MS = 100
@@ -61,31 +60,27 @@ class KernelSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
-        self.collected = Collected(plan.shown_event, BACKEND, plan.hertz, plan.unit, stacks=Stacks(moments=plan.moments))
+        self.collected = Collected(plan.shown_event, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
         self._sampled: set[int] = set()  # processes whose mappings the kernel program needs
-        self._publications = Publications(plan.pace.publish)
+        self._publications = Publications()
         self._new: list[Unfinished] = []  # of the last time
         self._building: set[int] = set()  # files whose tables are being made
-        self._without_request: dict[int, TracedFile] = {}  # files whose tables no sample has needed
         self._proving: set[int] = set()  # of those, files whose code is being read for rules
         self._drained = 0  # nanoseconds: what happened before is known
         self._check_at = self._release_at = 0.0
-        self._accounted: Counter[int] = Counter()  # of the kernel program's statistics, what has been told
-        self._lost_records = 0  # the same of records of mappings
         self._samples_on = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
             opened.enter_context(going_first())
             begin_helpers()  # they go first, too
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(plan.pace.workers, self._cache, stores=plan.stores))
-            self.follower = Follower(plan.targets, lazy=plan.pace.lazy)
+            self._builder = opened.enter_context(TableBuilder(BUILDERS, self._cache, stores=plan.stores))
+            self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
             self.collected.files = self._files.by_number
             self._counted = CountedStacks(plan, self.follower, self.collected)
-            self._made = MadeCode(self._files, self.follower.processes)
             self._waiting = opened.enter_context(closing(WaitingStacks()))
             self._walker = KernelWalker(None if plan.targets is None else set(plan.targets), plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
@@ -107,7 +102,7 @@ class KernelSession:
     def begin(self) -> None:
         """Read the mappings of what runs already, and begin to sample."""
         self._walker.follow()
-        self._walker.ring.start(self.plan.pace.wait / 2, self.follower.collect)
+        self._walker.ring.start(WAIT / 2, self.follower.collect)
         if self.plan.targets is not None:
             for pid in self.plan.targets:
                 if not self.follower.scan(pid) and not is_process(pid):
@@ -132,8 +127,8 @@ class KernelSession:
     def turn(self, seconds: float | None = None) -> None:
         """Wait for news at most that long, and use them."""
         more = self._walker.ring.has_more or self._waiting.has_due
-        if not more and self._poll.poll(self.plan.pace.wait if seconds is None else seconds):
-            time.sleep(self.plan.pace.gather)
+        if not more:
+            self._poll.poll(WAIT if seconds is None else seconds)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
 
@@ -158,28 +153,6 @@ class KernelSession:
         self._builder.close()
         return collected
 
-    def cut(self) -> Collected:
-        """Return what was sampled since the last cut, and go on with nothing. The result is to be used before the next turn."""
-        self._receive()
-        self._counted.end()
-        for _ in range(2):  # each of both maps of counts
-            self._walker.turn()
-            while self._walker.lacks_records:
-                self._read_records()
-        self._counted.count(self._walker.take_counts())
-        self._assemble()
-        done, now = self.collected, time.monotonic()
-        done.seconds = now - self._began
-        self._began = now
-        fresh = self.collected = Collected(
-            done.event, BACKEND, done.frequency, done.unit, time.time(), stacks=Stacks(moments=self.plan.moments), files=done.files
-        )
-        fresh.notes += self.plan.event.notes(self.plan.frequency)
-        fresh.perf_maps = done.perf_maps
-        fresh.stacks.frames.private[:] = done.stacks.frames.private
-        self._counted.begin(fresh)
-        return done
-
     @property
     def samples(self) -> int:
         """How many were taken so far, without those that wait to be walked."""
@@ -192,7 +165,6 @@ class KernelSession:
         self._read_records()
         self._check_now_and_then()
         self._request_tables()
-        self._follow_made_code()
         self._waiting.make_due(self._take_tables())
         if self._waiting.bytes > MAX_WAITING // 2:
             self._waiting.make_due(self._stop_waiting_for_proofs())
@@ -213,8 +185,6 @@ class KernelSession:
                     self._counted.add(record)
                 case Unfinished():
                     self._wait_for(record)
-                case SampledMoment():
-                    self._counted.add_moment(record)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
 
@@ -223,10 +193,9 @@ class KernelSession:
         now = time.monotonic()
         if now < self._check_at:
             return
-        self._check_at = now + self.plan.pace.check
+        self._check_at = now + CHECK
         self.collected.stacks.room.rest()
         self.follower.check_files()
-        self._describe(self._made.refresh_all())
         filenos = set(self.follower.filenos)
         if filenos != self._polled and self._samples_on:
             with suppress(EventError):  # a CPU that went again meanwhile
@@ -235,15 +204,14 @@ class KernelSession:
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
         if now >= self._release_at:
-            self._release_at = now + CHECKS * self.plan.pace.check
+            self._release_at = now + CHECKS * CHECK
             self._release_files()
             self._files.rest()
 
     def _release_files(self) -> None:
         """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._building | self._waiting.files()
-        for number in self._files.release(used, self._without_request):
-            self._without_request.pop(number, None)
+        for number in self._files.release(used):
             self._copies.forget(number)
             self._walker.drop_table(number)
             self._walker.dropped.discard(number)
@@ -251,8 +219,8 @@ class KernelSession:
     def _wait_for(self, record: Unfinished) -> None:
         self._sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
-        if record.end is not End.NO_TABLE and self._publications.walked(record.pid, record.nanoseconds):
-            self._walker.epoch(record.pid)  # it reports what the process unmaps only after that
+        if record.end is not End.NO_TABLE:
+            self._publications.walked(record.pid, record.nanoseconds)
         found = with_stack(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
@@ -265,24 +233,13 @@ class KernelSession:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request_tables(self) -> None:
-        private, new = self.collected.stacks.frames.private, self._files.take_new()
-        wanted = self._waiting.wanted() if new else Counter()  # a file may be new because a stack that was walked was in it
-        for file in new:
-            private[file.number] = file.made
+        for file in self._files.take_new():
             if file.elf is not None:
-                self._without_request[file.number] = file
-                if file.number in wanted or not self.plan.pace.lazy:
-                    self._request_table(file.number)
+                self._building.add(file.number)
+                self._builder.request(file.number, file.elf)
         without = self._files.take_without_table()
         self._add_tables(dict.fromkeys(without))
         self._waiting.make_due({*without})
-
-    def _request_table(self, number: int) -> None:
-        """Have the table of a file made, if nobody has asked for it."""
-        file = self._without_request.pop(number, None)
-        if file and file.elf is not None:
-            self._building.add(number)
-            self._builder.request(number, file.elf)
 
     def _take_tables(self) -> set[int]:
         """Use those that are ready, and return their numbers."""
@@ -316,36 +273,13 @@ class KernelSession:
             self._walker.end_proof(number)
         return numbers
 
-    # -- code that processes make
-
-    def _follow_made_code(self) -> None:
-        """Read the tables of processes with samples that may need newer ones."""
-        pids = {record.pid for record in self._new}
-        self._describe([one for pid in pids for one in self._made.refresh(pid, rests=self._samples_on)])
-
-    def _describe(self, found: list[MadeFunctions]) -> None:
-        dropped, self._made.dropped[:] = self._made.dropped[:], []
-        for number in dropped:
-            self._copies.forget(number)
-            self._walker.drop_table(number)
-        tables = {one.file.number: table_of(one.functions) for one in found if one.functions is not None}
-        for one in found:
-            self._copies.add_table(one.file.number, tables.get(one.file.number), guessed=False)
-            if one.functions is None:
-                self._walker.look_first(one.file.number)
-        self._walker.add_tables(tables, {one.file.number: Guard(one.check, one.serial) for one in found})
-
     # -- mappings
 
     def _publish(self) -> None:
         """Give the kernel program the mappings that it needs and does not have."""
         processes = self.follower.processes
         drained = self.follower.drain()  # not between the two below: whatever a process maps meanwhile is for the next time
-        if self.plan.pace.lazy:
-            for pid in processes.changed & self._sampled:
-                self._walker.epoch(pid)  # its next samples are walked here
-        else:
-            self._publications.due |= processes.changed & self._sampled
+        self._publications.due |= processes.changed & self._sampled
         for pid in processes.changed - self._sampled:
             self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
         processes.changed.clear()
@@ -359,12 +293,8 @@ class KernelSession:
             spans = processes.spans(pid) if self.follower.scan(pid, drained) else None
             processes.changed.discard(pid)
             if spans is not None:
-                self._describe(self._made.refresh(pid))
-                makes_code = self._made.follows(pid)
-                if makes_code:
-                    self._walker.look_first(self._made.unknown)
                 self._publications.publishing(pid)
-                self._walker.publish(pid, self._made.published(pid, spans), epoch, makes_code=makes_code)
+                self._walker.publish(pid, spans, epoch)
                 self._keep_names(pid, spans)
             self._publications.took(pid, time.process_time() - began)
 
@@ -380,7 +310,6 @@ class KernelSession:
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._publications.forget(pid)
-        self._made.forget(pid)
 
     # -- stacks that are walked here
 
@@ -394,7 +323,6 @@ class KernelSession:
                 self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
                 self._keep_names(record.pid, spans)
-                self._made.observe(record.pid, record.missing, record.serial, record.nanoseconds)
                 self._walk(record, spans)
 
     def _walk_due(self, seconds: float = math.inf) -> None:
@@ -406,17 +334,12 @@ class KernelSession:
                 return
 
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
-        known = self._made.at(record.pid, spans, record.nanoseconds)
-        if known is None:
-            self._new.append(record)
-            return
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
-            end = self._copies.walk(self._copies.columns(known), record.where, record.stack_start, record.stack, record.holes)
+            end = self._copies.walk(self._copies.columns(spans), record.where, record.stack_start, record.stack, record.holes)
             number = self._copies.missing
         missing = self._files.by_number.get(number)
-        if end is End.NO_TABLE and not (missing and missing.made):
-            self._request_table(number)
+        if end is End.NO_TABLE:
             self._request_proof(missing)
             for stack in self._waiting.add(Waiting(record, spans, number)):
                 self._counted.lose(stack, TOO_MANY_WAIT)
@@ -428,20 +351,18 @@ class KernelSession:
     # -- the result
 
     def _assemble(self) -> None:
-        """Complete what was collected: samples of idle CPUs, what was lost since the last time, notes."""
+        """Complete what was collected: samples of idle CPUs, what was lost, notes."""
         collected = self.collected
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
-        new, self._accounted = totals - self._accounted, totals
-        if self.plan.idle and new[Statistic.IDLE]:
-            collected.stacks.count_idle(new[Statistic.IDLE])
-        collected.lost.update({reason: new[number] for number, reason in LOST.items()})
+        if self.plan.idle and totals[Statistic.IDLE]:
+            collected.stacks.count_idle(totals[Statistic.IDLE])
+        collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
         if self.plan.min_block:
-            short = Unit.MICROSECONDS.shown(new[Statistic.SHORT_TIME] // MICROSECOND)
-            collected.notes.append(f"left out as too short: {new[Statistic.SHORT]:,} times off the CPU, {short}")
-        if self.follower.lost > self._lost_records:
-            new_lost, self._lost_records = self.follower.lost - self._lost_records, self.follower.lost
-            collected.notes.append(f"{count_of(new_lost, 'record')} of mappings lost: they were read again")
+            short = Unit.MICROSECONDS.shown(totals[Statistic.SHORT_TIME] // MICROSECOND)
+            collected.notes.append(f"left out as too short: {totals[Statistic.SHORT]:,} times off the CPU, {short}")
+        if self.follower.lost:
+            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
 
@@ -11,23 +10,15 @@ LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which o
 class Publications:
     """`due`: processes that the kernel program needs, and does not know as they are now."""
 
-    def __init__(self, samples: int) -> None:
-        """`samples` of a process that are walked here make it due."""
+    def __init__(self) -> None:
         self.due: set[int] = set()
-        self._samples = samples
-        self._walked: Counter[int] = Counter()  # samples of each process, since it was published last
         self._published: dict[int, int] = {}  # nanoseconds: when a process was last
         self._not_before: dict[int, float] = {}  # for processes with very many mappings
 
-    def walked(self, pid: int, nanoseconds: int) -> bool:
-        """Count a sample. Return True for the first one of a process that is not due and was never published."""
-        if nanoseconds <= self._published.get(pid, 0):
-            return False
-        self._walked[pid] += 1
-        if self._walked[pid] >= self._samples:
+    def walked(self, pid: int, nanoseconds: int) -> None:
+        """Note a sample that is to be walked here: its process is due, unless it was published since."""
+        if nanoseconds > self._published.get(pid, 0):
             self.due.add(pid)
-            return False
-        return pid not in self._published and self._walked[pid] == 1
 
     def take_due(self) -> list[int]:
         """Return those that need not wait. The stacks of the others are walked here meanwhile."""
@@ -39,7 +30,6 @@ class Publications:
     def publishing(self, pid: int) -> None:
         """Note that its mappings, as they are now, are about to be published."""
         self._published[pid] = time.monotonic_ns()
-        self._walked.pop(pid, None)
 
     def took(self, pid: int, seconds: float) -> None:
         """Note the CPU time that it took."""
@@ -48,5 +38,5 @@ class Publications:
 
     def forget(self, pid: int) -> None:
         self.due.discard(pid)
-        for known in (self._walked, self._published, self._not_before):
+        for known in (self._published, self._not_before):
             known.pop(pid, None)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.pace import AT_ONCE, Pace
 from sframegen.profile.units import Unit
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ class ProfilePlan(NamedTuple):
     tids: frozenset[int] = frozenset()
     threads: bool = False  # tell threads apart
     kernel: bool = False  # kernel frames, too
-    moments: bool = False  # keep the time of each sample
     idle: bool = False  # count idle CPUs
     after_exec: bool = False  # the targets are to execute the program that is sampled
     max_memory: int = 1 << 30  # bytes of the tables in the kernel
@@ -37,7 +35,6 @@ class ProfilePlan(NamedTuple):
     min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
     cgroups: bool = False  # keep the names of the processes' control groups
     only: Only | None = None  # these tasks of all that could be sampled; None: all
-    pace: Pace = AT_ONCE
 
     @property
     def tells_threads(self) -> bool:
@@ -69,16 +66,12 @@ class ProfilePlan(NamedTuple):
             self.frequency,
             kernel_frames=self.kernel,
             threads=self.tells_threads,
-            moments=self.moments,
             buffer_size=self.buffer_size,
             on_cpu=self.on_cpu,
             off_cpu=self.off_cpu,
             min_block=self.min_block,
-            name=self.event.name,
-            points=self.event.points,
             only=self.only or EVERYBODY,
             after_exec=self.after_exec,
-            count_interval=self.pace.count_interval,
         )
 
     @property
@@ -86,8 +79,6 @@ class ProfilePlan(NamedTuple):
         """Return what copies of stacks cannot do; empty if they can do all of it."""
         if self.off_cpu:
             return "time off the CPU"
-        if self.event.points:
-            return "a tracepoint or probe"
         return "choosing a user, a name or a control group" if self.only else ""
 
     def has_targets(self) -> bool:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)
-SERIAL_AT = 8  # in struct sframegen_jit_region
 MAX_NODES = 1 << 12  # registrations, one for each range of code; a runtime has a few
 ATTEMPTS = 8  # to read a node that is being written
 

@@ -75,7 +75,6 @@ class _Table:
     header: JitTable  # its used_len and next are not used
     first: int  # number of its first entry in the chain
     used: int = 0  # bytes of entries that were read
-    entries: bytes = b""  # at the last `refresh_removed`
 
 
 class JitTables:
@@ -133,25 +132,6 @@ class JitTables:
             self._damage = error
             raise
 
-    def refresh_removed(self, budget: Budget | None = None) -> None:
-        """Read again which entries are removed. If anything else of them has changed, all look-ups are refused."""
-        if self._damage:
-            return
-        budget = budget or Budget()
-        try:
-            for table in self._tables:
-                budget.spend()
-                self._compare(table)
-        except FormatError as error:
-            self._damage = error
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The number of entries, and of removed ones among them. Raises FormatError if the last refresh failed."""
-        if self._damage:
-            raise self._damage
-        return len(self._offsets), len(self._removed)
-
     def _forget(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
@@ -191,24 +171,6 @@ class JitTables:
             if not header.next:
                 return
             table = self._open(header.next)
-
-    def _compare(self, table: _Table) -> None:
-        """Compare the entries of a table with what they were."""
-        now, before, stride = self._read(table.address, TABLE_SIZE, table.used), table.entries, table.header.fre_stride
-        for at in range(0, len(now), stride) if now != before else ():
-            entry, known = now[at : at + stride], before[at : at + stride]
-            if entry == known:
-                continue
-            number, info = table.first + at // stride, entry[FRE_SIZE - 1]
-            if struct.unpack_from(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}", entry) != self._entry(number, info & REMOVED):
-                raise _error(table.address, "an entry has changed", TABLE_SIZE + at)
-            if info & REMOVED:
-                self._removed.add(number)
-        table.entries = now
-
-    def _entry(self, number: int, removed: int) -> tuple[int, ...]:
-        *says, info = self._says[number][0]
-        return self._sizes[number], self._offsets[number], *says, info | removed
 
     def _open(self, address: int) -> _Table:
         """Open a table that the chain leads to."""

@@ -140,17 +140,6 @@ def merged(scene: Scene, _: bool) -> None:
     merge([path], scene.tree / "d/program", verify=False)
 
 
-def of_profile(*words: str) -> Callable[[Scene, bool], object]:
-    """A command with a profile of root's, OUT/p.pb.gz."""
-
-    def change(scene: Scene, is_odd: bool) -> None:
-        if not (scene.output / "p.pb.gz").exists():
-            command("profile", "-d", "0.01", "-o", "OUT/p.pb.gz", "PID")(scene, is_odd)
-        command(*words)(scene, is_odd)
-
-    return change
-
-
 def linked(scene: Scene, _: bool) -> None:
     """A linker that renames its output into place."""
     linker = scene.output / "linker"
@@ -291,12 +280,6 @@ RACES = {
     "a directory: link --install": Race(a_directory, command("link", "--install", "TREE/d", "--", "gcc"), copies=True),
     "a directory: profile's cache of tables": Race(a_directory, cached),
     "a directory: profile -o": Race(a_directory, command("profile", "-d", "0.01", "-o", "TREE/d/x.folded", "PID"), cost=100),
-    "a directory: profile-report -o": Race(
-        a_directory, of_profile("profile-report", "-o", "TREE/d/x.folded", "OUT/p.pb.gz"), cost=10
-    ),
-    "a directory: profile-diff -o": Race(
-        a_directory, of_profile("profile-diff", "-o", "TREE/d/x.html", "OUT/p.pb.gz", "OUT/p.pb.gz"), cost=10
-    ),
     "a directory: stack -o": Race(
         a_directory, command("stack", "--convert", "-n", "1", "-o", "TREE/d/x.folded", "--", "sleep", "0.2"), cost=10
     ),
@@ -347,8 +330,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "merge": ("a directory: merge -o",),
     "preload": "runs the user's own command; --detached writes as add-section does",
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
-    "profile-diff": ("a directory: profile-diff -o",),
-    "profile-report": ("a directory: profile-report -o",),
     "register": ("a FIFO: register",),
     "remove": (
         "ownership lost: add-section in place",

@@ -201,7 +201,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     operands = {"sframegen register": ["/bin/true"]}.get(path, [])
     given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1", "--number": "1"}
     given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--verify": "lief", "--output": "out.html"}
-    given |= {"--scheduler": "tcp://127.0.0.1:1", "--every": "60", "--buffer-size": "1", "--event": "page-faults"}
+    given |= {"--scheduler": "tcp://127.0.0.1:1", "--buffer-size": "1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])

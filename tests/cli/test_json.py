@@ -192,8 +192,7 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
     """With one file, too; a refused file has its error, in its place."""
     lists = re.findall(r"`([\w-]+)`", re.findall(r"^These print a list: (.*?)\.$", PAGE, re.MULTILINE | re.DOTALL)[0])
     options = {"convert": ["--format", "2"], "register": ["--dry-run"]}
-    # What is merged into one profile is one answer.
-    taking_files = [name for name in COMMANDS if re.search(r"(FILE|ROOT)\.\.\.", str(usage(name))) and name != "profile-report"]
+    taking_files = [name for name in COMMANDS if re.search(r"(FILE|ROOT)\.\.\.", str(usage(name)))]
     assert sorted(lists) == sorted(taking_files)
     printed("add-section", file)
     tree = file.parent / "tree"

@@ -208,7 +208,7 @@ def test_a_link_ends_well(files: Path) -> None:
 # Where commands that are given no ELF file begin their work, and their arguments.
 ELSEWHERE: dict[str, tuple[str, list[str]]] = {
     "stack": ("sframegen.cli.stack.of_core", ["--core", "core"]),
-    "profile": ("sframegen.cli.profile.read_perf_data", ["--perf-data", "perf.data"]),
+    "profile": ("sframegen.cli.profile.open_session", ["1"]),
     "doctor": ("sframegen.cli.doctor.command.callback", []),
     "integration": ("sframegen.cli.integration.command.callback", []),
 }

@@ -14,7 +14,7 @@ from sframegen.stack.walking.ends import End
 def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
     frames = array("Q", [OffCpu.LOCK.frame, 5, 6])
     where = Start([0] * 32, 0, 0, True, (OffCpu.LOCK.frame,), False)
-    record = Unfinished(1, 0, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, 0, hash=99)
+    record = Unfinished(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
     blocked = Blocked()
     blocked.add_walked(record, memoryview(frames), End.OUTERMOST, 0)
     frames[1] = 1000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from array import array
 from typing import cast
 
-import pytest
-
 from sframegen.profile.blocked import RAN_AGAIN
 from sframegen.profile.bpf.counters import Counted
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
@@ -16,7 +14,6 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import Follower, MappingResolver
 from sframegen.profile.following.processes import Processes
-from sframegen.profile.pace import SPARING, sparing
 from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
@@ -35,31 +32,13 @@ def stack(number: int) -> NewStack:
     return NewStack(number, 7, 0, End.OUTERMOST, "program", memoryview(array("Q", [number])), 0)
 
 
-def test_stacks_since_the_end_of_an_interval_belong_to_the_next_one() -> None:
-    first, second, third = (Collected("cpu-clock", "bpf", 99) for _ in range(3))
-    counted = CountedStacks(ProfilePlan(None, event_named("cpu-clock"), 99), cast("Follower", NoRecords()), first)
-    counted.add(stack(1))
-    counted.end()
-    counted.add(stack(2))
-    counted.count({(1, 7, 0): Counted(3, 0)})
-    counted.begin(second)
-    counted.add(stack(1))  # its counts were read: it is sent again
-    counted.end()
-    counted.count({(2, 7, 0): Counted(4, 0), (1, 7, 0): Counted(5, 0)})
-    counted.begin(third)
-    counted.count({(2, 7, 0): Counted(6, 0)})  # never, as it was not sent again
-    found = [[(one.frames, one.samples) for one in collected.stacks] for collected in (first, second, third)]
-    assert found == [[((1,), 3)], [((2,), 4), ((1,), 5)], []]
-    assert third.lost == {NOT_RECEIVED: 6}
-
-
 def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     """It waited when sampling began, and its stack was to be read from here."""
     collected = Collected("cpu-clock", "bpf", 99)
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, cast("Follower", NoRecords()), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 0, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, 0, hash=5, asleep=True)
+    record = Unfinished(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
     counted.lose(record.unwalked, RAN_AGAIN)
     counted.count({(5, 7, 0): Counted(1, 1000), (record.waiting_hash, 7, 0): Counted(1, 10), (6, 7, 0): Counted(1, 1)}, last=True)
     assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
@@ -71,15 +50,10 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, cast("Follower", NoRecords()), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 0, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, 0, hash=5)
+    record = Unfinished(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
         counted.lose(one.unwalked, NO_TABLE_IN_TIME)
     counted.add(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
     counted.count({(5, 7, 0): Counted(3, 1000), (6, 7, 0): Counted(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
     assert collected.stacks.samples == 2
-
-
-@pytest.mark.parametrize(("interval", "gather"), [(1.0, 0.1), (60.0, 1.0)])
-def test_a_turn_is_short_beside_the_interval(interval: float, gather: float) -> None:
-    assert sparing(interval) == SPARING._replace(gather=gather)

@@ -21,7 +21,6 @@ from sframegen.profile.following import processes
 from sframegen.profile.following.processes import NOT_FOLLOWED
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY
-from sframegen.profile.pace import sparing
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -185,7 +184,7 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compil
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999, pace=sparing(60))
+            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)
             with KernelSession(plan) as session:
                 session.begin()
                 os.write(process.stdin.fileno(), b".")

@@ -27,7 +27,7 @@ CHANGED = OffCpu.SLEEPING.hash ^ OffCpu.WAITING.hash  # in the hash of a thread 
 
 
 def waiting(number: int, stack: bytes) -> Waiting:
-    return Waiting(Unfinished(0, 0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number, 0), (), number)
+    return Waiting(Unfinished(0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number), (), number)
 
 
 def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[Waiting]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
-from sframegen.profile.stacks.moments import Moments
 from sframegen.stack.walking.ends import End
 
 ENDS = {True: End.OUTERMOST, False: End.NO_RULE}
@@ -39,14 +38,6 @@ def named(*stacks: NamedStack, by: str = "comm") -> Named:
     for one in stacks:
         profile.add(one)
     return group_stacks(profile, by)
-
-
-def with_moments(profile: Named, *moments: tuple[int, NamedStack]) -> Named:
-    """`moments`: nanoseconds, one of the stacks of the profile."""
-    profile.moments = Moments(profile.room)
-    for nanoseconds, one in moments:
-        profile.moments.add(nanoseconds, 0, profile.add(one._replace(samples=0)))
-    return profile
 
 
 EXAMPLE = (

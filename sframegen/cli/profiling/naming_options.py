@@ -37,10 +37,10 @@ class Naming(NamedTuple):
             fetch.close()
         return named
 
-    def named_again(self, collected: Collected, known: KnownNames, *, live: bool = False) -> Named:
-        """Name one of many profiles, without what would take longer than to sample it. `live`: it is still being collected."""
+    def named_live(self, collected: Collected, known: KnownNames) -> Named:
+        """Name what is still being collected, without what would take longer than to sample it."""
         detail = self.detail() if self.lines or self.inlined else NO_DETAIL
-        return name_stacks(collected, collapse_runtime=self.collapse_runtime, detail=detail, known=known, live=live)
+        return name_stacks(collected, collapse_runtime=self.collapse_runtime, detail=detail, known=known, live=True)
 
     def detail(self) -> Detail:
         """Ends the command in one line if the user asks for what needs a library that is not installed."""

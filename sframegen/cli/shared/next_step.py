@@ -15,10 +15,7 @@ MOST_NAMES = 3  # files that a line has
 # By the ending of a profile: what shows it.
 VIEWERS = {
     ".html": "xdg-open {}",
-    ".pb.gz": "sframegen profile-report {}",
-    ".pprof": "sframegen profile-report {}",
-    ".speedscope.json": "open {} at https://www.speedscope.app",
-    ".firefox.json": "open {} at https://profiler.firefox.com",
+    ".pb.gz": "go tool pprof -http=: {}",
 }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from cfi.errors import SframegenError
+from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.next_step import next_to_view
 from sframegen.cli.shared.output import PathName, note
 from sframegen.cli.start import closed
@@ -20,22 +21,31 @@ from sframegen.profile.report.formats.summary import summary
 from sframegen.profile.report.table import table, totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sframegen.cli.shared.output import Run
     from sframegen.profile.report.formats.file_formats import Format
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
-NO_TIMES = ".firefox.json"
+GONE = (".speedscope.json", ".firefox.json", ".pprof")  # endings
 STDOUT = 1
 WIDTH = 100  # columns, where there is no terminal
+
+
+def refuse_gone(*paths: str) -> tuple[str, ...]:
+    """Return the names. Raises RemovedError for one with an ending that is gone."""
+    for ending in GONE:
+        if any(path.endswith(ending) for path in paths):
+            refuse_removed("profile", "--output", ending)
+    return paths
+
+
 OUTPUT = click.option(
     "-o",
     "--output",
     metavar="FILE",
     multiple=True,
     type=PathName(),
+    callback=lambda _ctx, _parameter, paths: refuse_gone(*paths),
     help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
 )
 
@@ -48,12 +58,6 @@ def format_for(path: str) -> Format:
         raise click.UsageError(str(error)) from None
 
 
-def refuse_times(files: Iterable[str]) -> None:
-    """Raises UsageError for a format that has no place for times."""
-    if any(path.endswith(NO_TIMES) for path in files):
-        raise click.UsageError(f"{NO_TIMES} shows samples, not time off the CPU; choose another format")
-
-
 def refuse_closed_stdout() -> None:
     """Raises UsageError."""
     if STDOUT in closed:
@@ -61,12 +65,11 @@ def refuse_closed_stdout() -> None:
 
 
 class Outputs(NamedTuple):
-    """`files`: names, whose endings are known. `keeps`: the profile is nowhere else."""
+    """`files`: names, whose endings are known."""
 
     run: Run
     files: tuple[str, ...]
     as_json: bool
-    keeps: bool
 
     def check(self) -> None:
         """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
@@ -79,7 +82,7 @@ class Outputs(NamedTuple):
                 check_target(path)
 
     def write(self, named: Named) -> None:
-        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy if `keeps`."""
+        """Write all outputs. If one of them cannot be written, print the table, too, and keep a copy."""
         failed = False
         for path in self.files:
             ended = False
@@ -113,8 +116,6 @@ class Outputs(NamedTuple):
 
     def _keep(self, named: Named) -> None:
         """Write the profile where there may be room, and say where."""
-        if not self.keeps:
-            return
         for folder in KEPT_IN:
             try:
                 descriptor, name = tempfile.mkstemp(dir=folder, prefix="sframegen-profile-", suffix=KEPT_AS)
@@ -126,6 +127,6 @@ class Outputs(NamedTuple):
             except OSError:
                 Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
                 continue
-            note(f"the profile is kept in {name}: sframegen profile-report shows it, or writes it in another format")
+            note(f"the profile is kept in {name}: go tool pprof shows it")
             return
         note("the profile cannot be kept: no directory for temporary files can be written to")

@@ -13,21 +13,16 @@ class Statistic(IntEnum):
 
     SAMPLES = 16
     KERNEL_MODE = 17
-    FRAMES = 18
-    GUESSED = 19
-    FILTERED = 20
-    IDLE = 21
-    RING_FULL = 22
-    COUNTS_FULL = 23
-    BUSY = 24
-    OTHER_ABI = 25
-    PROCESSES_FULL = 26
-    MOMENTS_LOST = 27
-    SHORT = 28
-    SHORT_TIME = 29
-    BLOCKS_FULL = 30
-    EVENTS = 31
-    REMEMBERED = 32
+    IDLE = 18
+    RING_FULL = 19
+    COUNTS_FULL = 20
+    BUSY = 21
+    OTHER_ABI = 22
+    PROCESSES_FULL = 23
+    SHORT = 24
+    SHORT_TIME = 25
+    BLOCKS_FULL = 26
+    REMEMBERED = 27
 
 
 LOST = {

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
     from cfi.columns import Column
 
-RECORD_STACK, RECORD_UNFINISHED, RECORD_MOMENT, RECORD_AREA = 1, 2, 3, 4
+RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
 STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
 
 _TYPE = struct.Struct("=I")
-_MOMENT = struct.Struct("=IIQQQII")
 _AREA = struct.Struct("=IIQQQ")
-_STACK = struct.Struct("=IIQQQIIII16s")
-_STOPPED = struct.Struct("=IIQQQQIIQ")
+_STACK = struct.Struct("=IIQQQIII4x16s")
+_STOPPED = struct.Struct("=IIQQQQII")
 _REGISTER_BYTES = 8 * REGISTERS
 
 
@@ -59,7 +58,6 @@ class Unfinished(NamedTuple):
     """A walk that met unknown code. `where`: it stopped in the frame at this PC, which is not among those walked."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
-    cpu: int
     pid: int
     tid: int
     comm: str
@@ -68,7 +66,6 @@ class Unfinished(NamedTuple):
     stack_start: int
     stack: bytes
     missing: int  # at the PC: the number of the file whose table was missing, if that is why
-    serial: int  # the word that it was checked with
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
     cgroup: int = 0
     asleep: bool = False  # it waited when profiling began: the stack is still to be read
@@ -84,17 +81,6 @@ class Unfinished(NamedTuple):
         return Unwalked(self.pid, self.tid, (self.hash, self.waiting_hash) if self.hash else ())
 
 
-class SampledMoment(NamedTuple):
-    """A finished sample in time; (hash, pid, tid) as in NewStack, except that `tid` is always that of the thread."""
-
-    nanoseconds: int
-    cpu: int
-    hash: int
-    pid: int
-    tid: int
-    duration: int = 0  # nanoseconds that it stands for: off the CPU, from then on
-
-
 class NewArea(NamedTuple):
     """The process gets memory at addresses [start, end): what was mapped there before is not there any more."""
 
@@ -104,25 +90,22 @@ class NewArea(NamedTuple):
     end: int
 
 
-KernelRecord: TypeAlias = NewStack | Unfinished | SampledMoment | NewArea
+KernelRecord: TypeAlias = NewStack | Unfinished | NewArea
 
 
 def decode_record(record: bytes) -> KernelRecord:
     kind = _TYPE.unpack_from(record)[0]
-    if kind == RECORD_MOMENT:
-        _, cpu, time, key, duration, pid, tid = _MOMENT.unpack_from(record)
-        return SampledMoment(time, cpu, key, pid, tid, duration)
     if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
-        _, end, _, key, cgroup, pid, tid, number, _, comm = _STACK.unpack_from(record)
+        _, end, _, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
         return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words, cgroup)
-    _, flags, pc, known, start, pages, size, missing, serial = _STOPPED.unpack_from(record)
+    _, flags, pc, known, start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
-    _, end, time, key, cgroup, pid, tid, number, cpu, comm = _STACK.unpack_from(record, at)
+    _, end, time, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record, at)
     at += _STACK.size
     frames = array("Q", record[at : at + 8 * number]) if number else ()
     at += 8 * number
@@ -130,7 +113,7 @@ def decode_record(record: bytes) -> KernelRecord:
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
     key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
     name = _name(comm)
-    return Unfinished(time, cpu, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, serial, key, cgroup, asleep, holes)
+    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, cgroup, asleep, holes)
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

@@ -41,13 +41,10 @@ static long (*const get_stack)(void *context, void *buffer, u32 size, u64 flags)
 static u64 (*const current_cgroup)(void) = (void *)80;
 static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
-static long (*const signal_thread)(u32 number) = (void *)117;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static struct task_struct *(*const current_task)(void) = (void *)158;
-static u64 (*const attached_as)(void *context) = (void *)174;
 static long (*const user_registers)(struct task_struct *task) = (void *)175;
 
-enum { STOP_SIGNAL = 19 };
 enum { PF_EXITING = 0x4, PF_KTHREAD = 0x200000 };
 enum { TASK_UNINTERRUPTIBLE = 2 };
 

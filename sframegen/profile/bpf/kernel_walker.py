@@ -9,8 +9,7 @@ import struct
 from collections import Counter
 from itertools import pairwise
 from time import monotonic, monotonic_ns, sleep
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
@@ -33,7 +32,6 @@ from sframegen.profile.bpf.sampling_settings import (
 )
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
-from sframegen.profile.events.points import CONDITIONS_SIZE, PointKind
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 
@@ -49,37 +47,26 @@ BLOCKS = 1 << 16  # threads off the CPU
 SAMPLES_A_CPU = 2
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1 << 30
+COUNT_INTERVAL = 1.0  # seconds between two readings of the counts: a stack is sent again after that
 GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
-_PROCESS = struct.Struct("=IIII")
-_FILE = struct.Struct("=QIIIIQQIIII")
+_PROCESS = struct.Struct("=III")
+_FILE = struct.Struct("=QIIIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
-_BLOCK = struct.Struct("=QQQQIIII")
+_BLOCK = struct.Struct("=QQQQII")
 _U32 = struct.Struct("=I")
-_STATE_AT, _UNPROVEN_AT = 40, 48  # in struct file
-_USED = 8
+_STATE_AT, _UNPROVEN_AT = 24, 32  # in struct file
+_USED = 6  # its place in _FILE
 PENDING, WITHOUT, READY = 0, 1, 2
 WANTED, WANTED_AFTER_EXEC = 1, 2
 
 
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
-SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM, *(kind.value for kind in PointKind))
-
-
-class Guard(NamedTuple):
-    """A 64-bit word in the memory of a process."""
-
-    address: int
-    value: int
-
-
-UNGUARDED = Guard(0, 0)
-NO_GUARDS: Mapping[int, Guard] = MappingProxyType({})
-NOWHERE = Guard(1, 0)  # no process has memory there
+SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM)
 
 
 class KernelWalker:
@@ -106,7 +93,6 @@ class KernelWalker:
                 "more_counts": COUNTS,
                 "blocks": BLOCKS if sampling.off_cpu else 1,
                 "memos": MEMOS if sampling.off_cpu else 1,
-                "conditions": max(1, len(sampling.points)),
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
                 "ring": ring,
@@ -122,7 +108,7 @@ class KernelWalker:
         try:
             self._program.load()
             self._open_maps(spans, ring)
-            self._set_filters()
+            self._set_cgroups()
         except BaseException:
             self._program.close()
             raise
@@ -139,11 +125,8 @@ class KernelWalker:
         for pid in targets or ():
             self.want(pid, after_exec=sampling.after_exec)
 
-    def _set_filters(self) -> None:
-        """Give the kernel program the conditions of points, and the control groups."""
-        conditions = self._program.map("conditions", 4, CONDITIONS_SIZE)
-        for number, point in enumerate(self.sampling.points):
-            conditions.put(_U32.pack(number), point.packed_conditions())
+    def _set_cgroups(self) -> None:
+        """Give the kernel program the control groups whose tasks are sampled."""
         cgroups = self._program.map("cgroups", 4, 4)
         for number, path in enumerate(self.sampling.only.cgroups):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -179,9 +162,9 @@ class KernelWalker:
         """Begin to sample on all CPUs; again, on those that have come since."""
         if not self._follows:
             self.follow()
-        if not self._everywhere:
+        if self.sampling.off_cpu and not self._everywhere:
             self._attach_everywhere()
-        if self.sampling.points or not self.sampling.on_cpu:
+        if not self.sampling.on_cpu:
             return
         kind, config = self.sampling.event
         often = self.sampling.frequency or self.sampling.period
@@ -198,19 +181,10 @@ class KernelWalker:
                 raise
 
     def _attach_everywhere(self) -> None:
-        """Attach what samples on all CPUs at once."""
-        sampling = self.sampling
-        if sampling.off_cpu:
-            self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
-            if sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
-                self._program.run_for_all(ASLEEP_PROGRAM)
-        for number, point in enumerate(sampling.points):
-            fd = point.open(sampling.name)
-            try:
-                self._everywhere.append(self._program.attach_event(point.kind.value, fd, number))
-            except LoadError:
-                os.close(fd)
-                raise
+        """Attach what counts the time off the CPU, on all CPUs at once."""
+        self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+        if self.sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
+            self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
         """End sampling, and the thread that reads records; what was sent and counted can still be taken."""
@@ -259,11 +233,8 @@ class KernelWalker:
         self._epochs.put(_U32.pack(pid), _U32.pack(self._user_epoch))
         return self._user_epoch
 
-    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int, *, makes_code: bool = False) -> bool:
-        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room.
-
-        `makes_code`: some have tables of this process only. Its children are unknown until they are published.
-        """
+    def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int) -> bool:
+        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""
         ordered = sorted(span for span in spans if span.start < span.end)
         apart = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
         first = self._extents.allocate(len(apart)) if apart else None
@@ -271,7 +242,7 @@ class KernelWalker:
             return False
         packed = b"".join(_SPAN.pack(span.start, span.end, span.bias, span.file, 0) for span in apart)
         self._spans[first * _SPAN.size : first * _SPAN.size + len(packed)] = packed
-        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch, makes_code)):
+        if not self._processes.put(_U32.pack(pid), _PROCESS.pack(first, len(apart), epoch)):
             self._extents.retire(first)
             return False
         self._retire(pid)
@@ -295,16 +266,11 @@ class KernelWalker:
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
-    def add_tables(
-        self,
-        tables: Mapping[int, DecodedTable | None],
-        guards: Mapping[int, Guard] = NO_GUARDS,
-        unproven: Container[int] = (),
-    ) -> None:
+    def add_tables(self, tables: Mapping[int, DecodedTable | None], unproven: Container[int] = ()) -> None:
         """Give the kernel program the tables of files, by number; None: there is none. `dropped`: those without room.
 
-        All at once, because the kernel waits for its running programs each time. With a guard, a table holds while the process that
-        is sampled has this word there. In such files, and `unproven` ones, samples in code without a rule are walked from copies.
+        All at once, because the kernel waits for its running programs each time. In `unproven` files, samples in code without a
+        rule are walked from copies.
         """
         added: dict[int, int] = {}  # descriptors
         try:
@@ -319,9 +285,8 @@ class KernelWalker:
                     continue
                 added[number] = filled_table(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
-                guard = guards.get(number, UNGUARDED)
                 state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
-                self._set_file(number, _FILE.pack(table.base, *places, *guard, *state))
+                self._set_file(number, _FILE.pack(table.base, *places, *state))
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.dropped.discard(number)
@@ -344,11 +309,6 @@ class KernelWalker:
         if number in self._sizes:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
-
-    def look_first(self, number: int) -> None:
-        """All samples in code with this number are walked from copies of the stack: only the process knows what it is."""
-        self.drop_table(number)
-        self._set_file(number, _FILE.pack(0, *bytes(4), *NOWHERE, PENDING, *bytes(3)))
 
     def last_use(self, number: int) -> int:
         """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
@@ -412,7 +372,7 @@ class KernelWalker:
         if self.lacks_records:
             return {}
         if self._links or self._everywhere:
-            if monotonic() - self._turned > self.sampling.count_interval:
+            if monotonic() - self._turned > COUNT_INTERVAL:
                 self.turn()
         else:
             for counts in self._counts:
@@ -425,7 +385,7 @@ class KernelWalker:
         """Count the time of threads that are still off the CPU at the end."""
         ended, self._ended = self._ended, 0
         for key, value in self._blocks.items(BLOCKS) if ended else ():
-            since, woken, number, _, pid, reason, *_ = _BLOCK.unpack(value)
+            since, woken, number, _, pid, reason = _BLOCK.unpack(value)
             if not since or ended - since < max(1, self.sampling.min_block):
                 continue
             tid = _U32.unpack(key)[0] if self.sampling.threads else 0

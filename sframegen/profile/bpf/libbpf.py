@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "bpf_program__set_autoload": (_INT, (_POINTER, c.c_bool)),
     "bpf_program__fd": (_INT, (_POINTER,)),
     "bpf_program__attach": (_POINTER, (_POINTER,)),
-    "bpf_program__attach_perf_event_opts": (_POINTER, (_POINTER, _INT, _POINTER)),
+    "bpf_program__attach_perf_event": (_POINTER, (_POINTER, _INT)),
     "bpf_program__attach_iter": (_POINTER, (_POINTER, _POINTER)),
     "bpf_link__fd": (_INT, (_POINTER,)),
     "bpf_iter_create": (_INT, (_INT,)),
@@ -73,10 +73,6 @@ class _CreateOptions(c.Structure):
 
 class _OpenOptions(c.Structure):
     _fields_ = (("sz", c.c_size_t), ("object_name", c.c_char_p))
-
-
-class _EventOptions(c.Structure):
-    _fields_ = (("sz", c.c_size_t), ("bpf_cookie", c.c_uint64), ("force_ioctl_attach", c.c_bool))
 
 
 class LoadError(SframegenError):
@@ -241,16 +237,10 @@ class Program:
         """Attach to the tracepoint that the section's name says; return the link."""
         return self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
 
-    def attach_event(self, name: str, fd: int, number: int = 0) -> int:
-        """Attach to a perf event, whose file descriptor it keeps; return the link. `number`: what the program sees of it."""
-        options = _EventOptions(c.sizeof(_EventOptions), number)
-        return self._attached(
-            f"{name} cannot be attached to the event",
-            self._functions.bpf_program__attach_perf_event_opts,
-            self._program(name),
-            fd,
-            c.byref(options),
-        )
+    def attach_event(self, name: str, fd: int) -> int:
+        """Attach to a perf event, whose file descriptor it keeps; return the link."""
+        what = f"{name} cannot be attached to the event"
+        return self._attached(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
 
     def run_for_all(self, name: str) -> None:
         """Run an iterator's program for all that it iterates over."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sframegen.profile.bpf.kernel_needs import switch_has_state
 from sframegen.profile.events.attributes import TYPE_SOFTWARE
 from sframegen.stack.abi.machines import HOSTS, conventions_of
-
-if TYPE_CHECKING:
-    from sframegen.profile.events.points import ProbePoint
 
 MIB = 1 << 20
 LEAST_RING, LARGEST_RING = MIB, 64 * MIB
@@ -23,7 +20,7 @@ ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 SECOND = 1_000_000_000
 MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 COMM_BYTES = 16
-_SETTINGS = struct.Struct("=QQQQIIII16s8B")
+_SETTINGS = struct.Struct("=QQQIIII16s6B2x")
 CLOCKS = {(TYPE_SOFTWARE, 0), (TYPE_SOFTWARE, 1)}  # cpu-clock, task-clock
 
 
@@ -46,17 +43,12 @@ class Sampling(NamedTuple):
     period: int = 0
     kernel_frames: bool = False
     threads: bool = False  # counts of threads, not of processes
-    moments: bool = False  # a record for each sample
     buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
     after_exec: bool = False  # samples of the targets themselves only after they have executed another program
-    hold: bool = False  # a sample stops its process, and is the only one until it is released; each is sent, and none is counted
     on_cpu: bool = True  # False: the event is not sampled
     off_cpu: bool = False  # the time that threads do not run
     min_block: int = 0  # nanoseconds: shorter times do not count
-    name: str = "perf"  # of the event, as the user knows it
-    points: tuple[ProbePoint, ...] = ()  # instead of the event: once in `period` events of all of them
     only: Only = EVERYBODY
-    count_interval: float = 1.0  # seconds after which the counts are read
 
     @property
     def sample_time(self) -> int:
@@ -66,7 +58,7 @@ class Sampling(NamedTuple):
     @property
     def programs(self) -> set[str]:
         """Return the kernel programs that take samples."""
-        programs = {point.kind.value for point in self.points} if self.points else {EVENT_PROGRAM} if self.on_cpu else set()
+        programs = {EVENT_PROGRAM} if self.on_cpu else set()
         return programs | ({*SWITCH_PROGRAMS, ASLEEP_PROGRAM} if self.off_cpu else set())
 
 
@@ -85,7 +77,6 @@ def packed_settings(sampling: Sampling, cpus: int, *, every_process: bool) -> by
         conventions_of(HOSTS[os.uname().machine]).ra_mask,
         sampling.sample_time,
         sampling.min_block,
-        max(1, sampling.period),
         len(only.cgroups),
         only.user or 0,
         cpus,
@@ -94,8 +85,6 @@ def packed_settings(sampling: Sampling, cpus: int, *, every_process: bool) -> by
         every_process,
         sampling.kernel_frames,
         sampling.threads,
-        sampling.moments,
-        sampling.hold,
         only.user is not None,
         only.comm is not None,
         switch_has_state(),

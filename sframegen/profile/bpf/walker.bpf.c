@@ -21,7 +21,6 @@ MAP(counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(more_counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(blocks, MAP_HASH, 1, u32, struct block);
 MAP(memos, MAP_ARRAY, 1, u32, struct memo);
-MAP(conditions, MAP_ARRAY, 1, u32, struct conditions);
 MAP(cgroups, MAP_CGROUP_ARRAY, MAX_CGROUPS, u32, u32);
 MAP(statistics, MAP_PERCPU_ARRAY, STATS, u32, u64);
 
@@ -64,10 +63,10 @@ struct {
 /* The state of one walk, and its records. `low`: what the caller's SP has to be above. `noted`: how many words it has read that are in
    `notes`; more than REMEMBERED if they do not say all. */
 struct sample {
-	u64 busy, pc, known, low, hash, serial;
+	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, callers, copied, missing, noted, epoch;
+	u32 first, count, last, exact, guessed, signals, second, copied, missing, noted, epoch;
 	struct read_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
@@ -75,7 +74,7 @@ struct sample {
 	u64 words[MAX_FRAMES + STACK_BYTES / 8 + 4096 / 8]; /* the verifier takes each page as a whole */
 };
 
-/* Two elements for each CPU: an event may come while a probe's sample is taken. An ordinary array, because elements of those for each CPU
+/* Two elements for each CPU: an event may come while a task leaves the CPU. An ordinary array, because elements of those for each CPU
    are smaller. */
 MAP(samples, MAP_ARRAY, 1, u32, struct sample);
 
@@ -147,22 +146,17 @@ INLINE int search(struct file *file, void *table, u64 address, struct sframe_tab
 }
 
 /* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
-   answer. `serial`: as in struct stopped. */
-GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule, u64 *serial)
+   answer. */
+GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule)
 {
 	struct file *file = map_lookup(&files, &number);
 	void *table = map_lookup(&tables, &number);
-	u64 check;
 	u32 state;
 	int found;
 
-	if (!rule || !serial || !file)
+	if (!rule || !file)
 		return END_DAMAGED_TABLE;
 	state = *(volatile u32 *)&file->state;
-	check = file->check;
-	*serial = 0;
-	if (check && (read_user(serial, sizeof(*serial), (void *)check) || *serial != file->serial))
-		return END_NO_TABLE;
 	if (state == FILE_WITHOUT)
 		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
 	if (state < FILE_READY || !table)
@@ -172,17 +166,7 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_ru
 	found = search(file, table, address, rule);
 	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
 		return END_NO_TABLE;
-	if (found == RULE_NONE && file->unproven)
-		return RULE_UNPROVEN;
-	return check && found == RULE_NONE ? END_NO_TABLE : found;
-}
-
-/* Is this number that of code without a file? */
-INLINE int is_made(u32 number)
-{
-	struct file *file = map_lookup(&files, &number);
-
-	return number == NO_FILE || (file && file->check);
+	return found == RULE_NONE && file->unproven ? RULE_UNPROVEN : found;
 }
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
@@ -273,7 +257,7 @@ GLOBAL int step(struct sample *sample)
 	packed = code & ADDRESS_MASK;
 	if (span->file != NO_FILE) {
 		sample->missing = span->file;
-		found = find_rule(span->file, sample->second, code - span->bias, &rule, &sample->serial);
+		found = find_rule(span->file, sample->second, code - span->bias, &rule);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
 	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
@@ -320,7 +304,7 @@ GLOBAL int step(struct sample *sample)
 		rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_FP | SFRAME_TABLE_FP_DEREF;
 	}
 	flags = rule.flags;
-	if (guess || sample->serial || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
+	if (guess || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
 	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & SFRAME_TABLE_RA_REGISTER) && rule.ra_register != LINK))
 		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
@@ -376,9 +360,8 @@ GLOBAL int step(struct sample *sample)
 		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
 	if (guess) {
 		span = span_at(sample, ra - 1);
-		if ((cfa & 7) || !span || (!is_made(span->file) && ends_call(ra) <= 0))
+		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))
 			return guess_failed;
-		sample->callers++;
 	}
 	sample->guessed = guess;
 	sample->exact = (flags & SFRAME_TABLE_SIGNAL) != 0;
@@ -440,7 +423,6 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	size = sample->copied;
 	stopped->size = size;
 	stopped->file = sample->missing;
-	stopped->serial = sample->serial;
 	size += sample->record.frames * 8;
 	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0)) {
 		add(STAT_RING_FULL, 1);
@@ -456,13 +438,6 @@ INLINE int send_stack(struct sample *sample)
 	if (size > MAX_FRAMES * 8)
 		return 0;
 	return ring_output(&ring, &sample->record, sizeof(sample->record) + size, 0) == 0;
-}
-
-INLINE void send_moment(struct moment *moment)
-{
-	moment->type = RECORD_MOMENT;
-	if (ring_output(&ring, moment, sizeof(*moment), 0))
-		add(STAT_MOMENTS_LOST, 1);
 }
 
 /* Returns the count of a stack, which is sent if there is none yet, unless it was sent before; 0 if it is lost. */
@@ -553,24 +528,6 @@ INLINE void push_kernel_frames(void *context, struct sample *sample)
 	}
 }
 
-/* Stops the task at this sample, unless another one is held. */
-INLINE int hold(void)
-{
-	if (__sync_val_compare_and_swap(&shared.held, 0, 1))
-		return 0;
-	if (signal_thread(STOP_SIGNAL) == 0)
-		return 1;
-	*(volatile u32 *)&shared.held = 0;
-	return 0;
-}
-
-INLINE void remember_held(struct sample *sample)
-{
-	shared.held_pc = sample->pc;
-	for (u32 number = 0; number < GENERAL; number++)
-		shared.held_registers[number] = sample->registers[number];
-}
-
 /* Or in one below a chosen one. */
 INLINE int is_in_chosen_cgroup(void)
 {
@@ -631,13 +588,11 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 	sample->record.tgid = tgid;
 	sample->record.tid = tid;
 	sample->record.frames = 0;
-	sample->record.cpu = this_cpu();
 	sample->hash = 0;
 	sample->second = sample->record.time >> 30;
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
-	sample->guessed = sample->signals = sample->callers = sample->missing = sample->noted = 0;
-	sample->serial = 0;
+	sample->guessed = sample->signals = sample->missing = sample->noted = 0;
 }
 
 enum { NO_REGISTERS, HAS_REGISTERS, OTHER_REGISTERS };
@@ -670,8 +625,6 @@ GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
 			end = END_STACK_GONE;
 	}
 	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
-	add(STAT_FRAMES, sample->record.frames);
-	add(STAT_GUESSED, sample->callers);
 	sample->record.end = end;
 	sample->hash ^= end;
 	sample->record.hash = sample->hash;
@@ -706,26 +659,13 @@ INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in
 		add(STAT_OTHER_ABI, 1);
 		return;
 	}
-	if (settings.hold && found == HAS_REGISTERS)
-		remember_held(sample);
 	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
 		send_unfinished(sample, 0);
 		return;
 	}
 	if (!settings.threads)
 		sample->record.tid = 0;
-	if (settings.hold) {
-		if (!send_stack(sample))
-			add(STAT_RING_FULL, 1);
-		return;
-	}
 	count_sample(sample);
-	if (settings.moments) {
-		struct moment moment = { .cpu = sample->record.cpu, .time = sample->record.time, .hash = sample->hash,
-			.nanoseconds = settings.sample_time, .tgid = tgid, .tid = tid };
-
-		send_moment(&moment);
-	}
 }
 
 INLINE void sample_task(void *context, int in_user)
@@ -737,8 +677,7 @@ INLINE void sample_task(void *context, int in_user)
 	sample = free_sample();
 	if (!sample)
 		return;
-	if (!settings.hold || hold())
-		take(context, sample, id >> 32, id, in_user);
+	take(context, sample, id >> 32, id, in_user);
 	*(volatile u64 *)&sample->busy = 0;
 }
 
@@ -749,102 +688,8 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 
 	if (tgid == 0)
 		add(STAT_IDLE, 1);
-	else if (!is_chosen(tgid))
-		add(STAT_FILTERED, 1);
-	else
+	else if (is_chosen(tgid))
 		sample_task(context, in_user_mode(mode));
-	return 0;
-}
-
-/* --- Tracepoints and probes ------------------------------------------------------------------------------------------------------ */
-
-INLINE int compare(u64 value, u64 with, u32 how, int is_signed)
-{
-	if (how == COMPARE_EQUAL)
-		return value == with;
-	if (how == COMPARE_NOT_EQUAL)
-		return value != with;
-	if (how == COMPARE_BITS)
-		return (value & with) != 0;
-	if (is_signed) /* as unsigned numbers in the same order */
-		value ^= 1ull << 63, with ^= 1ull << 63;
-	if (how == COMPARE_LESS)
-		return value < with;
-	if (how == COMPARE_AT_MOST)
-		return value <= with;
-	if (how == COMPARE_GREATER)
-		return value > with;
-	return value >= with;
-}
-
-INLINE int holds(void *context, struct condition *condition)
-{
-	u32 size = condition->size, flags = condition->flags, bits;
-	u64 value = 0;
-
-	if (size == 0 || size > 8)
-		return 0;
-	if (flags & CONDITION_NUMBER) {
-		value = condition->displacement;
-	} else if (flags & CONDITION_MEMORY) {
-		if (read_kernel(&value, 8, context + (condition->offset & 0xffff)) ||
-		    (value += condition->displacement, read_user(&value, 8, (void *)value)))
-			return 0;
-	} else if (read_kernel(&value, size, context + (condition->offset & 0xffff))) {
-		return 0;
-	}
-	bits = 64 - 8 * size;
-	value <<= bits & 63;
-	value = flags & CONDITION_SIGNED ? (u64)((long long)value >> (bits & 63)) : value >> (bits & 63);
-	return compare(value, condition->value, condition->comparison, flags & CONDITION_SIGNED);
-}
-
-/* Is this event a sample? */
-INLINE int is_counted(void *context)
-{
-	u32 place = attached_as(context), statistic = STAT_EVENTS;
-	struct conditions *all = map_lookup(&conditions, &place);
-	u64 *events;
-
-	if (!all)
-		return 0;
-	for (u32 at = 0; at < MAX_CONDITIONS; at++) {
-		if (at >= all->number)
-			break;
-		if (!holds(context, &all->conditions[at]))
-			return 0;
-	}
-	events = map_lookup(&statistics, &statistic);
-	return events && (__sync_fetch_and_add(events, 1) + 1) % settings.every == 0;
-}
-
-INLINE void on_point(void *context, int in_user)
-{
-	u32 tgid = current_pid_tgid() >> 32;
-
-	if (tgid == 0)
-		add(STAT_IDLE, 1);
-	else if (!is_chosen(tgid))
-		add(STAT_FILTERED, 1);
-	else if (is_counted(context))
-		sample_task(context, in_user);
-}
-
-SECTION("tracepoint") int on_tracepoint(void *context)
-{
-	on_point(context, 0);
-	return 0;
-}
-
-SECTION("kprobe") int on_user_probe(void *context)
-{
-	on_point(context, 1);
-	return 0;
-}
-
-SECTION("kprobe") int on_kernel_probe(void *context)
-{
-	on_point(context, 0);
 	return 0;
 }
 
@@ -994,12 +839,6 @@ INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 u
 
 	if (count)
 		raise(count, until - since);
-	if (settings.moments) {
-		struct moment moment = { .cpu = block->cpu, .time = since, .hash = hash, .nanoseconds = until - since,
-			.tgid = block->tgid, .tid = tid };
-
-		send_moment(&moment);
-	}
 }
 
 INLINE void come_back(struct block *block, u32 tid, u64 now)
@@ -1042,7 +881,6 @@ INLINE void leave(struct switch_context *context, u64 now)
 	if (!sample)
 		return;
 	block.tgid = tgid;
-	block.cpu = sample->record.cpu;
 	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
 	if (!block.hash)
@@ -1095,8 +933,7 @@ SECTION("iter/task") int on_begin(struct iterator_context *context)
 		block.hash = sample->hash;
 		block.ran = task->se.sum_exec_runtime;
 		block.tgid = tgid;
-		block.cpu = sample->record.cpu;
-		if (send_unfinished(sample, 1))
+			if (send_unfinished(sample, 1))
 			map_update(&blocks, &tid, &block, UPDATE_NEW);
 	}
 	*(volatile u64 *)&sample->busy = 0;
@@ -1176,7 +1013,7 @@ SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *cont
 	}
 	process = map_lookup(&processes, &from);
 	epoch = map_lookup(&epochs, &from);
-	if (!process || !epoch || process->makes_code)
+	if (!process || !epoch)
 		return 0;
 	copy = *process;
 	if (copy.epoch != *(volatile u32 *)epoch)

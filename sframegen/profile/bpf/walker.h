@@ -49,22 +49,17 @@ enum {
 enum {
 	STAT_SAMPLES = 16,     /* of wanted processes */
 	STAT_KERNEL_MODE = 17, /* of those: the event came in the kernel */
-	STAT_FRAMES = 18,
-	STAT_GUESSED = 19,    /* frames that a frame pointer led to */
-	STAT_FILTERED = 20,   /* events in processes that are not wanted */
-	STAT_IDLE = 21,       /* events while the CPU had nothing to do */
-	STAT_RING_FULL = 22,  /* lost: no room in the ring buffer */
-	STAT_COUNTS_FULL = 23, /* lost: no room in the map of counts, or it was locked */
-	STAT_BUSY = 24,       /* lost: another sample was being taken on this CPU */
-	STAT_OTHER_ABI = 25,  /* lost: a 32-bit program */
-	STAT_PROCESSES_FULL = 26, /* more processes than are followed; their samples are not lost, but are copied each time */
-	STAT_MOMENTS_LOST = 27, /* samples that are counted, but whose time is not known */
-	STAT_SHORT = 28,      /* times off the CPU that were shorter than the threshold */
-	STAT_SHORT_TIME = 29, /* nanoseconds of those */
-	STAT_BLOCKS_FULL = 30, /* lost: more threads off the CPU than there is room for */
-	STAT_EVENTS = 31,      /* of tracepoints and probes, which meet the conditions: one in settings.every is a sample */
-	STAT_REMEMBERED = 32,  /* walks that were not needed: the stack was the one of the time before */
-	STATS = 33
+	STAT_IDLE = 18,       /* events while the CPU had nothing to do */
+	STAT_RING_FULL = 19,  /* lost: no room in the ring buffer */
+	STAT_COUNTS_FULL = 20, /* lost: no room in the map of counts, or it was locked */
+	STAT_BUSY = 21,       /* lost: another sample was being taken on this CPU */
+	STAT_OTHER_ABI = 22,  /* lost: a 32-bit program */
+	STAT_PROCESSES_FULL = 23, /* more processes than are followed; their samples are not lost, but are copied each time */
+	STAT_SHORT = 24,      /* times off the CPU that were shorter than the threshold */
+	STAT_SHORT_TIME = 25, /* nanoseconds of those */
+	STAT_BLOCKS_FULL = 26, /* lost: more threads off the CPU than there is room for */
+	STAT_REMEMBERED = 27,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 28
 };
 
 /* Whose samples are taken: from now on, or from the exec of another program on */
@@ -74,12 +69,9 @@ enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* `state`: each table that is ready has another number, from FILE_READY on.
    `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
-   Code that a process makes has `check`, the address of a word of that process; the table holds only while that is `serial`, and code
-   without a rule in it is for user space to look at. For files `check` is 0. `unproven`: code without a rule may still get one, and is for
-   user space until then. */
+   `unproven`: code without a rule may still get one, and is for user space until then. */
 struct file {
 	struct sframe_table_places places;
-	u64 check, serial;
 	u32 state, used, unproven, padding;
 };
 
@@ -88,10 +80,9 @@ struct span {
 	u32 file, padding;
 };
 
-/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. `makes_code`: it has tables
-   of its own code, which its children do not share. */
+/* The extent of `spans` that is a process's. It counts only while `epoch` is that of the process in `epochs`. */
 struct process {
-	u32 first, count, epoch, makes_code;
+	u32 first, count, epoch;
 };
 
 struct count_key {
@@ -108,7 +99,7 @@ struct count {
    with the reason. `ran`: its CPU time. */
 struct block {
 	u64 since, woken, hash, ran;
-	u32 tgid, reason, cpu, padding;
+	u32 tgid, reason;
 };
 
 /* What a walk has read, from the stack. A thread that leaves its CPU with the same registers and mappings, while all these words are the
@@ -126,33 +117,11 @@ struct memo {
 	struct read_word words[REMEMBERED + 4]; /* a power of two, for the verifier */
 };
 
-/* A condition on what a tracepoint or probe gets: `size` bytes of its context at `offset`, or, with CONDITION_MEMORY, of user memory
-   `displacement` bytes after the address that is there. */
-enum { CONDITION_SIGNED = 1, CONDITION_MEMORY = 2, CONDITION_NUMBER = 4 }; /* a number: `displacement` itself */
-enum { COMPARE_EQUAL = 0, COMPARE_NOT_EQUAL = 1, COMPARE_LESS = 2, COMPARE_AT_MOST = 3, COMPARE_GREATER = 4, COMPARE_AT_LEAST = 5, COMPARE_BITS = 6 };
-enum { MAX_CONDITIONS = 8, MAX_CGROUPS = 16 };
+enum { MAX_CGROUPS = 16 };
 
-struct condition {
-	u64 value, displacement;
-	u32 offset;
-	u8 size, flags, comparison, padding;
-};
-
-/* All of them must hold. For each place where the event is attached; its number is the cookie of that. */
-struct conditions {
-	u64 number;
-	struct condition conditions[MAX_CONDITIONS];
-};
-
-enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_MOMENT = 3, RECORD_AREA = 4 };
+enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_AREA = 3 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
 enum { STACK_BYTES = 65536, STACK_PAGES = 64, MAX_GAP = 16, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
-
-struct moment {
-	u32 type, cpu;
-	u64 time, hash, nanoseconds;
-	u32 tgid, tid;
-};
 
 /* New memory at [start, end): what user space knows there from before was unmapped. It is sent before the epoch changes. */
 struct area {
@@ -164,38 +133,34 @@ struct area {
 struct stack_record {
 	u32 type, end;
 	u64 time, hash, cgroup;
-	u32 tgid, tid, frames, cpu;
+	u32 tgid, tid, frames, padding;
 	char comm[COMM_BYTES];
 };
 
 /* Where a walk stopped: in the frame whose registers these are, which is not among the frames. `registers` by DWARF number, `known` has
-   a bit for each. `file`: whose table is missing there, `serial`: the word at its `check`. A stack_record follows with its frames, then
+   a bit for each. `file`: whose table is missing there. A stack_record follows with its frames, then
    `size` bytes of the stack from `start`, which is at SP or, with its red zone, below it: of those pages for which `pages` has a bit, the
    first is that of `start`. The others cannot be read. With STOPPED_ASLEEP there are none: user space reads them while the thread waits. */
 struct stopped {
 	u32 type, flags;
 	u64 pc, known, start, pages;
 	u32 size, file;
-	u64 serial;
 	u64 registers[REGISTERS];
 };
 
 /* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed.
-   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `every`: one in that many
-   events of a tracepoint or probe is a sample. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
+   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
    `memos`: the elements of that map, a power of two. */
 struct settings {
-	u64 ra_mask, sample_time, min_block, every;
+	u64 ra_mask, sample_time, min_block;
 	u32 cgroups, user, cpus, memos;
 	char comm[COMM_BYTES];
-	u8 every_process, kernel_frames, threads, moments, hold, one_user, one_comm, switch_has_state;
+	u8 every_process, kernel_frames, threads, one_user, one_comm, switch_has_state, padding[2];
 };
 
-/* In .bss, mapped by user space. `active`: which map of counts is written. Where settings.hold is set, a sample stops its process, with
-   `held` = 1 and the registers that it had, and there are no further samples until user space sets `held` to 0. */
+/* In .bss, mapped by user space. `active`: which map of counts is written. */
 struct shared {
-	u32 active, last_epoch, held, padding;
-	u64 held_pc, held_registers[REGISTERS];
+	u32 active, last_epoch;
 };
 
 #endif

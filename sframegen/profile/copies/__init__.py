@@ -1,1 +1,1 @@
-"""Registers and copies of stacks, from perf events or a perf.data file -> counted stacks."""
+"""Registers and copies of stacks, from perf events -> counted stacks."""

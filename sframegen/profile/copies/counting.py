@@ -1,4 +1,4 @@
-"""Samples with registers and a copy of the stack -> counted stacks: what perf events and recordings share."""
+"""Samples with registers and a copy of the stack -> counted stacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import select
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.profile.collected import Collected, Stacks
 from sframegen.profile.events.event_records import REGISTERS_64
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
+    from sframegen.profile.collected import Collected
     from sframegen.profile.events.event_records import SampleRecord
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.following.processes import Processes
@@ -33,14 +33,6 @@ NO_64_BITS = "32-bit code, for which there are no tables"
 NO_STACK = "the kernel copied nothing of the stack"
 FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
 KERNEL_HALF = 63  # bit of addresses
-
-
-class Wanted(NamedTuple):
-    """What samples are kept with."""
-
-    threads: bool = False  # tell threads apart
-    kernel: bool = False  # frames of the kernel too, where samples have them
-    moments: bool = False  # the time of each
 
 
 class RegisterLayout:
@@ -73,8 +65,6 @@ def registers_mask(abi: Abi) -> int:
 class CopiedSample(NamedTuple):
     """A sample that has not been walked. `spans`: of its process at that time; the same object as long as they do not change."""
 
-    nanoseconds: int
-    cpu: int
     pid: int
     task: int
     start: Start
@@ -134,11 +124,11 @@ class WalkQueue:
 class Counting:
     """Counts samples into `collected`, whose `files` have all numbers that spans can name."""
 
-    def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, wanted: Wanted) -> None:
+    def __init__(self, abi: Abi, collected: Collected, builder: TableBuilder, *, threads: bool, kernel: bool) -> None:
+        """`threads`: tell them apart. `kernel`: frames of the kernel too, where samples have them."""
         self.collected = collected
-        collected.stacks = Stacks(moments=wanted.moments)
         self._builder = builder
-        self._wanted = wanted
+        self._threads, self._kernel = threads, kernel
         self._queue = WalkQueue(CopyWalker(abi, self._elf_of), self._request, self._done)
         self._known: list[int] = []  # files whose tables were made before, or that have none
 
@@ -149,7 +139,7 @@ class Counting:
             self._lose(End.NO_PROCESS.words)
             return
         tasks, name = self.collected.stacks.tasks, processes.name_of(pid)
-        task = tasks.number(pid, tid if self._wanted.threads else 0, processes.program(pid))
+        task = tasks.number(pid, tid if self._threads else 0, processes.program(pid))
         tasks.name(task, name, processes.thread_name_of(pid, tid) or name)
         if sample.registers_abi != REGISTERS_64:
             self._lose(NO_64_BITS if sample.registers_abi else NO_REGISTERS)
@@ -158,12 +148,9 @@ class Counting:
             self._lose(NO_STACK)
             return
         start = layout.start(sample.registers)
-        if self._wanted.kernel:
+        if self._kernel:
             start = start._replace(frames=_kernel_frames(sample.callchain))
-        copied = CopiedSample(
-            sample.time, sample.cpu, sample.pid, task, start, start.values[layout.sp], sample.stack, spans
-        )  # fmt: skip
-        self._queue.add(copied)
+        self._queue.add(CopiedSample(pid, task, start, start.values[layout.sp], sample.stack, spans))
         self.take_tables(wait=self._queue.bytes > MAX_IN_ORDER)
 
     def take_tables(self, *, wait: bool = False) -> None:
@@ -209,10 +196,7 @@ class Counting:
 
     def _done(self, sample: CopiedSample, end: End, frames: Column) -> None:
         stacks = self.collected.stacks
-        row = stacks.row(sample.task, frames, end)
-        stacks.count(row)
-        if stacks.moments is not None:
-            stacks.moments.add(sample.nanoseconds, sample.cpu, row)
+        stacks.count(stacks.row(sample.task, frames, end))
 
 
 def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:

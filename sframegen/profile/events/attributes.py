@@ -9,18 +9,16 @@ from dataclasses import astuple, dataclass
 from enum import IntFlag
 from pathlib import Path
 from struct import Struct
-from typing import Self
 
-from cfi.errors import FormatError, SframegenError
+from cfi.errors import SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.program.privileges import root_in_words
 
-TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_TRACEPOINT, TYPE_CACHE = 0, 1, 2, 3
+TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
-FIRST_SIZE = 64  # bytes of the first published structure: no kernel writes fewer
 SIZE = 128
-LAYOUT = Struct("=IIQQQQQI4xQQQQIi32x")  # without kinds of breakpoints, and what is in no record that we read
+LAYOUT = Struct("=IIQQQ8xQI28xQIi32x")  # without what is in no record that we read
 CLOEXEC = 8
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
@@ -43,13 +41,11 @@ class EventFlag(IntFlag):
     ENABLE_ON_EXEC = 1 << 12
     TASK = 1 << 13  # FORK and EXIT
     WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
-    MMAP_DATA = 1 << 17
     SAMPLE_ID_ALL = 1 << 18
     EXCLUDE_CALLCHAIN_USER = 1 << 22
     MMAP2 = 1 << 23
     COMM_EXEC = 1 << 24
     USE_CLOCKID = 1 << 25
-    BUILD_ID = 1 << 34
 
 
 # What it takes to follow the mappings of processes.
@@ -58,23 +54,14 @@ FOLLOWING |= EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCK
 
 
 class SampleType(IntFlag):
-    """What a sample holds; the order in the record is that of event_records.SAMPLE_FIELDS."""
+    """What a sample holds, in the order of the record, except that CPU comes before CALLCHAIN."""
 
-    IP = 1 << 0
     TID = 1 << 1
     TIME = 1 << 2
-    ADDR = 1 << 3
-    READ = 1 << 4
     CALLCHAIN = 1 << 5
-    ID = 1 << 6
     CPU = 1 << 7
-    PERIOD = 1 << 8
-    STREAM_ID = 1 << 9
-    RAW = 1 << 10
-    BRANCH_STACK = 1 << 11
     REGS_USER = 1 << 12
     STACK_USER = 1 << 13
-    IDENTIFIER = 1 << 16
 
 
 class EventError(SframegenError):
@@ -94,25 +81,14 @@ class EventAttributes:
     config: int = 0
     period: int = 0
     sample_type: int = 0
-    read_format: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
-    config1: int = 0
-    config2: int = 0
-    branch_sample_type: int = 0
     user_registers: int = 0  # mask of the kernel's register numbers
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536
     clock: int = 0  # with EventFlag.USE_CLOCKID
 
     def packed(self) -> bytes:
         return LAYOUT.pack(*astuple(self))
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> Self:
-        """Return the attributes in a file, of any version of the structure. Raises FormatError if they are too short."""
-        if len(data) < FIRST_SIZE:
-            raise FormatError(f"expected {FIRST_SIZE} bytes, have {len(data)}", "perf_event_attr", 0)
-        return cls(*LAYOUT.unpack(data[:SIZE].ljust(SIZE, b"\0")))
 
 
 def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "") -> int:

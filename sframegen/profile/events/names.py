@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sframegen.profile.events.attributes import (
     TYPE_CACHE,
@@ -16,9 +16,6 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 
-if TYPE_CHECKING:
-    from sframegen.profile.events.points import ProbePoint
-
 
 class Event(NamedTuple):
     """`by_frequency`: sampled that often per second; else each event, or each Nth, is a sample."""
@@ -28,7 +25,6 @@ class Event(NamedTuple):
     config: int
     by_frequency: bool
     aliases: tuple[str, ...] = ()
-    points: tuple[ProbePoint, ...] = ()  # where it is attached, of a tracepoint or probe
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,7 +36,7 @@ class Event(NamedTuple):
 
     def notes(self, number: int) -> list[str]:
         """Return a line for users if samples are not taken by time."""
-        return [] if self.by_frequency or (self.points and number == 1) else [f"sampled: 1 in {number:,} {self.name}"]
+        return [] if self.by_frequency else [f"sampled: 1 in {number:,} {self.name}"]
 
 
 def _cache(cache: int, operation: int) -> int:

@@ -18,8 +18,6 @@ from sframegen.program.unused_memory import drop_pages
 from sframegen.stack.snapshot.mappings import VDSO
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import Built
@@ -42,7 +40,6 @@ class TracedFile:
     ready: bool = False  # its table is made, or cannot be made
     final: bool = True  # no proof can add rules to it
     is_copy: bool = False  # of a file on a file system that may stop answering
-    made: bool = False  # no file, but code that a process makes: addresses are run-time ones
     checked: int = 0  # nanoseconds of CLOCK_MONOTONIC: it was not rewritten before
     spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
     closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
@@ -90,17 +87,12 @@ class TracedFiles:
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
-    def release(self, used: set[int], without_request: Container[int] = ()) -> list[int]:
-        """Close the files that nobody uses; return their numbers, which other files get.
-
-        Those without a table yet stay, except `without_request`: nobody makes one.
-        """
+    def release(self, used: set[int]) -> list[int]:
+        """Close the files that nobody uses; return their numbers, which other files get. Those without a table yet stay."""
         released = [
             file
             for file in self.by_number.values()
-            if file.number not in used
-            and (file.ready or file.number in without_request)
-            and (file.elf.descriptor is not None if file.elf else file.why)
+            if file.number not in used and file.ready and (file.elf.descriptor is not None if file.elf else file.why)
         ]
         if not released:
             return []
@@ -125,13 +117,6 @@ class TracedFiles:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
 
-    def unchanged(self, key: FileKey, time: int) -> TracedFile | None:
-        """Return an open file that was looked at since that time, and is no copy; None for any other."""
-        known = self._by_key.get(key)
-        if known is None or known.elf is None or known.is_copy or time > known.checked:
-            return None
-        return known if self.by_number.get(known.number) is known else None
-
     def image(self, data: bytes) -> TracedFile | None:
         """Return the file for the bytes of a vDSO; None if they are not an ELF file."""
         known = self._by_bytes.get(data)
@@ -139,13 +124,6 @@ class TracedFiles:
             self._by_bytes[data] = known
             self._parse(known, memoryview(data), None, None)
         return known if known is not None and known.elf is not None else None
-
-    def without_file(self, name: str) -> TracedFile | None:
-        """Return a new number, for code that is described without a file; None if there are too many."""
-        traced = self._numbered(name)
-        if traced is not None:
-            traced.made = True
-        return traced
 
     def retired(self) -> set[int]:
         """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""

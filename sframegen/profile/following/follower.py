@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from functools import partial
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from sframegen.profile.events.attributes import (
@@ -21,7 +19,7 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
-from sframegen.profile.events.event_records import MMAP2, MmapRecord, RecordReader
+from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
@@ -50,8 +48,6 @@ SIDE_BAND = EventAttributes(
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 VSYSCALL = "[vsyscall]"
 ABOVE_32_BITS = 1 << 32
-PID = Struct("=I")  # the first field of a mapping's record
-PART = Struct("=8xQQQIIQQ")  # in the same: start, size, offset, device, inode, generation
 
 
 class MappingResolver:
@@ -62,17 +58,6 @@ class MappingResolver:
         own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
         self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
         self._own_image: TracedFile | None = None
-
-    def mapped_again(self, body: bytes, time: int) -> tuple[int, int, list[CodeSpan]] | None:
-        """Return [start, end) and the spans for the bytes of a mapping's record, if the same part of a file was mapped before.
-
-        None if it was not, or if that file may be another one now.
-        """
-        start, size, offset, *key = PART.unpack_from(body)
-        traced = self.files.unchanged(FileKey(*key), time)
-        if traced is None or (offset, size) not in traced.spans:
-            return None
-        return start, start + size, spans_in(traced, Mapped(start, start + size, offset))
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -118,18 +103,14 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
 
 
 class Follower:
-    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed.
+    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
 
-    `lazy`: what a process maps is read, and its files are opened, once somebody asks for its spans.
-    """
-
-    def __init__(self, targets: Iterable[int] | None = None, *, lazy: bool = False) -> None:
+    def __init__(self, targets: Iterable[int] | None = None) -> None:
         self.files = TracedFiles()
         self.records = 0  # that were applied
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
-        self._lazy = lazy
         self._rings = CpuRings()
         self._cpus: set[int] = set()
         self._cpus_at = 0
@@ -165,9 +146,6 @@ class Follower:
         for at, _, kind, misc, body in self._rings.until(now):
             if kind == GAP:
                 self.processes.forget_mappings(at, misc)
-            elif self._lazy and kind == MMAP2:
-                known = partial(self._resolver.mapped_again, body)
-                self.processes.apply_later(PID.unpack_from(body)[0], at, partial(self._reader.read, kind, misc, body), known)
             elif (record := self._reader.read(kind, misc, body)) is not None:
                 self.processes.apply(record, at)
             self.records += 1

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, LostRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sframegen.profile.events.event_records import EventRecord
 
@@ -25,7 +24,6 @@ MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # the same for a few processes with v
 LARGE_VERSIONS = 400  # of such a process
 VERSION_COSTS = 16  # as many spans
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
-MAX_LATER = 1 << 8  # changes of one process
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
 # Why the mappings of a time are not known.
@@ -34,7 +32,6 @@ NOT_WRITTEN = "records of mappings were lost"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 
 ProcessSpans = tuple[CodeSpan, ...]
-Known = Callable[[int], tuple[int, int, Sequence[CodeSpan]] | None]  # at that time
 PROGRAMS = count(1)
 
 
@@ -43,18 +40,6 @@ class Resolver(Protocol):
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of a new executable mapping, ascending, all inside it."""
-
-
-class Later(NamedTuple):
-    """A change of mappings at that time.
-
-    `change` returns its record. A pair of addresses: what was between them is unmapped. A list: what the parent had put off.
-    `known`: asked first for [start, end) of a mapping, and its spans; None: the record is to be read.
-    """
-
-    time: int
-    change: Callable[[], EventRecord | None] | tuple[int, int] | list[Later]
-    known: Known | None = None
 
 
 class Version(NamedTuple):
@@ -72,7 +57,6 @@ class ProcessState:
         "changed_at",
         "ended_at",
         "kept",
-        "later",
         "name",
         "program",
         "scanned",
@@ -91,7 +75,6 @@ class ProcessState:
         self.scanned_at = 0  # records up to then say nothing of what has been since
         self.scanned = (version, version.since)  # the last version at the last scan; from then on it is what /proc said
         self.ended_at = 0
-        self.later: list[Later] = []  # changes of mappings that nobody has needed
         self.alone = False  # it is known to have had one thread only
 
     @property
@@ -148,7 +131,7 @@ class Processes:
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
         """Return the spans now, or at an earlier time; None if they are not known."""
-        state = self._settled(pid)
+        state = self._states.get(pid)
         if state is None:
             return None
         return state.spans if time is None else state.at(time)
@@ -181,7 +164,7 @@ class Processes:
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""
-        if isinstance(record, SampleRecord | LostRecord) or record.pid in NO_PID:
+        if isinstance(record, SampleRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
             (self._begun if record.begins else self._ended)(record, time)
@@ -190,54 +173,9 @@ class Processes:
         else:
             self._mapped(record, time)
 
-    def apply_later(self, pid: int, time: int, read: Callable[[], EventRecord | None], known: Known | None = None) -> None:
-        """Apply the record of a mapping once the spans of its process are needed. `read` returns it then, unless it is `known`."""
-        state = self._states.get(pid)
-        if pid in NO_PID or (state is None and not self._all):
-            return
-        if state is None:
-            state = self._states[pid] = ProcessState("", Version(time, None))
-        self._put_off(pid, state, Later(time, read, known))
-        self.changed.add(pid)
-
-    def _put_off(self, pid: int, state: ProcessState, one: Later) -> None:
-        state.later.append(one)
-        if len(state.later) > MAX_LATER:
-            self._settled(pid)
-
-    def _settled(self, pid: int) -> ProcessState | None:
-        """Apply what was put off."""
-        state = self._states.get(pid)
-        if state is not None and state.later:
-            later, state.later = state.later, []
-            for one in later:
-                self._catch_up(pid, state, one)
-        return state
-
-    def _catch_up(self, pid: int, state: ProcessState, one: Later) -> None:
-        time, change, known = one
-        if isinstance(change, list):
-            for inner in change:
-                self._catch_up(pid, state, inner._replace(time=max(time, inner.time)))
-        elif isinstance(change, tuple):
-            self.unmapped(pid, *change, time)
-        elif known and time > state.scanned_at and (again := known(time)):
-            state.changed_at = time
-            if state.spans is not None:
-                self._set_spans(state, time, inserted(state.spans, *again))
-                self.changed.add(pid)
-        elif isinstance(record := change(), MmapRecord):
-            self._mapped(record._replace(pid=pid), time)
-        elif isinstance(record, CommRecord):
-            self._executed(state, time)
-
-    def _settle_all(self) -> None:
-        for pid in [pid for pid, state in self._states.items() if state.later]:
-            self._settled(pid)
-
     def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
         """Take over what /proc says; `time`: all records up to then were applied before it was `read`, at that time or later."""
-        state = self._settled(pid)
+        state = self._states.get(pid)
         found = tuple(spans[:MAX_SPANS])
         if state is None:
             state = self._states[pid] = ProcessState(name, Version(0, found))
@@ -249,7 +187,7 @@ class Processes:
 
     def confirm_scan(self, pid: int) -> None:
         """Later records than the last scan were applied: if none is of the process, what was found was so since the one before."""
-        state = self._settled(pid)
+        state = self._states.get(pid)
         if state is None or state.scanned[0] is not state.versions[-1]:
             return
         found, read = state.scanned
@@ -260,7 +198,6 @@ class Processes:
 
     def forget_mappings(self, time: int, end: int) -> None:
         """Records may be missing between these times: no mappings are known from the first on, until a scan after the second."""
-        self._settle_all()
         self.whole_since = max(self.whole_since, end)
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
@@ -273,7 +210,6 @@ class Processes:
 
     def forget_files(self, numbers: set[int], time: int) -> None:
         """Files were rewritten: what is mapped from them counts as code without a file."""
-        self._settle_all()
         for pid in self._having(numbers):
             state = self._states[pid]
             spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
@@ -291,9 +227,6 @@ class Processes:
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
         """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
         state = self._states.get(pid)
-        if state is not None and state.later:
-            self._put_off(pid, state, Later(time, (start, end)))
-            return
         spans = state.versions[-1].spans if state else None
         if state is None or not spans or not _within(spans, start, end):  # most memory is where no code is
             return
@@ -370,19 +303,13 @@ class Processes:
         elif record.by_exec:
             state.threads, state.program = {}, next(PROGRAMS)
             state.ended_at = 0
-            if state.later:
-                self._put_off(record.pid, state, Later(time, lambda: record))
-            else:
-                self._executed(state, time)
+            state.changed_at = time
+            self._set_spans(state, time, () if time > self.whole_since else None)
             self.changed.add(record.pid)
         if record.tid == record.pid:
             state.name = record.name
         else:
             state.threads[record.tid] = record.name
-
-    def _executed(self, state: ProcessState, time: int) -> None:
-        state.changed_at = time
-        self._set_spans(state, time, () if time > self.whole_since else None)
 
     def _begun(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)
@@ -393,8 +320,6 @@ class Processes:
             name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
             child = self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
             child.alone = True
-            if parent and parent.later:
-                child.later = [Later(time, flattened(parent.later))]
         elif parent is not None:
             parent.alone = False
             if record.parent_tid in parent.threads:
@@ -409,11 +334,6 @@ class Processes:
             self._leaving.append((time, record.pid))
         else:
             state.threads.pop(record.tid, None)
-
-
-def flattened(later: list[Later]) -> list[Later]:
-    """Return the changes without lists among them: those of a long line of parents, too, are one list."""
-    return [inner for one in later for inner in (one.change if isinstance(one.change, list) else [one])]
 
 
 def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:

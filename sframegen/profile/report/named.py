@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi.columns import Column
-    from sframegen.profile.stacks.moments import Moments
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller
@@ -148,10 +147,9 @@ class Named:
     unit: Unit = Unit.SAMPLES  # of all counts
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    build_ids: dict[str, str] = field(default_factory=dict)  # by path; any text in profiles of others, else hexadecimal digits
+    build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
     programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
-    moments: Moments | None = None  # with the rows of the tree
     cgroups: dict[int, str] = field(default_factory=dict)  # by pid
     room: Room = field(default_factory=Room)
     by_line: bool = False  # lines of one function are shown apart

@@ -28,7 +28,6 @@ from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_caller
 from sframegen.profile.report.runtime_frames import MADE, Folding, read_name
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.profile.stacks.growing import Room
-from sframegen.profile.stacks.moments import GONE
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
@@ -39,7 +38,6 @@ from sframegen.stack.walking.ends import COMPLETE, End
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from cfi.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
@@ -86,10 +84,7 @@ def name_stacks(
     )
     chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
-    rows = _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
-    if stacks.moments is not None and not live:
-        stacks.moments.renumber(rows)
-        named.moments = stacks.moments
+    _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
     return named
 
 
@@ -119,8 +114,8 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
     return Chains(starts, places)
 
 
-def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Named) -> Column:
-    """Fill the tree of names; return for each row its row there."""
+def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Named) -> None:
+    """Fill the tree of names."""
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
@@ -140,12 +135,10 @@ def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Name
         for part in room.parts(tree.nodes.count, 1):
             rename_nodes(tree, flag, flags, chains, folding, into, mapped.view, part)
         maps.append(mapped)
-    rows = array("I", [GONE]) * tree.rows.count
     for part in room.parts(tree.rows.count):
-        rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, rows, part)
+        rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, part)
     for mapped in maps:
         room.drop(mapped)
-    return rows
 
 
 def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:

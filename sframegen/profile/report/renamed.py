@@ -91,10 +91,8 @@ def rename_nodes(
     cut_off="const unsigned int[::1]",
     rows="unsigned int[::1]",
 )
-def rename_rows(
-    tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, rows: Column, part: range
-) -> None:
-    """Count these rows, as far as they have samples, in the new tree, and fill `rows` with their numbers there."""
+def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
+    """Count these rows, as far as they have samples, in the new tree."""
     row: cython.Py_ssize_t
     end: cython.int
     node: cython.uint
@@ -104,5 +102,4 @@ def rename_rows(
         if tree.samples[row]:
             end = tree.end_of(row)
             node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]
-            rows[row] = into.row(node, end, tree.rows.second[row])
-            into.count(rows[row], tree.samples[row], tree.weights[row])
+            into.count(into.row(node, end, tree.rows.second[row]), tree.samples[row], tree.weights[row])

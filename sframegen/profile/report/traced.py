@@ -9,7 +9,6 @@ from sframegen.elf.text import printable
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 from sframegen.profile.report.runtime_frames import read_name
-from sframegen.profile.stacks.moments import Moments
 from sframegen.stack.report import UNKNOWN, function_of
 from sframegen.stack.walking.ends import COMPLETE
 
@@ -22,24 +21,20 @@ if TYPE_CHECKING:
 class TracedStacks:
     """Counts equal stacks of all samples."""
 
-    def __init__(self, symbols: Symbols, interval: float, *, moments: bool = False) -> None:
-        """`interval`: seconds between samples. `moments`: keep the time of each."""
+    def __init__(self, symbols: Symbols, interval: float) -> None:
+        """`interval`: seconds between samples."""
         self._symbols = symbols
         self._begin = time.monotonic()
         self._named = Named("stacks of threads", "ptrace", round(1 / interval) if interval else 0, time.time(), 0.0)
-        self._named.moments = Moments(self._named.room) if moments else None
 
     def add(self, sample: Sample) -> None:
         """Add a sample: names are those of this moment."""
-        now = time.monotonic_ns()
         process = printable(sample.executable.rpartition("/")[2])
         for thread in sample.threads:
             frames = tuple([self._frame(frame) for frame in reversed(thread.frames)])
             frames = frames if thread.end in COMPLETE else (MISSING, *frames)
             stack = NamedStack(sample.pid, thread.tid, process, printable(thread.name or str(thread.tid)), frames, thread.end, 1)
-            row = self._named.add(stack)
-            if self._named.moments is not None:
-                self._named.moments.add(now, 0, row)
+            self._named.add(stack)
 
     def named(self) -> Named:
         """Return all stacks so far, grouped by the names of their threads."""

@@ -20,5 +20,4 @@ cdef class CallTree:
 @cython.final
 cdef class PackedFrames:
     cdef readonly Numbered numbers
-    cdef public unsigned char[::1] private
     cdef public unsigned char[::1] used

@@ -89,14 +89,12 @@ class CallTree:
 class PackedFrames:
     """The numbers of packed frames (packed_frames.py), with the process of those that mean something in one only.
 
-    `private`: a byte for each file, 1 if its frames are such ones. `used`: the same, 1 once it is in a stack.
+    Those are of code in no file, which has number 0. `used`: a byte for each file, 1 once it is in a stack.
     """
 
     def __init__(self, room: Room, files: int) -> None:
         self.numbers = Numbered(room)
-        self.private = bytearray(files)
         self.used = bytearray(files)
-        self.private[0] = 1
 
     @cython.locals(packed="const unsigned long long[::1]")
     def add(self, tree: CallTree, packed: Column, pid: cython.ulonglong) -> cython.Py_ssize_t:
@@ -110,12 +108,5 @@ class PackedFrames:
             frame = packed[at]
             file = (frame >> 48) & 0x7FFF
             self.used[file] = 1
-            node = tree.nodes.of(self.numbers.of(frame, pid if self.private[file] else 0), node)
+            node = tree.nodes.of(self.numbers.of(frame, 0 if file else pid), node)
         return node
-
-    def clear(self) -> None:
-        """Forget all frames; files stay private."""
-        file: cython.Py_ssize_t
-        self.numbers.clear()
-        for file in range(len(self.used)):
-            self.used[file] = 0

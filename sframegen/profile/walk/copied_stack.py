@@ -86,13 +86,12 @@ class CopyWalker:
         self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by the identity of the spans
         self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
 
-    def add_table(self, number: int, table: DecodedTable | None, *, guessed: bool = True, final: bool = True) -> None:
-        """Use this table for the file; None: there is none. Raises FormatError if it is cut off.
+    def add_table(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
+        """Use this table for the file; None: there is none. If not `final`, walks end in code without a rule with NO_TABLE.
 
-        `guessed`: frame pointers may lead on from code without a rule. If not `final`, walks end there with NO_TABLE.
+        Raises FormatError if it is cut off.
         """
         columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else table_columns(table)
-        columns.guessed = guessed
         columns.final = final
         self._steps.add_table(number, columns)
 

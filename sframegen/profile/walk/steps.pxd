@@ -19,7 +19,6 @@ cdef class TableColumns:
     cdef public unsigned long long rules_at
     cdef public unsigned long long rows
     cdef public unsigned long long rules
-    cdef public bint guessed
     cdef public bint final
 
 @cython.final

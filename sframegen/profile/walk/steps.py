@@ -37,10 +37,7 @@ class SpanColumns:
 
 
 class TableColumns:
-    """A DecodedTable: places are numbers of 32-bit words. `guessed`: where it has no rule, frame pointers may lead on.
-
-    `final`: false if a rule that is missing may still come.
-    """
+    """A DecodedTable: places are numbers of 32-bit words. `final`: false if a rule that is missing may still come."""
 
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
@@ -53,7 +50,6 @@ class TableColumns:
         self.rules_at = rules_at
         self.rows = rows
         self.rules = rules
-        self.guessed = True
         self.final = True
 
 
@@ -150,7 +146,7 @@ class Steps:
             elif not cursor.exact and self.is_put(rule, file, code):
                 self.frames[self.depth - 1] += 1
         if rule < 0:
-            return 4 if rule == -1 else 11 if rule == -2 else 5  # NO_TABLE, DAMAGED_TABLE, NO_RULE
+            return 4 if rule == -1 else 11  # NO_TABLE, DAMAGED_TABLE
         if rule:
             end = self.step(spans, self.rule)
             if end != 9:  # UNKNOWN_REGISTER
@@ -206,10 +202,7 @@ class Steps:
         return True
 
     def find_rule(self, file: cython.ulonglong, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Set the rule of a link-time address, return its number; 0: no rule, -1: no table, -2: the table is damaged.
-
-        -3: no rule, and none may be guessed.
-        """
+        """Set the rule of a link-time address, return its number; 0: no rule, -1: no table, -2: the table is damaged."""
         table: TableColumns
         offset: cython.ulonglong
         low: cython.ulonglong
@@ -225,7 +218,7 @@ class Steps:
         offset = (address - table.base) & self.mask
         first = offset >> 8
         if first >= table.pages:
-            return 0 if table.guessed else -3
+            return 0
         low = table.words[table.index_at + first]
         high = table.words[table.index_at + first + 1]
         if low > high or high > table.rows:
@@ -238,15 +231,13 @@ class Steps:
             else:
                 high = middle
         if low == 0:
-            return 0 if table.guessed else -3
+            return 0
         rule = table.words[table.rows_at + low - 1] >> 16
         if rule >= table.rules:
             return -2
         first = table.rules_at + 4 * rule
         if rule:
             self.set_rule(table.words, first)
-        elif not table.guessed:
-            return -3
         return rule
 
     def set_rule(self, words: Column, first: cython.Py_ssize_t) -> cython.int:

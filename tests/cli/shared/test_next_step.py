@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from sframegen.cli.commands import cli
 from sframegen.cli.shared import next_step as module
 from sframegen.cli.shared.next_step import next_step, next_to_view
-from sframegen.profile.report.formats.pprof import pprof
+from sframegen.cli.shared.output import Run
+from sframegen.cli.shared.profile_output import Outputs
 from tests.support.named_stacks import EXAMPLE, named
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ def place(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / name).write_bytes(source.read_bytes())
     (tmp_path / "root").mkdir()
     (tmp_path / "root/prog").write_bytes(program.read_bytes())
-    (tmp_path / "work.pb.gz").write_bytes(b"".join(pprof(named(*EXAMPLE))))
     return tmp_path
 
 
@@ -70,9 +70,6 @@ def said(*arguments: str) -> list[str]:
         (["add-section", "--detached", "a store", "prog"], "sframegen check --sections 'a store' prog"),
         (["merge", "-o", "all.o", "one.o"], "sframegen check all.o"),
         (["add-tree", "root"], "sframegen check --quiet root"),
-        (["profile-report", "-o", "p.html", "work.pb.gz"], "xdg-open p.html"),
-        (["profile-report", "-o", "p.txt", "-o", "p.pb.gz", "work.pb.gz"], "sframegen profile-report p.pb.gz"),
-        (["profile-diff", "-o", "d.html", "work.pb.gz", "work.pb.gz"], "xdg-open d.html"),
     ],
 )
 def test_success_ends_with_what_to_do_next(arguments: list[str], line: str) -> None:
@@ -95,13 +92,26 @@ def test_after_convert() -> None:
         ["add-section", "--json", "prog"],
         ["add-section", "--dry-run", "prog"],
         ["add-tree", "--dry-run", "root"],
-        ["profile-report", "-o", "p.folded", "work.pb.gz"],
-        ["profile-report", "--json", "-o", "p.html", "work.pb.gz"],
-        ["profile-report", "work.pb.gz"],
     ],
 )
 def test_nothing_is_said_where_it_helps_nobody(arguments: list[str]) -> None:
     assert said(*arguments) == []
+
+
+@pytest.mark.usefixtures("on_terminal")
+def test_a_profile_that_is_written_is_shown_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for files, as_json, lines in (
+        (("p.html",), False, ["next: xdg-open p.html"]),
+        (("p.txt", "p.pb.gz"), False, ["next: go tool pprof -http=: p.pb.gz"]),
+        (("p.folded",), False, []),
+        (("p.html",), True, []),
+        ((), False, []),
+    ):
+        Outputs(Run(), files, as_json).write(named(*EXAMPLE))
+        assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")] == lines, files
 
 
 @pytest.mark.usefixtures("on_terminal", "place")

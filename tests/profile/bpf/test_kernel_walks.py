@@ -12,7 +12,6 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.counters import LOST, Statistic
-from sframegen.profile.bpf.kernel_records import SampledMoment, Unfinished
 from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
@@ -287,7 +286,7 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
         }
     }
     """
-    with running(compile_c, calls) as pid, Sampled({pid}, Sampling(frequency=999, kernel_frames=True, moments=True)) as sampled:
+    with running(compile_c, calls) as pid, Sampled({pid}, Sampling(frequency=999, kernel_frames=True)) as sampled:
         sampled.publish(pid)
         sampled.walker.attach()
         sampled.until(lambda: sampled.walker.statistics()[Statistic.KERNEL_MODE] > 20)
@@ -300,12 +299,7 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
             files = [unpacked_frame(frame).file for frame in stack.frames]
             assert files == sorted(files, key=lambda file: file != KERNEL_FILE)
             assert unpacked_frame(stack.frames[-1]).file == 1  # _start
-        moments = [record for record in sampled.records if isinstance(record, SampledMoment)]
-        counted = sampled.counts()
-        assert len(moments) == sum(counted.values())
-        assert {(moment.hash, moment.pid, 0) for moment in moments} == counted.keys()
-        times = [record.nanoseconds for record in sampled.records if isinstance(record, SampledMoment | Unfinished)]
-        assert max(times) - min(times) > 0
+        assert stacks.keys() >= sampled.counts().keys()
 
 
 def test_threads_are_counted_apart(compile_c: Compiler) -> None:

@@ -23,7 +23,7 @@ STACK = stack_of({SP + 8: place(1)}, 24)
 
 
 def sample(number: int, pc: int = place(0), pid: int = 1, spans: list[CodeSpan] = SPANS) -> CopiedSample:
-    return CopiedSample(number, 0, pid, pid, start_of({7: SP}, pc), SP, STACK, spans)
+    return CopiedSample(pid, number, start_of({7: SP}, pc), SP, STACK, spans)
 
 
 class Queue(WalkQueue):
@@ -35,7 +35,7 @@ class Queue(WalkQueue):
         super().__init__(CopyWalker(AMD64, lambda _: None), self.requested.append, self.end)
 
     def end(self, sample: CopiedSample, end: End, frames: Column) -> None:
-        self.ended.append((sample.nanoseconds, end, len(list(map(unpacked_frame, frames)))))
+        self.ended.append((sample.task, end, len(list(map(unpacked_frame, frames)))))
 
 
 def test_samples_wait_for_the_table_of_their_file() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import struct
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +17,8 @@ from sframegen.profile.events import cpu_rings
 from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
 from sframegen.profile.events.event_records import MmapRecord
 from sframegen.profile.following import follower
-from sframegen.profile.following.files import REWRITTEN, CodeSpan, TracedFiles
+from sframegen.profile.following.files import REWRITTEN, TracedFiles
 from sframegen.profile.following.follower import Follower, MappingResolver, read_memory
-from sframegen.profile.following.mapped_file import key_of_row
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
 from tests.support.processes.live import HOLD, Program, compiled
@@ -324,26 +321,3 @@ def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(m
         assert following.lost > 0
         assert following.spans(os.getpid()) is None
         assert known_spans(following) == known
-
-
-@pytest.mark.sampled
-def test_what_was_mapped_before_is_known_at_other_addresses() -> None:
-    resolver = MappingResolver(TracedFiles())
-    rows = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
-    row = next(row for row in rows if row.executable and row.path.startswith("/"))
-    key = key_of_row(row.device, row.inode)
-
-    def body(start: int, size: int) -> bytes:
-        return struct.pack("=IIQQQIIQQII", 1, 1, start, size, row.offset, *key, 5, 2)
-
-    size, moved = row.end - row.start, 1 << 20
-    record = MmapRecord(os.getpid(), os.getpid(), row.start, row.end, row.offset, True, row.path, *key)
-    assert resolver.mapped_again(body(row.start, size), 1) is None
-    spans = [resolver.spans_of(record, time.monotonic_ns()) for _ in range(2)][1]
-    there = row.start + moved
-    expected = [CodeSpan(one.start + moved, one.end + moved, one.bias + moved, one.file) for one in spans]
-    assert resolver.mapped_again(body(there, size), 1) == (there, there + size, expected)
-    assert resolver.mapped_again(body(there, size + 4096), 1) is None
-    assert resolver.mapped_again(body(there, size), time.monotonic_ns()) is None  # it may have been rewritten
-    resolver.files.by_number.clear()
-    assert resolver.mapped_again(body(there, size), 1) is None

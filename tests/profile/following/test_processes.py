@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -148,64 +147,6 @@ def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[M
                 assert files_at(processes.spans(pid, time)) == (then.get(pid) or {})
 
 
-Unmapping = tuple[int, int, int]  # process, start, end
-
-
-def mapping_of(record: MmapRecord) -> MmapRecord:
-    return record
-
-
-unmappings = st.builds(lambda pid, place: (pid, place[0], place[0] + place[1]), st.sampled_from(PIDS), ranges)
-
-
-@given(st.lists(st.one_of(events, unmappings), max_size=50), st.sets(st.integers(1, 50), max_size=3))
-def test_what_is_put_off_is_as_if_it_had_been_applied_at_once(
-    records: list[MmapRecord | CommRecord | TaskRecord | Unmapping], asked: set[int]
-) -> None:
-    at_once, later = Processes(Made()), Processes(Made())
-    for time, record in enumerate(records, 1):
-        for processes in (at_once, later):
-            match record:
-                case (pid, start, end):
-                    processes.unmapped(pid, start, end, time)
-                case MmapRecord() if processes is later:
-                    later.apply_later(record.pid, time, partial(mapping_of, record))
-                case _:
-                    processes.apply(record, time)
-        if time in asked:
-            assert [later.spans(pid) for pid in PIDS] == [at_once.spans(pid) for pid in PIDS]
-    times = range(len(records) + 1)
-    assert [[later.spans(pid, time) for time in times] for pid in PIDS] == [
-        [at_once.spans(pid, time) for time in times] for pid in PIDS
-    ]
-
-
-def test_a_mapping_is_not_read_before_somebody_needs_it() -> None:
-    read: list[str] = []
-
-    def mapping(name: str, record: MmapRecord) -> MmapRecord:
-        read.append(name)
-        return record
-
-    processes = followed([run(PARENT)])
-    processes.apply_later(PARENT, 2, lambda: mapping("parent", mapped(PARENT, 1, 2)))
-    processes.apply(fork(PARENT, CHILD), 3)
-    processes.apply_later(CHILD, 4, lambda: mapping("child", mapped(CHILD, 5, 6)))
-    assert not read
-    assert files_at(processes.spans(CHILD)).keys() == {1, 5}
-    assert read == ["parent", "child"]  # of the parent: as the child has it
-    assert processes.spans(CHILD, 2) is None
-    assert files_at(processes.spans(PARENT)).keys() == {1}
-
-
-def test_what_is_put_off_has_a_limit() -> None:
-    read: list[int] = []
-    processes = followed([run(PARENT)])
-    for time in range(2, 3 * module.MAX_LATER):
-        processes.apply_later(PARENT, time, partial(read.append, time))
-    assert len(read) > module.MAX_LATER
-
-
 def test_a_child_has_the_mappings_of_its_parent_until_it_executes_a_program() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 10, 20), fork(PARENT, CHILD), mapped(PARENT, 30, 40), mapped(CHILD, 50, 60)])
     assert files_at(processes.spans(CHILD)).keys() == {*range(10, 20), *range(50, 60)}
@@ -268,13 +209,10 @@ def test_a_scan_holds_since_the_last_record_if_none_came_meanwhile(later: list[t
     assert processes.spans(PARENT, known_from) is not None
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_what_is_executed_where_records_may_be_missing_is_unknown(lazy: bool) -> None:
+def test_what_is_executed_where_records_may_be_missing_is_unknown() -> None:
     """Another CPU's record of that comes with those of before the gap's end; some of what was mapped then may be missing."""
     processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
     processes.forget_mappings(10, 20)
-    if lazy:
-        processes.apply_later(PARENT, 11, lambda: mapped(PARENT, 7, 8))
     processes.apply(CommRecord(PARENT, PARENT, "new", by_exec=True), 15)
     assert processes.spans(PARENT) is None
     processes.apply(CommRecord(PARENT, PARENT, "newer", by_exec=True), 21)

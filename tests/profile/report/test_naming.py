@@ -20,7 +20,6 @@ from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import Folding, read_name
-from sframegen.profile.stacks.moments import Moments
 from sframegen.profile.symbols.source_lines import Detail
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
@@ -52,8 +51,6 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
     profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
-    profile.stacks.moments = Moments(profile.stacks.room)
-    profile.stacks.moments.add(5, 0, 0)
     named = name_stacks(profile)
     (stack,) = named.stacks
     assert (stack.samples, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "")
@@ -61,10 +58,9 @@ def test_functions_of_files(compile_c: Compiler) -> None:
         ("main [guess]", path.name, str(path), FrameKind.USER),
         ("f", path.name, str(path), FrameKind.USER),
     ]
-    assert [(at, named.stack(row)) for at, _, row in named.moments or ()] == [(5, stack)]
 
 
-def test_names_stay_known_between_intervals(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_stay_known_from_one_table_to_the_next(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of a mapped file stay known, also after an interval without samples in it."""
     elf = open_elf(compile_c(SOURCE, "-O0"))
     at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
@@ -197,24 +193,21 @@ def test_code_of_a_process_that_has_ended() -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("py::<module>:/srv/app.py", ("<module>", "app.py", "/srv/app.py", False)),
-        ("py::f:<frozen importlib._bootstrap>", ("f", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>", False)),
-        ("JS:*work file:///srv/app.js:12:5", ("work", "app.js", "/srv/app.js", False)),
-        ("LazyCompile:~work /srv/app.js:12", ("work", "app.js", "/srv/app.js", False)),
-        ("JS:^processTimers node:internal/timers:507:25", ("processTimers", "node:internal/timers", "node:internal/timers", False)),
-        ("JS:*get size /srv/with space.js:1:2", ("get size", "with space.js", "/srv/with space.js", False)),
-        ("JS:~ file:///srv/app.js:1:1", ("(anonymous)", "app.js", "/srv/app.js", False)),
-        ("Builtin:ArgumentsAdaptorTrampoline", ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", "", True)),
-        ("BytecodeHandler:LdaZero", ("BytecodeHandler:LdaZero", "[run-time code]", "", True)),
-        ("void Example.main(String[])", ("void Example.main(String[])", "[run-time code]", "", False)),
-        ("Interpreter", ("Interpreter", "[run-time code]", "", True)),
-    ],
-)  # fmt: skip
-def test_names_of_perf_maps(name: str, expected: tuple[str, str, str, bool]) -> None:
-    assert tuple(read_name(name)) == expected
+def test_names_of_perf_maps() -> None:
+    expected = {
+        "py::<module>:/srv/app.py": ("<module>", "app.py", "/srv/app.py", False),
+        "py::f:<frozen importlib._bootstrap>": ("f", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>", False),
+        "JS:*work file:///srv/app.js:12:5": ("work", "app.js", "/srv/app.js", False),
+        "LazyCompile:~work /srv/app.js:12": ("work", "app.js", "/srv/app.js", False),
+        "JS:^processTimers node:internal/timers:507:25": ("processTimers", "node:internal/timers", "node:internal/timers", False),
+        "JS:*get size /srv/with space.js:1:2": ("get size", "with space.js", "/srv/with space.js", False),
+        "JS:~ file:///srv/app.js:1:1": ("(anonymous)", "app.js", "/srv/app.js", False),
+        "Builtin:ArgumentsAdaptorTrampoline": ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", "", True),
+        "BytecodeHandler:LdaZero": ("BytecodeHandler:LdaZero", "[run-time code]", "", True),
+        "void Example.main(String[])": ("void Example.main(String[])", "[run-time code]", "", False),
+        "Interpreter": ("Interpreter", "[run-time code]", "", True),
+    }
+    assert {name: tuple(read_name(name)) for name in expected} == expected
 
 
 def test_an_interpreter_becomes_one_frame() -> None:

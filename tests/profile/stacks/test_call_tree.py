@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from sframegen.profile.collected import Stacks
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.stacks.growing import Room
-from sframegen.profile.stacks.merge_sort import merge_sort
-from sframegen.profile.stacks.moments import GONE, Moments
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.stack.walking.ends import End
@@ -128,19 +126,17 @@ def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
 
 
 def test_frames_of_one_process_are_no_frames_of_another() -> None:
-    """Code that is in no file, or in a table of one process."""
+    """Code that is in no file."""
     stacks = Stacks()
-    stacks.frames.private[9] = 1
-    packed = array("Q", [FileFrame(0, 0x1000).packed(), FileFrame(9, 0x1000).packed(), FileFrame(1, 0x1000).packed()])
+    packed = array("Q", [FileFrame(0, 0x1000).packed(), FileFrame(1, 0x1000).packed()])
     for pid in (1, 2):
         stacks.count(stacks.row(stacks.tasks.number(pid, 0), packed, End.OUTERMOST))
     numbers = stacks.frames.numbers
-    assert sorted(numbers.second[: numbers.count]) == [0, 1, 1, 2, 2]
+    assert sorted(numbers.second[: numbers.count]) == [0, 1, 2]
 
 
 def test_threads_that_are_not_wanted_are_dropped() -> None:
-    stacks = Stacks(moments=True)
-    assert stacks.moments is not None
+    stacks = Stacks()
     for tid in (1, 2, 3):
         row = stacks.row(stacks.tasks.number(1, tid), array("Q", [tid]), End.OUTERMOST)
         stacks.count(row, tid)
@@ -160,19 +156,3 @@ def test_a_process_number_that_is_used_again_is_another_task() -> None:
     tasks.forget(7)
     assert tasks.number(7, 0) not in (unknown, after_exec)
     assert [task.process for task in tasks] == ["sh", "cc1", ""]
-
-
-@given(st.lists(st.integers(0, 20)))
-def test_the_order_of_numbers_is_stable(keys: list[int]) -> None:
-    columns = array("I", bytes(4 * len(keys))), array("I", bytes(4 * len(keys)))
-    found = columns[merge_sort(array("Q", keys), *columns)]
-    assert list(found) == sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def test_moments_in_the_order_of_time() -> None:
-    moments = Moments(Room())
-    for nanoseconds in (5, 3, 9, 3):
-        moments.add(nanoseconds, nanoseconds + 1, len(moments))
-    assert list(moments.in_order()) == [(3, 4, 1), (3, 4, 3), (5, 6, 0), (9, 10, 2)]
-    moments.renumber(array("I", [7, GONE, 8, 9]))
-    assert list(moments) == [(5, 6, 7), (9, 10, 8), (3, 4, 9)]

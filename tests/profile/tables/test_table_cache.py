@@ -47,15 +47,19 @@ def test_the_same_build_id_with_another_content_is_another_table(cache: TableCac
     assert len(names) == 4
 
 
-@pytest.mark.parametrize("at", range(0, len(stored(TABLE, 62)), 7))
-def test_no_damaged_byte_is_used(at: int) -> None:
-    data = bytearray(stored(TABLE, 62))
-    assert table_in(memoryview(data)) == TABLE
-    data[at] ^= 0x10
-    with pytest.raises(FormatError):
+def is_refused(data: bytes) -> bool:
+    try:
         table_in(memoryview(data))
-    with pytest.raises(FormatError):
-        table_in(memoryview(stored(TABLE, 62))[:at])
+    except FormatError:
+        return True
+    return False
+
+
+def test_no_damaged_byte_is_used() -> None:
+    whole = stored(TABLE, 62)
+    assert table_in(memoryview(whole)) == TABLE
+    damaged = {at: whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :] for at in range(0, len(whole), 7)}
+    assert [at for at, data in damaged.items() if not (is_refused(data) and is_refused(whole[:at]))] == []
 
 
 def test_a_damaged_file_is_made_again(cache: TableCache, tmp_path: Path) -> None:

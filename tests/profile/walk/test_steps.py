@@ -147,17 +147,6 @@ WITHOUT_RULES = {
 }
 
 
-@pytest.mark.parametrize("guessed", [False, True])
-@pytest.mark.parametrize("where", WITHOUT_RULES)
-def test_frame_pointers_lead_on_from_code_without_a_rule_only_where_they_may(where: str, guessed: bool) -> None:
-    walker = CopyWalker(AMD64, lambda _: None)
-    walker.add_table(FILE, table_of_rules([None, OUTERMOST, None]), guessed=guessed)
-    spans = span_columns([CodeSpan(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
-    start = start_of({RSP: SP, RBP: SP + 0x10}, WITHOUT_RULES[where])
-    end = walker.walk(spans, start, SP, stack_of({SP + 0x18: place(1)}))
-    assert (end, depth(walker)) == ((End.OUTERMOST, 2) if guessed else (End.NO_RULE, 1))
-
-
 @pytest.mark.parametrize("where", WITHOUT_RULES)
 def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
     walker = CopyWalker(AMD64, lambda _: None)
@@ -168,16 +157,14 @@ def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
     assert (walker.walk(spans, start, SP, stack), walker.missing) == (End.NO_TABLE, FILE)
     assert walker.walk(spans, start_of({RSP: SP}, place(1)), SP, stack) is End.OUTERMOST
     walker.add_table(FILE, table)
-    assert walker.walk(spans, start, SP, stack) is End.OUTERMOST
+    assert (walker.walk(spans, start, SP, stack), depth(walker)) == (End.OUTERMOST, 2), "the frame pointer leads on"
 
 
-def test_a_table_without_pages_lets_frame_pointers_lead_on_only_where_they_may() -> None:
+def test_without_a_table_frame_pointers_lead_on() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})
     walker.add_table(FILE, None)
     assert end_of(walker, start, stack) is End.NO_RETURN
-    walker.add_table(FILE, None, guessed=False)
-    assert end_of(walker, start, stack) is End.NO_RULE
 
 
 def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
@@ -448,15 +435,11 @@ def interrupted(register: int, words: dict[int, int], ra: Where | None = None, s
     return end_of(walker, start_of({RSP: SP}, place(0)), stack), depth(walker)
 
 
-@pytest.mark.parametrize("register", range(16))
-def test_interrupted_code_has_each_register(register: int) -> None:
-    at = SP + conventions_of(AMD64).contexts[0].places[register]
-    assert interrupted(register, {at: SP + 0x800}, sp=SP + 0x800) == (End.OUTERMOST, 3)
-
-
-@pytest.mark.parametrize("register", [16, 17, 31])
-def test_interrupted_code_has_no_other_register(register: int) -> None:
-    assert interrupted(register, {}) == (End.UNKNOWN_REGISTER, 2)
+def test_interrupted_code_has_each_register_and_no_other() -> None:
+    places = conventions_of(AMD64).contexts[0].places
+    found = {register: interrupted(register, {SP + places[register]: SP + 0x800}, sp=SP + 0x800) for register in range(16)}
+    found |= {register: interrupted(register, {}) for register in (16, 17, 31)}
+    assert found == {register: (End.OUTERMOST, 3) if register < 16 else (End.UNKNOWN_REGISTER, 2) for register in found}
 
 
 def test_registers_that_belong_to_another_pc_are_not_taken() -> None:

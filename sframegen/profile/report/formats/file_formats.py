@@ -11,9 +11,8 @@ from cfi.errors import SframegenError
 from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from linker.files.location import Location
     from sframegen.profile.report.named import Named
 
 
@@ -23,7 +22,6 @@ REST = 1 << 17  # parts after which the memory goes that the stacks' files have
 
 class Format(NamedTuple):
     function: str  # here, in the module of that name
-    needs_moments: bool = False  # shows when samples were taken, if that is known
 
     def parts(self, named: Named) -> Iterator[bytes]:
         made: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
@@ -38,11 +36,8 @@ FORMATS = {
     ".html": Format("flamegraph"),
     ".folded": Format("folded"),
     ".txt": Format("folded"),
-    ".speedscope.json": Format("speedscope", needs_moments=True),
-    ".firefox.json": Format("firefox", needs_moments=True),
     ".json": Format("summary"),
     ".pb.gz": Format("pprof"),
-    ".pprof": Format("pprof"),
 }
 
 
@@ -68,15 +63,8 @@ def check_target(path: str) -> None:
 def write_profile(named: Named, path: str) -> None:
     """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
-
-    parts = format_of(path).parts(named)
-    with locate(path) as target:
-        write_parts(parts, target)
-
-
-def write_parts(parts: Iterable[bytes], target: Location) -> None:
-    """Write a new file, or replace one. Raises OSError."""
     from linker.files.rename_into_place import writing_new  # noqa: PLC0415
 
-    with writing_new(target, MODE) as file:
+    parts = format_of(path).parts(named)
+    with locate(path) as target, writing_new(target, MODE) as file:
         file.writelines(parts)

@@ -73,16 +73,6 @@
       return colourOf(name, data.guessed[at] || matches);
     });
   };
-  // Of two profiles: red what has a larger share in the second one, blue what has a smaller share.
-  const shares = (node) => [data.before[node] / (data.before[0] || 1), data.after[node] / (data.after[0] || 1)];
-  const colourAt = (node) => {
-    if (!data.before || (matches && matches[frame[node]])) return colours[frame[node]];
-    const [before, after] = shares(node);
-    const change = (after - before) / Math.max(before, after, Number.MIN_VALUE);
-    const strength = Math.abs(change) * Math.min(1, 0.15 + 20 * Math.abs(after - before));
-    const light = dark ? 28 + 14 * strength : 92 - 34 * strength;
-    return `hsl(${change > 0 ? 4 : 216} ${(80 * strength).toFixed(0)}% ${light.toFixed(0)}%)`;
-  };
   const colourOf = (name, pale) => `hsl(${hueOf(name).toFixed(0)} ${pale ? 18 : 58}% ${dark ? 33 : 72}%)`;
 
   const height = () => Math.max(view.clientHeight, levels.length * ROW);
@@ -126,12 +116,12 @@
         const right = Math.min(width, (start[node] + samples[node] - from) * scale);
         if (right - x < MIN_PIXELS) {
           const next = (Math.floor(x / MIN_PIXELS) + 1) * MIN_PIXELS;
-          pen.fillStyle = colourAt(node);
+          pen.fillStyle = colours[frame[node]];
           pen.fillRect(x, y, MIN_PIXELS, ROW - 1);
           at = Math.max(at + 1, first(nodes, from + next / scale));
           continue;
         }
-        pen.fillStyle = colourAt(node);
+        pen.fillStyle = colours[frame[node]];
         pen.globalAlpha = node < zoomed && last[node] > zoomed ? 0.55 : 1;
         pen.fillRect(x, y, Math.max(right - x - (right - x > 2 ? 0.6 : 0), MIN_PIXELS), ROW - 1);
         pen.globalAlpha = 1;
@@ -164,12 +154,6 @@
     return node !== undefined && start[node] <= sample ? node : -1;
   };
   const facts = (node) => {
-    if (data.before) {
-      const [before, after] = shares(node), points = 100 * (after - before);
-      const one = (share, count) => `${(100 * share).toFixed(2)} % (${number(count)} samples)`;
-      const change = `${points > 0 ? "+" : ""}${points.toFixed(2)} points`;
-      return `before ${one(before, data.before[node])}; after ${one(after, data.after[node])}; ${change}`;
-    }
     const parts = [`${amount(samples[node])}, ${percent(samples[node], total)}`];
     if (own[node]) parts.push(`itself ${number(own[node])}, ${percent(own[node], total)}`);
     if (zoomed) parts.push(`${percent(samples[node], samples[zoomed])} of the zoomed frame`);

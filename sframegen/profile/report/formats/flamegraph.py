@@ -16,7 +16,7 @@ from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.program.html_page import html_page, json_element
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from cfi.columns import Column
     from sframegen.profile.report.named import Named
@@ -49,28 +49,19 @@ def _data(named: Named) -> dict[str, Any]:
         numbers.append(frames.of(frame))
         samples.append(count)
     notes = [*totals(named), *([f"not drawn: what has less than {named.unit.shown(least)}"] if least > 1 else [])]
-    about = page_texts(f"{named.event}: {named.unit.shown(named.samples)}", notes)
-    return (
-        about
-        | {"depths": list(depths), "frames": list(numbers), "samples": list(samples), "unit": named.unit.value}
-        | frame_columns(frames.items)
-    )
-
-
-def page_texts(title: str, notes: Iterable[str]) -> dict[str, Any]:
-    """What the page says above the picture."""
-    return {"title": shortened(printable(title)), "notes": [shortened(printable(line)) for line in notes if line]}
-
-
-def frame_columns(frames: list[DrawnFrame]) -> dict[str, Any]:
-    """What the page knows of frames, by their numbers."""
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {
-        "labels": [shortened(printable(frame.label)) for frame in frames],
-        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames],
-        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames],
-        "guessed": [int(frame.guessed) for frame in frames],
+        "title": shortened(printable(f"{named.event}: {named.unit.shown(named.samples)}")),
+        "notes": [shortened(printable(line)) for line in notes if line],
+        "depths": list(depths),
+        "frames": list(numbers),
+        "samples": list(samples),
+        "unit": named.unit.value,
+        "labels": [shortened(printable(frame.label)) for frame in frames.items],
+        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames.items],
+        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames.items],
+        "guessed": [int(frame.guessed) for frame in frames.items],
         "objects": objects.items,
         "paths": paths.items,
     }

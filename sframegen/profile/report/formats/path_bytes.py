@@ -143,11 +143,6 @@ class PathTexts:
         if some:
             self.block.at -= 1
 
-    def text(self, node: cython.Py_ssize_t) -> bytes:
-        """The stack that ends at that node."""
-        self.put(node)
-        return self.block.taken()
-
     def put_lines(self, row: cython.Py_ssize_t, begin: NumberedBytes) -> cython.Py_ssize_t:
         """Lines of rows from that one on, until it is full: text 0, or 1 and the stack, then samples. Return the next row."""
         node: cython.Py_ssize_t

@@ -1,0 +1,33 @@
+"""Names of commands, options and values that are gone, with what to use instead: deleted again in 1.1."""
+
+from __future__ import annotations
+
+import click
+
+# "command", "command --option", "command --option value"
+REMOVED: dict[str, str] = {
+    "profile --event CATEGORY:NAME": "bpftrace, or perf record -e",
+    "profile --every": "an agent that profiles all the time, such as Parca's",
+    "profile --filter": "bpftrace, or perf record --filter",
+    "profile --keep": "an agent that profiles all the time, such as Parca's",
+    "profile --list-events": "profile --probe, or perf list",
+    "profile --output .firefox.json": ".pb.gz: profiler.firefox.com opens it",
+    "profile --output .pprof": ".pb.gz",
+    "profile --output .speedscope.json": ".pb.gz or .folded: speedscope opens both",
+    "profile --perf-data": "perf report, or perf script",
+    "profile-diff": "go tool pprof -base BEFORE AFTER",
+    "profile-report": "go tool pprof FILE...",
+}
+
+
+class RemovedError(click.ClickException):
+    """Wrong usage, in one line: nobody needs to be told how the rest of the command is used."""
+
+    exit_code = 2
+
+
+def refuse_removed(*words: str) -> None:
+    """Raises RemovedError if these words, together, are a name that is gone."""
+    name = " ".join(words)
+    if name in REMOVED:
+        raise RemovedError(f"{name} was removed; use {REMOVED[name]}")
