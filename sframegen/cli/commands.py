@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from sframegen.cli.removed_names import removed
 from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
@@ -19,7 +20,7 @@ GROUPS = {  # what people want, and the commands for it
         "profile": "Profile processes: sample their stacks, and show where the time goes.",
         "profile-report": "Show profiles that are in files: all of them together, as one profile.",
         "profile-diff": "Compare two profiles: what takes a larger or a smaller share.",
-        "stack": "Print the stacks of a process or core file, using SFrame sections.",
+        "stack": "Print the stacks of a process, using SFrame sections.",
         "preload": "Run a command with stack traces from SFrame sections.",
     },
     "Put sections into files": {
@@ -75,6 +76,7 @@ class LazyGroup(Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        removed(name, ctx)
         raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

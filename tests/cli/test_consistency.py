@@ -168,7 +168,7 @@ def test_examples_are_of_their_command_and_have_its_options(path: str, line: str
 
 
 # They need a process of that number, a kernel that allows it, a linker's map, a package, a page or a tool, or print help.
-NOT_RUN = ("stack", "profile", "register --probe", "--core", "--map", "fleet", "--sections", "cmake", "--probe", "jq", "heaptrack")
+NOT_RUN = ("stack", "profile", "register --probe", "--map", "fleet", "--sections", "cmake", "--probe", "jq", "heaptrack")
 
 
 @pytest.mark.once

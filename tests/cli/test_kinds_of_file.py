@@ -133,7 +133,6 @@ def nobody() -> Iterator[None]:
         "dump secret missing",
         "lookup secret main",
         "merge -o out.o secret",
-        "stack --core secret",
         "profile --perf-data secret",
     ],
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from sframegen.cli.removed_names import removed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -61,7 +63,11 @@ class Command(click.Command):
         self.exclusive = tuple(tuple(group) for group in exclusive)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            removed(f"{self.name} {error.option_name}", ctx)
+            raise
         if not ctx.resilient_parsing:
             given = self._given(ctx)
             for group in self.exclusive:

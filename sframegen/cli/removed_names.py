@@ -1,0 +1,19 @@
+"""Commands and options that are gone, and what to use instead: whoever types one reads it, with exit status 2. Goes in 1.1."""
+
+from __future__ import annotations
+
+import click
+
+STACK_CORE = "core files are no longer read: use gdb, eu-stack or coredumpctl"
+
+REMOVED = {  # by command, or by command and option
+    "stack --core": STACK_CORE,
+    "stack --exe": STACK_CORE,
+    "stack --sysroot": STACK_CORE,
+}
+
+
+def removed(name: str, ctx: click.Context) -> None:
+    """Raises a usage error if the command, or the command's option, is one of these."""
+    if name in REMOVED:
+        raise click.UsageError(f"{name}: {REMOVED[name]}", ctx)
