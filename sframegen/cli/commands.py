@@ -34,7 +34,6 @@ GROUPS = {  # what people want, and the commands for it
         "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
         "dump": "Print SFrame sections in the format of GNU readelf.",
         "lookup": "Print the unwind rule at addresses of a file.",
-        "table": "Write the unwind rules of a file as a decoded table, for BPF programs and others.",
     },
     "Many files": {
         "add-tree": "Add an SFrame section to all programs and libraries of a build root.",

@@ -10,6 +10,7 @@ REMOVED = {  # by command, or by command and option
     "stack --core": STACK_CORE,
     "stack --exe": STACK_CORE,
     "stack --sysroot": STACK_CORE,
+    "table": "no table files are written any more: `profile` makes its tables itself",
 }
 
 

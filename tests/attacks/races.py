@@ -300,7 +300,6 @@ RACES = {
     "a directory: stack -o": Race(
         a_directory, command("stack", "--convert", "-n", "1", "-o", "TREE/d/x.folded", "--", "sleep", "0.2"), cost=10
     ),
-    "a directory: table -o": Race(a_directory, command("table", "-q", "OUT/../program", "-o", "TREE/d/x.table"), copies=True),
     "a FIFO: check": Race(a_section, command("check", "-q", "TREE/x")),
     "a FIFO: dump": Race(a_section, command("dump", "TREE/x")),
     "a FIFO: lookup": Race(a_section, command("lookup", "TREE/x", "0x1000"), is_refused=True),
@@ -358,6 +357,5 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     ),
     "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
     "stack": ("a directory: stack -o",),
-    "table": ("a directory: table -o",),
 }
 ALL = RACES | FLEET_RACES
