@@ -43,7 +43,6 @@ GROUPS = {  # what people want, and the commands for it
     "Systems and build tools": {
         "doctor": "Print what this installation is, and which parts of it work.",
         "integration": "Print the paths of the files for build systems and packaging.",
-        "register": "Print the calls that register SFrame sections with a kernel.",
     },
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}

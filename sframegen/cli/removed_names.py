@@ -11,6 +11,7 @@ REMOVED = {  # by command, or by command and option
     "stack --exe": STACK_CORE,
     "stack --sysroot": STACK_CORE,
     "table": "no table files are written any more: `profile` makes its tables itself",
+    "register": "use the calls of sframegen.registry: docs/registry.md",
 }
 
 

@@ -303,7 +303,6 @@ RACES = {
     "a FIFO: check": Race(a_section, command("check", "-q", "TREE/x")),
     "a FIFO: dump": Race(a_section, command("dump", "TREE/x")),
     "a FIFO: lookup": Race(a_section, command("lookup", "TREE/x", "0x1000"), is_refused=True),
-    "a FIFO: register": Race(a_section, command("register", "--dry-run", "TREE/x")),
 }
 FLEET_RACES = {
     "a secret: fleet run, loose programs": Race(a_secret, fleet("rewrite"), copies=True, cost=4),
@@ -348,7 +347,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
     "profile-diff": ("a directory: profile-diff -o",),
     "profile-report": ("a directory: profile-report -o",),
-    "register": ("a FIFO: register",),
     "remove": (
         "ownership lost: add-section in place",
         "a directory: add-section in place",

@@ -115,7 +115,6 @@ COMMANDS: dict[str, tuple[list[str], str, str]] = {
     "check": ([], "", "good: "),
     "convert": (["--format", "2"], "", "good: "),
     "dump": ([], "", "Contents of the SFrame section"),
-    "register": (["--dry-run"], "", "good: "),
     "remove": ([], "", "good: "),
 }
 
