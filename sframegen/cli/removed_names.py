@@ -6,12 +6,18 @@ import click
 
 STACK_CORE = "core files are no longer read: use gdb, eu-stack or coredumpctl"
 
+VERIFY = "sframegen chooses the library that reads back; --no-verify does without"
+
 REMOVED = {  # by command, or by command and option
     "stack --core": STACK_CORE,
     "stack --exe": STACK_CORE,
     "stack --sysroot": STACK_CORE,
     "table": "no table files are written any more: `profile` makes its tables itself",
     "register": "use the calls of sframegen.registry: docs/registry.md",
+    **{
+        f"{command} --verify": VERIFY
+        for command in ("add-section", "add-tree", "convert", "link", "merge", "remove", "remove-tree")
+    },
 }
 
 

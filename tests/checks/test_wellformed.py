@@ -77,7 +77,7 @@ int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice
 """
 
 
-@pytest.mark.parametrize("level", ["none", "share", "fast", "size"])
+@pytest.mark.parametrize("level", ["none", "fast", "size"])
 @pytest.mark.parametrize("version", [2, 3])
 def test_what_add_section_writes_has_no_finding(
     level: LevelName, version: FormatVersion, compile_c: Compiler, tmp_path: Path

@@ -198,7 +198,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     assert place.is_dir()
     by_name = {name: option for option in options_of(path) for name in option.opts}
     given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1"}
-    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--verify": "lief", "--output": "out.html"}
+    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
     given |= {"--scheduler": "tcp://127.0.0.1:1", "--every": "60", "--buffer-size": "1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
@@ -210,7 +210,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
 
 def test_wherever_there_is_verbose_and_quiet_they_exclude_each_other() -> None:
     """As other pairs that mean the opposite, or two forms of the same output."""
-    pairs = (("--verbose", "--quiet"), ("--verify", "--no-verify"), ("--output", "--output-dir"), ("--json", "--folded"))
+    pairs = (("--verbose", "--quiet"), ("--output", "--output-dir"), ("--json", "--folded"))
     held = {(path, frozenset(pair)) for path, *pair in EXCLUSIVE}
     for path in CONTEXTS:
         names = {name for option in options_of(path) for name in option.opts}
