@@ -12,6 +12,7 @@ REMOVED = {  # by command, or by command and option
     "stack --core": STACK_CORE,
     "stack --exe": STACK_CORE,
     "stack --sysroot": STACK_CORE,
+    "check --no-second-reader": "pyelftools reads the call frame information only with --second-reader",
     "table": "no table files are written any more: `profile` makes its tables itself",
     "register": "use the calls of sframegen.registry: docs/registry.md",
     **{

@@ -197,7 +197,7 @@ os.fork = counted
 program, out, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 more = {"jobs": jobs} if jobs else {}
 sframegen.add_section(program, output=out, synthesize=True, **more)
-sframegen.check(out, instructions=True, second_reader=False, **more)
+sframegen.check(out, instructions=True, **more)
 sframegen.convert(out, 2)
 sframegen.remove(out)
 print(len(forks))
