@@ -1,28 +1,40 @@
-"""Commands and options that are gone, and what to use instead: whoever types one reads it, with exit status 2. Goes in 1.1."""
+"""Names of commands, options and values that are gone, with what to use instead: deleted again in 1.1."""
 
 from __future__ import annotations
 
 import click
 
-STACK_CORE = "core files are no longer read: use gdb, eu-stack or coredumpctl"
-
-VERIFY = "sframegen chooses the library that reads back; --no-verify does without"
-
-REMOVED = {  # by command, or by command and option
-    "stack --core": STACK_CORE,
-    "stack --exe": STACK_CORE,
-    "stack --sysroot": STACK_CORE,
-    "check --no-second-reader": "pyelftools reads the call frame information only with --second-reader",
-    "table": "no table files are written any more: `profile` makes its tables itself",
-    "register": "use the calls of sframegen.registry: docs/registry.md",
-    **{
-        f"{command} --verify": VERIFY
-        for command in ("add-section", "add-tree", "convert", "link", "merge", "remove", "remove-tree")
-    },
+# "command", "command --option", "command --option value"
+REMOVED: dict[str, str] = {
+    "add-section --optimize share": "--optimize fast",
+    "add-section --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "add-tree --optimize share": "--optimize fast",
+    "add-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "convert --optimize share": "--optimize fast",
+    "convert --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "link --optimize share": "--optimize fast",
+    "link --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "merge --optimize share": "--optimize fast",
+    "merge --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "register": "the calls of sframegen.registry: docs/registry.md",
+    "remove --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "remove-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "stack --core": "gdb, eu-stack or coredumpctl",
+    "stack --exe": "gdb, eu-stack or coredumpctl",
+    "stack --sysroot": "gdb, eu-stack or coredumpctl",
+    "table": "profile, which makes its tables itself",
 }
 
 
-def removed(name: str, ctx: click.Context) -> None:
-    """Raises a usage error if the command, or the command's option, is one of these."""
+class RemovedError(click.ClickException):
+    """Wrong usage, in one line: nobody needs to be told how the rest of the command is used."""
+
+    exit_code = 2
+
+
+def refuse_removed(*words: str) -> None:
+    """Raises RemovedError if these words, together, are a name that is gone."""
+    name = " ".join(words)
     if name in REMOVED:
-        raise click.UsageError(f"{name}: {REMOVED[name]}", ctx)
+        raise RemovedError(f"{name} was removed; use {REMOVED[name]}")
