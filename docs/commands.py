@@ -25,7 +25,6 @@ CODE = re.compile(r"`[^`]+`")
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 ENVIRONMENT = {
     "SFRAMEGEN_PATH": "directories of detached sections, with colons between them: docs/detached.md",
-    "SFRAMEGEN_URLS": "web servers with stores of detached sections, with spaces between them: docs/detached.md",
     "SFRAMEGEN_LINK_OPTIONS": "options of `sframegen link`, for links by shims: docs/linking.md",
     "_SFRAMEGEN_COMPLETE": "asks for completion instead of a run: docs/installing.md",
 }

@@ -41,30 +41,36 @@ class ReadBack(NamedTuple):
     identity: dict[str, int]  # header fields that never change
 
 
-def chosen(verify: bool | Reader, size: int) -> Reader | None:
-    """The reader of a file of that size; None where it is not to be read back. True: whichever is quicker, and can be loaded."""
-    if not isinstance(verify, bool):
-        return verify
-    return ("lief" if "lief" in sys.modules or (size >= LARGE and lief_loads()) else "elftools") if verify else None
+def chosen(size: int) -> Reader:
+    """The reader of a file of that size: whichever is quicker, and can be loaded. Raises ImportError if none can be.
 
-
-def load(reader: Reader) -> None:
-    """Imports the reader's library, before there is a temporary file: an exception while it is imported ends the process.
-
-    Raises ImportError if it is missing or damaged.
+    Its library is imported, before there is a temporary file: an exception while it is imported ends the process.
     """
-    with signals_held():
-        imported(*LIBRARIES[reader])
+    if ("lief" in sys.modules or size >= LARGE) and _lief_loads():
+        return "lief"
+    _load("elftools")
+    return "elftools"
+
+
+def expect(files: int) -> None:
+    """Before several processes read so many files back: what is imported here is there in all of them."""
+    if files >= MANY:
+        _lief_loads()
 
 
 @cache
-def lief_loads() -> bool:
+def _lief_loads() -> bool:
     """Imports LIEF, if that works: there are no wheels of it for s390x, and others lack the C++ library that it needs."""
     try:
-        load("lief")
+        _load("lief")
     except ImportError:
         return False
     return True
+
+
+def _load(reader: Reader) -> None:
+    with signals_held():
+        imported(*LIBRARIES[reader])
 
 
 def read_back(path: Path, reader: Reader) -> ReadBack | None:

@@ -13,7 +13,7 @@ from linker.files.copy_ahead import LARGE, CopyAhead
 from linker.files.copying import copy_file
 from linker.files.location import located
 from linker.files.lock import close_locked, open_locked
-from linker.files.read_back import chosen, load
+from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.elf.file import ElfFile
@@ -49,7 +49,7 @@ class Target:
         path: StrPath,
         output: StrPath | None,
         *,
-        verify: bool | Reader,
+        verify: bool,
         dry_run: bool,
         preserve_timestamps: bool = False,
         hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
@@ -106,10 +106,9 @@ class Target:
         """Write the result, except in a dry run; `check` raises to stop."""
         if self.dry_run:
             return Written()
-        reader = chosen(self.verify, len(self.data))
-        if reader is None:
+        if not self.verify:
             return self._write(write, None)
-        load(reader)
+        reader = chosen(len(self.data))
         return self._write(write, lambda written: check(written, reader))
 
     def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> Written:

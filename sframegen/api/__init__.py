@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cfi.errors import FormatError, SframegenError, VerificationError
-    from linker.files.read_back import Reader
     from linker.files.refusals import Refusal, RefusedError
     from sframegen.api.added import Summary
     from sframegen.api.adding import add_section
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
         "VersionChange", "SectionRemoval", "Merged", "Plan", "FunctionFates", "SframeFunction",
         "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType", "Consumer", "Finding", "Severity", "Instruction",
         "Verdict", "SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal", "FormatVersion",
-        "LevelName", "Reader", "Compression",
+        "LevelName", "Compression",
     ]  # fmt: skip
 else:  # type checkers would take any name for a public one
     _MODULES = {  # in the order of docs/library.md: functions, results, what is in a section, findings, errors, types
@@ -61,7 +60,6 @@ else:  # type checkers would take any name for a public one
         "linker.files.refusals": ("RefusedError", "Refusal"),
         "sframegen.format.layouts": ("FormatVersion",),
         "sframegen.tables.optimize": ("LevelName",),
-        "linker.files.read_back": ("Reader",),
         "sframegen.elf.compressed": ("Compression",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.existing.overwrite import Exchange
-    from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
@@ -51,7 +50,7 @@ def add_section(
     path: str | os.PathLike[str],
     *,
     output: str | os.PathLike[str] | None = None,
-    verify: bool | Reader = True,
+    verify: bool = True,
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
     preserve_timestamps: bool = False,
@@ -76,12 +75,12 @@ def add_section(
     file that has the same section already is left unchanged.
 
     - `output`: the file to write; `path` is left unchanged.
-    - `verify`: read the new file back with another library before it replaces the old one. "lief" or "elftools" chooses it.
+    - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
     - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
     - `preserve_timestamps`: keep the access and modification times.
     - `version`: the version of the format, 3 or 2.
-    - `optimize`: how small to make the section: "none", "share", "fast" or "size".
+    - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
     - `per_function`: the result lists what became of each function.
     - `force`: also change a file that is signed, or that may be a dynamic loader.

@@ -64,7 +64,7 @@ def convert(
     *,
     optimize: LevelName | None = None,
     output: str | os.PathLike[str] | None = None,
-    verify: bool | Reader = True,
+    verify: bool = True,
     dry_run: bool = False,
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
@@ -78,15 +78,15 @@ def convert(
     version do not know is left unchanged, unless `optimize` makes the section smaller.
 
     - `version`: the version of the format, 3 or 2; None: the section's own, 3 for version 1.
-    - `optimize`: how small the section becomes, as for `add_section`; None: functions keep their FDEs.
+    - `optimize`: how small the section becomes, as for `add_section`; None: "fast".
     - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back, also with another library ("lief" or "elftools" names it), and compare the rules.
+    - `verify`: read the new file back, also with another library, and compare the rules.
     - `dry_run`: write nothing; the result has the plan.
     - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
-    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version, level or reader, or for
+    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version or level, or for
     neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
     that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
@@ -94,7 +94,7 @@ def convert(
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
         raise ValueError("give a version, or a level for optimize")
-    making = Making(given.get("version", 3), given.get("optimize", "share"))
+    making = Making(given.get("version", 3), given.get("optimize", "fast"))
     writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     wanted = _Wanted(making.layout if "version" in given else None, making.level, smaller="optimize" in given)
     return change_kind(path, writing, Kinds(partial(_convert, wanted=wanted)))
@@ -227,7 +227,7 @@ def remove(
     path: str | os.PathLike[str],
     *,
     output: str | os.PathLike[str] | None = None,
-    verify: bool | Reader = True,
+    verify: bool = True,
     dry_run: bool = False,
     force: bool = False,
     preserve_timestamps: bool = False,
@@ -243,14 +243,14 @@ def remove(
     `add_section` added, and has the digest that it had.
 
     - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back with another library before it replaces the old one; "lief" or "elftools" names it.
+    - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
     - `force`: also remove a section that another tool produced.
     - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
-    file is wrong, OSError, ValueError for an unknown reader, and TypeError if `hard_links` is a single path. The target is then
+    file is wrong, OSError, and TypeError if `hard_links` is a single path. The target is then
     unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
     writing = Writing(

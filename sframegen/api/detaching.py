@@ -72,9 +72,8 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
         compressed_bytes=section.compressed_bytes,
         rows=len(encoder.table.row_start),
     )
-    reader = chosen(options.writing.verify, len(data))
-    if reader is not None:
-        refuse(_findings(data, elf, identity, section, reader))
+    if options.writing.verify:
+        refuse(_findings(data, elf, identity, section, chosen(len(data))))
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if options.writing.dry_run:
         return planned

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from linker.files.read_back import Reader
     from sframegen.api.merged import Merged
     from sframegen.api.options import StrPath
     from sframegen.format.layouts import FormatVersion
@@ -35,7 +34,7 @@ def merge(
     version: FormatVersion = 3,
     optimize: LevelName = "none",
     min_kernel: str | None = None,
-    verify: bool | Reader = True,
+    verify: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
@@ -45,7 +44,7 @@ def merge(
       has. The map is that of its link from `objects`, by GNU ld, gold, lld or mold.
     - `linker`, without a map: `output` is the object that `linker -r` makes of the objects, with the section and its relocations.
     - `version`: the version of the format, 3 or 2.
-    - `optimize`: "none" keeps each function as its object has it; "share", "fast" and "size" as for `add_section`.
+    - `optimize`: "none" keeps each function as its object has it; "fast" and "size" as for `add_section`.
     - `min_kernel`: the oldest Linux that a linked `output` must run on, as for `add_section`.
     - `verify`: read the new file back.
     - `dry_run`: write nothing; the result has the plan.
@@ -53,7 +52,7 @@ def merge(
 
     Raises FormatError if a file cannot be read, the link fails or the map is not that of the objects, RefusedError if `executable`
     is not changed for another reason, or there is no such linker, VerificationError if the new file is wrong, OSError, and
-    ValueError for an unknown version, level, kernel or reader, without objects, and for only one of `executable` and `map_file`;
+    ValueError for an unknown version, level or kernel, without objects, and for only one of `executable` and `map_file`;
     TypeError if `objects` is a single path, or `output` none. `output` is then unchanged, except after
     an OSError that says that it is replaced.
     """

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from linker.files.read_back import READERS
 from linker.files.target import Target
 from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.elf.compressed import Compression
@@ -20,7 +19,6 @@ from sframegen.program.workers import MOST_WORKERS
 from sframegen.tables.optimize import LEVELS
 
 if TYPE_CHECKING:
-    from linker.files.read_back import Reader
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import Level, LevelName
@@ -58,7 +56,7 @@ class Writing:
     """Where the result goes, how it gets there, and which changes are allowed."""
 
     output: StrPath | None = None  # None: in place
-    verify: bool | Reader = True
+    verify: bool = True
     dry_run: bool = False
     preserve_timestamps: bool = False
     hard_links: Sequence[StrPath] = ()
@@ -74,8 +72,8 @@ class Writing:
             raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
         if self.compress is not None and not self.unloaded and self.detached is None:
             raise ValueError("only a section that is not loaded can be compressed")
-        if not isinstance(self.verify, bool) and self.verify not in READERS:
-            raise ValueError(f"unknown reader {self.verify!r} for verify, only True, False, {_all(READERS)}")
+        if not isinstance(self.verify, bool):
+            raise TypeError(f"verify is {self.verify!r}: give True or False")
         check_paths("hard_links", self.hard_links)
         safe_on(self.min_kernel)
         if self.detached is not None and (self.unloaded or self.output is not None):

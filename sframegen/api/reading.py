@@ -59,7 +59,7 @@ def check(
     debug_file: str | os.PathLike[str] | None = None,
     sections: Sequence[str | os.PathLike[str]] = (),
     instructions: bool = False,
-    second_reader: bool | None = None,
+    second_reader: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
@@ -74,8 +74,7 @@ def check(
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
     - `sections`: directories with detached sections, for a file that has none itself.
     - `instructions`: also compare the section and the call frame information with the instructions.
-    - `second_reader`: also read the call frame information with pyelftools, and compare the section with that. None: if it is small
-      enough to take no more than a second or two.
+    - `second_reader`: also read the call frame information with pyelftools, and compare the section with that.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of call frame information that pyelftools has read, and their total; then, with
       `instructions`, with the bytes of code analysed so far and the current estimate of the total, which may count a byte more than

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
-SECOND_BYTES, SECOND_ROWS = 3 << 17, 1 << 17  # of the CFI, of the section: what is larger is read twice only if asked for
 ALONE = f"{Companion.DETACHED_SECTION}, with nothing to compare it with: check the file that it is for, with this store"
 
 
@@ -43,14 +42,13 @@ def check_file(
     consumer: Consumer = "all",
     debug_file: Path | None = None,
     instructions: bool = False,
-    second_reader: bool | None = None,
+    second_reader: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check a program or library. Raises FormatError if it is neither, or its segments or its debug file cannot be read.
 
     With `instructions` also for an ABI whose instructions are not read. `detached`: a section for a file that has none itself.
-    `second_reader` None: where the CFI is small.
     """
     if elf.header.e_type not in (ET_EXEC, ET_DYN):
         raise elf.error("neither a program nor a library, nor an object")
@@ -105,10 +103,10 @@ def _compare(
     section: SframeSection,
     draft: ReportDraft,
     debug_file: Path | None,
-    second_reader: bool | None,
+    second_reader: bool,
     progress: Progress | None,
 ) -> None:
-    """Compare the section with its file's CFI, as sframegen reads it and as pyelftools does."""
+    """Compare the section with its file's CFI, as sframegen reads it and, if asked for, as pyelftools does."""
     abi = abi_of(elf)
     try:
         sources = find_sources(elf, debug_file)
@@ -118,12 +116,6 @@ def _compare(
         return
     draft.code, draft.warnings = truth.code, sources.warnings
     draft.findings += truth.findings
-    size, rows = sum(len(one.data) for one in sources.sections), len(section.table.row_rule)
-    if second_reader is None:
-        second_reader = size <= SECOND_BYTES and rows <= SECOND_ROWS
-        if not second_reader:
-            message = f"{size:,} bytes of CFI are not read by pyelftools as well unless asked for: that takes longer"
-            draft.findings.append(Finding("second-reader-skipped", Severity.NOTE, message))
     if second_reader and sources.sections:
         imported("elftools.dwarf.callframe", "RegisterRule")
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used

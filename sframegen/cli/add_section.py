@@ -14,7 +14,7 @@ from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUI
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, for_code, print_change
-from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
 from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     exclusive=[
         VERBOSE_OR_QUIET,
         OUTPUT_OR_DIR,
-        READ_BACK_OR_NOT,
         *(("--detached", other) for other in ("--output", "--output-dir", "--unloaded", "--replace", "--preserve-timestamps")),
     ],
     examples=[

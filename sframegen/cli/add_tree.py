@@ -14,7 +14,6 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import PathName, Refused, Run, note
-from sframegen.cli.shared.write_options import READ_BACK_OR_NOT
 from sframegen.cli.trees.each_file import each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
@@ -34,7 +33,7 @@ STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
 @click.command(
     name="add-tree",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT],
+    exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Add sections to a build root, and keep the outcome", "sframegen add-tree --report sframe.json build/root"),
         Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --fatal build/root"),

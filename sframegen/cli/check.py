@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
-    "--second-reader/--no-second-reader",
-    default=None,
-    help="Read the call frame information with pyelftools too, and compare. Default: only if it is small (a second or two).",
+    "--second-reader",
+    is_flag=True,
+    help="Also read the call frame information with pyelftools, and compare: finds faults of sframegen's own reader.",
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JOBS
@@ -64,7 +64,7 @@ def command(
     keywords: dict[str, Any],
     sections: list[str],
     instructions: bool,
-    second_reader: bool | None,
+    second_reader: bool,
     strict: bool,
     how: How,
 ) -> None:

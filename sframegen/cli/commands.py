@@ -17,7 +17,7 @@ from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 GROUPS = {  # what people want, and the commands for it
     "See stacks": {
         "profile": "Profile processes: sample their stacks, and show where the time goes.",
-        "stack": "Print the stacks of a process or core file, using SFrame sections.",
+        "stack": "Print the stacks of a process, using SFrame sections.",
         "preload": "Run a command with stack traces from SFrame sections.",
     },
     "Put sections into files": {
@@ -31,7 +31,6 @@ GROUPS = {  # what people want, and the commands for it
         "check": "Check SFrame sections: well formed, accepted by readers, equal to the CFI.",
         "dump": "Print SFrame sections in the format of GNU readelf.",
         "lookup": "Print the unwind rule at addresses of a file.",
-        "table": "Write the unwind rules of a file as a decoded table, for BPF programs and others.",
     },
     "Many files": {
         "add-tree": "Add an SFrame section to all programs and libraries of a build root.",
@@ -41,7 +40,6 @@ GROUPS = {  # what people want, and the commands for it
     "Systems and build tools": {
         "doctor": "Print what this installation is, and which parts of it work.",
         "integration": "Print the paths of the files for build systems and packaging.",
-        "register": "Print the calls that register SFrame sections with a kernel.",
     },
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}

@@ -13,7 +13,6 @@ from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import (
     OUTPUT_OR_DIR,
-    READ_BACK_OR_NOT,
     RESULTS,
     VERIFICATION,
     dry_run,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 @click.command(
     name="convert",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR, READ_BACK_OR_NOT],
+    exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR],
     examples=[
         Example("Make the section of a linker smaller", "sframegen convert --optimize fast ./prog"),
         Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
@@ -55,7 +54,7 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
 
     --optimize makes the section smaller, whoever produced it, with the same rules. The bytes that become free stay in the file, as
     zeros; code and data do not move. A section that would not become smaller is left unchanged. Without --format, it keeps its
-    version.
+    version; without --optimize, the level is fast.
     """
     if keywords["version"] is None and keywords["optimize"] is None:
         raise click.UsageError("give --format, --optimize or both")

@@ -19,7 +19,7 @@ class Place(NamedTuple):
 PLACES = {
     "cmake-dir": Place("cmake", "CMake's find_package(Sframegen) and (SframeBacktrace), as Sframegen_DIR, SframeBacktrace_DIR."),
     "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
-    "include-dir": Place("include", "C headers: sframegen_jit.h for code made at run time, sframe_table.h for decoded tables."),
+    "include-dir": Place("include", "A C header: sframegen_jit.h, for code made at run time."),
     "make-file": Place("make/sframe.mk", "The file that GNU makefiles include."),
     "pkg-config-dir": Place("pkgconfig", "pkg-config sframe-backtrace: this directory for PKG_CONFIG_PATH."),
     "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),

@@ -16,7 +16,7 @@ from sframegen.cli.shared.adding_options import LINK, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import words_of
 from sframegen.cli.shared.output import PathName, Run, in_words, note
-from sframegen.cli.shared.write_options import READ_BACK_OR_NOT, VERIFICATION
+from sframegen.cli.shared.write_options import VERIFICATION
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.elf.text import printable
@@ -37,7 +37,6 @@ DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
     name="link",
     cls=Command,
     context_settings={"allow_interspersed_args": False},
-    exclusive=[READ_BACK_OR_NOT],
     examples=[
         Example("Link, and add a section to the program", "sframegen link -- ld -o prog main.o"),
         Example("Let gcc link in this way", "sframegen link --install shims && gcc -B shims -o prog main.c"),
@@ -68,7 +67,7 @@ def command(
     that links. With LINKER, only DIR/ld is written, for that linker.
     """
     if install is not None:
-        options = [*words_of(ctx.command.params, keywords), *["--fatal"] * fatal]
+        options = [*words_of(ctx, keywords), *["--fatal"] * fatal]
         ctx.exit(_install(Path(install), arguments, options))
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")

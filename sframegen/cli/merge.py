@@ -13,7 +13,7 @@ from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_Q
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
-from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, READ_BACK_OR_NOT, VERIFICATION, dry_run, format_version, level
+from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, dry_run, format_version, level
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(
     name="merge",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT, ("--map", "--linker")],
+    exclusive=[VERBOSE_OR_QUIET, ("--map", "--linker")],
     examples=[
         Example("Merge objects into one", "sframegen merge -o all.o a.o b.o"),
         Example("Merge the sections of a linked program's objects", "sframegen merge --map prog.map -o prog.new ./prog a.o b.o"),

@@ -16,7 +16,7 @@ from sframegen.backtrace.program_objects import is_program, objects_below, objec
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
-from sframegen.detached.stores import VARIABLE, Stores, is_server
+from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.elf.text import count_of
@@ -80,8 +80,7 @@ def command(
     except SframegenError as error:
         note(str(error))
         raise click.exceptions.Exit(1) from None
-    local = [store for store in sections if not is_server(store)]  # COMMAND asks no servers
-    stores = [os.path.abspath(store) for store in ([detached] if detached else []) + local]  # noqa: PTH100 - a text
+    stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
     if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
         _prepare(_objects(arguments, also), detached, stores, how)
     environment = _environment() | loading

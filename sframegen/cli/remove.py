@@ -9,7 +9,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET
 from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.several import changes, print_change
-from sframegen.cli.shared.write_options import FORCE_FOREIGN, OUTPUT_OR_DIR, READ_BACK_OR_NOT, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import FORCE_FOREIGN, OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command(
     name="remove",
     cls=Command,
-    exclusive=[OUTPUT_OR_DIR, READ_BACK_OR_NOT],
+    exclusive=[OUTPUT_OR_DIR],
     examples=[
         Example("Restore a program as it was before add-section", "sframegen remove ./prog"),
         Example("Print what would change", "sframegen remove --dry-run prog lib.so"),

@@ -9,7 +9,7 @@ import click
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET
 from sframegen.cli.shared.output import Refused, Run, note
-from sframegen.cli.shared.write_options import FORCE_FOREIGN, READ_BACK_OR_NOT
+from sframegen.cli.shared.write_options import FORCE_FOREIGN
 from sframegen.cli.trees.each_file import each_file, tree_options
 from sframegen.elf.text import count_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command(
     name="remove-tree",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, READ_BACK_OR_NOT],
+    exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root"),
         Example("Print how many files would be restored, as JSON", "sframegen remove-tree --dry-run --json build/root"),

@@ -6,6 +6,17 @@ import click
 
 # "command", "command --option", "command --option value"
 REMOVED: dict[str, str] = {
+    "add-section --optimize share": "--optimize fast",
+    "add-section --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "add-tree --optimize share": "--optimize fast",
+    "add-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "convert --optimize share": "--optimize fast",
+    "convert --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "link --optimize share": "--optimize fast",
+    "link --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "merge --optimize share": "--optimize fast",
+    "merge --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
     "profile --event CATEGORY:NAME": "bpftrace, or perf record -e",
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --filter": "bpftrace, or perf record --filter",
@@ -17,6 +28,13 @@ REMOVED: dict[str, str] = {
     "profile --perf-data": "perf report, or perf script",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
+    "register": "the calls of sframegen.registry: docs/registry.md",
+    "remove --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "remove-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    "stack --core": "gdb, eu-stack or coredumpctl",
+    "stack --exe": "gdb, eu-stack or coredumpctl",
+    "stack --sysroot": "gdb, eu-stack or coredumpctl",
+    "table": "profile, which makes its tables itself",
 }
 
 

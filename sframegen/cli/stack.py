@@ -10,7 +10,7 @@ from cfi.errors import SframegenError
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import duration, tid, verbose
 from sframegen.cli.shared.number_values import COUNT, Numbers
-from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
+from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.detached.stores import Stores
 from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write_profile
@@ -51,18 +51,13 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
     exclusive=[
         ("--json", "--folded", "--raw", "--output"),
         LENGTHS,
-        *(("--core", other) for other in (*LENGTHS, "--interval", "--no-idle")),
     ],
     examples=[
         Example("Print the stacks of a process", "sframegen stack --convert 1234"),
         Example("Write a flame graph of a command", "sframegen stack --until-exit -o work.html -- ./prog"),
-        Example("Print the stacks of a core file from another machine", "sframegen stack --core core --sysroot root"),
     ],
 )
-@click.argument("arguments", metavar="PID | --core FILE | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--core", metavar="FILE", type=PathName(), help="Read a core file instead of a process.")
-@click.option("--exe", metavar="FILE", type=PathName(), help="The program of the core file, if it has moved.")
-@click.option("--sysroot", metavar="DIR", type=PathName(), help="A directory with the other files of the core, laid out as in /.")
+@click.argument("arguments", metavar="PID | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @tid("Trace only this thread.", several=False)
 @click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
 @SECTIONS
@@ -92,9 +87,6 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    core: str | None,
-    exe: str | None,
-    sysroot: str | None,
     tid: int | None,
     convert: bool,
     sections: list[str],
@@ -113,13 +105,10 @@ def command(
     """Print the stacks of all threads of a process, from SFrame sections. Where there are none, frame pointers are guesses.
 
     PID is a live process; COMMAND is started and sampled. The process is stopped for a few milliseconds and then continues. Ctrl-C
-    and SIGTERM end the sampling and print the samples taken so far. The exit status of COMMAND is passed on. Code that a core file
-    lacks is read from the mapped files, if they are unchanged.
+    and SIGTERM end the sampling and print the samples taken so far. The exit status of COMMAND is passed on.
     """
-    if (core is None) == (not arguments):
-        raise click.UsageError("give one of these: a process id, a command to start, or --core")
-    if core is None and (exe or sysroot):
-        raise click.UsageError("--exe and --sysroot are for --core")
+    if not arguments:
+        raise click.UsageError("give a process id or a command to start")
     form = "json" if as_json else "folded" if folded else "raw" if raw else None
     run = Run()
     stores = Stores(sections)
@@ -131,11 +120,6 @@ def command(
 
         stacks = TracedStacks(symbols, interval)
     printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
-    if core:
-        with run.file(core), findings_of(run):
-            printer.add(*of_core(core, exe, sysroot, tracer, tid))
-        printer.finish()
-        ctx.exit(run.status)
     if not (count or duration or until_exit):
         count = 1
     plan = SamplePlan(interval, count, duration, tid, idle=not no_idle)
@@ -181,7 +165,7 @@ class Output:
             click.echo(report.as_json(sample, self.symbols, problems))
         elif sample.threads:
             click.echo("\n".join(report.stack_text(sample, self.symbols, raw=self.form == "raw")))
-        if self.verbose and sample.stopped_ms is not None:
+        if self.verbose:
             note(f"process {sample.pid}: stopped for {sample.stopped_ms:.1f} ms")
 
     def note_unread(self, files: dict[str, str]) -> None:
@@ -208,24 +192,11 @@ class Output:
 
 @contextmanager
 def findings_of(run: Run) -> Iterator[None]:
-    """A process or core that cannot be traced ends the block, and is a finding."""
+    """A process that cannot be traced ends the block, and is a finding."""
     try:
         yield
     except StackError as error:
         run.finding(str(error))
-
-
-def of_core(path: str, exe: str | None, sysroot: str | None, tracer: Tracer, tid: int | None) -> tuple[report.Sample, list[str]]:
-    """The one sample that a core is. Raises StackError, FormatError."""
-    from pathlib import Path  # noqa: PLC0415
-
-    from sframegen.stack.core.core_process import Core  # noqa: PLC0415
-
-    core = Core(path, Path(exe) if exe else None, Path(sysroot) if sysroot else None, tid)
-    threads = tracer.trace(core)
-    for remark in core.remarks():
-        note(f"{path}: {remark}")
-    return report.Sample(core.pid, core.executable, threads, None), list(tracer.problems.values())
 
 
 def sample(arguments: tuple[str, ...], tracer: Tracer, plan: SamplePlan, output: Output) -> int:

@@ -16,50 +16,37 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import open_sframe, sframe_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from sframegen.detached.identity import Identity
-    from sframegen.detached.store_server import StoreServer
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]
 
-VARIABLE, URLS = "SFRAMEGEN_PATH", "SFRAMEGEN_URLS"
-SCHEMES = ("http://", "https://")
+VARIABLE = "SFRAMEGEN_PATH"
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 ROOT = 0  # the user
 
 
-def is_server(place: str) -> bool:
-    return place.startswith(SCHEMES)
-
-
-def urls_of(environment: Mapping[str, str]) -> list[str]:
-    """The servers that a variable names, with spaces between them; none in a set-user-ID or set-group-ID program."""
-    if os.getuid() != os.geteuid() or os.getgid() != os.getegid():
-        return []
-    return [url for url in environment.get(URLS, "").split() if is_server(url)]
-
-
 def directories_of(options: Iterable[str]) -> list[str]:
-    """Return the directories of a command line, then those of the environment, then its servers."""
-    return [*options, *filter(None, os.environ.get(VARIABLE, "").split(":")), *urls_of(os.environ)]
+    """Return the directories of a command line, then those of the environment."""
+    return [*options, *filter(None, os.environ.get(VARIABLE, "").split(":"))]
 
 
 class Stores:
-    """Directories, searched in their order, and servers, by their URLs. True if there are any.
+    """Directories, searched in their order. True if there are any.
 
     Files belong to root, to this user, or to the owner of the directory, and nobody else can write to them: others are not used.
     """
 
     def __init__(self, directories: Iterable[StrPath] = ()) -> None:
-        self._places = [_place(os.fspath(directory)) for directory in directories]
+        self._directories = [os.fspath(directory) for directory in directories]
         self._notes: dict[str, bool] = {}  # what is there and is not used, with the reason; True if it was taken
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._directories)
 
     def find(self, identity: Identity | None, use: Callable[[memoryview], T]) -> T | None:
         """Return what `use` makes of the first section for a file of that identity; None if there is none.
@@ -67,12 +54,12 @@ class Stores:
         `use` gets its bytes, which stay mapped as long as they are used, and raises FormatError if it is damaged. The section is
         at address 0. Raises nothing: `take_notes` says which files are not used, and why.
         """
-        for place in self._places if identity else ():
+        for directory in self._directories if identity else ():
             assert identity is not None
-            path = _path_in(place, identity.build_id)
+            path = _path_in(directory, identity.build_id)
             try:
                 with naming(path):
-                    return use(section_in(_content(place, path, identity.build_id), path, identity))
+                    return use(section_in(_mapped(directory, path, identity.build_id), path, identity))
             except FileNotFoundError:
                 continue
             except (FormatError, OSError) as error:
@@ -109,7 +96,7 @@ class Stores:
         identity = self._identity_of(elf)
         if identity is None:
             return ""
-        states = [_state(place, identity.build_id) for place in self._places]
+        states = [_state(directory, identity.build_id) for directory in self._directories]
         return repr(states) if any(states) else ""
 
     def _identity_of(self, elf: ElfFile) -> Identity | None:
@@ -119,27 +106,9 @@ class Stores:
         return None
 
 
-def _place(name: str) -> str | StoreServer:
-    if not is_server(name):
-        return name
-    from sframegen.detached.store_server import StoreServer  # noqa: PLC0415 - with libraries that take longer than a look-up
-
-    return StoreServer(name)
-
-
-def _path_in(place: str | StoreServer, build_id: bytes) -> str:
+def _path_in(directory: str, build_id: bytes) -> str:
     """For messages."""
-    return os.path.join(place, path_in_store(build_id)) if isinstance(place, str) else place.place_of(build_id)  # noqa: PTH118
-
-
-def _content(place: str | StoreServer, path: str, build_id: bytes) -> memoryview:
-    """The bytes of a section's file. Raises FormatError, OSError; FileNotFoundError if there is none."""
-    if isinstance(place, str):
-        return _mapped(place, path, build_id)
-    data = place.section_file(build_id)
-    if data is None:
-        raise FileNotFoundError(path)
-    return memoryview(data)
+    return os.path.join(directory, path_in_store(build_id))  # noqa: PTH118 - pathlib takes longer
 
 
 def _mapped(directory: str, path: str, build_id: bytes) -> memoryview:
@@ -175,11 +144,9 @@ def _check_trusted(status: os.stat_result, owner: int, path: str) -> None:
         raise FormatError("others can write to it", file=path)
 
 
-def _state(place: str | StoreServer, build_id: bytes) -> tuple[int, ...] | str | None:
-    if not isinstance(place, str):
-        return place.state(build_id)
+def _state(directory: str, build_id: bytes) -> tuple[int, ...] | None:
     try:
-        status = os.lstat(_path_in(place, build_id))
+        status = os.lstat(_path_in(directory, build_id))
     except OSError:
         return None
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

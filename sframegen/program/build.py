@@ -18,7 +18,6 @@ MODULES = (
     "sframegen.checks.specification.section_walk",
     "sframegen.code.context.pointer_words",
     "sframegen.code.decoding.instruction_columns",
-    "sframegen.code.decoding.x86_forms",
     "sframegen.code.function.blocks",
     "sframegen.code.function.findings",
     "sframegen.code.whole_file.joined",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
-from sframegen.registry.codectl_calls import CodeOption
 from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, struct_size
 
 if TYPE_CHECKING:
@@ -32,14 +31,6 @@ class LoadedSection(NamedTuple):
     build_id: bytes | None = None
     debug_link: bytes | None = None
     debug_link_crc: int = 0
-
-
-class Request(NamedTuple):
-    """A call. `fields`: by name, with pathnames as text; `data`: its structure, followed by the data that it points to."""
-
-    call: str
-    fields: dict[str, int | str]
-    data: bytes
 
 
 def loaded_section(
@@ -73,25 +64,25 @@ def _extent(segments: list[Phdr], bias: int) -> tuple[int, int]:
     return bias + min(segment.p_vaddr for segment in segments), end
 
 
-def by_sframe(loaded: LoadedSection, _address: int = 0) -> Request:
+def by_sframe(loaded: LoadedSection, _address: int = 0) -> bytes:
+    """Return struct sframe_setup."""
     setup = SframeSetup(
         loaded.sframe_start,
         loaded.sframe_end - loaded.sframe_start,
         loaded.text_start,
         loaded.text_end - loaded.text_start,
     )
-    return Request("sframe_register", dict(setup._asdict()), encode(setup, loaded.byte_order))
+    return encode(setup, loaded.byte_order)
 
 
-def by_prctl(loaded: LoadedSection, _address: int = 0) -> Request:
-    """Return the request. Its key is the address of the code, which a loader knows when it unloads the object."""
+def by_prctl(loaded: LoadedSection, _address: int = 0) -> bytes:
+    """Return the three arguments. The key is the address of the code, which a loader knows when it unloads the object."""
     words = (loaded.text_start, loaded.sframe_start, loaded.sframe_end - loaded.sframe_start)
-    data = b"".join(word.to_bytes(8, loaded.byte_order) for word in words)
-    return Request("prctl", dict(zip(("key", "address", "length"), words, strict=True)), data)
+    return b"".join(word.to_bytes(8, loaded.byte_order) for word in words)
 
 
-def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
-    """Return the request. `address`: where the structure will be; its pointers lead to the bytes after it."""
+def by_codectl(loaded: LoadedSection, address: int = 0) -> bytes:
+    """Return struct code_elf_info, and the bytes to which its pointers lead. `address`: where the structure will be."""
     texts = {
         "pathname": os.fsencode(loaded.name) + b"\0",
         "build_id": loaded.build_id or b"",
@@ -105,13 +96,10 @@ def by_codectl(loaded: LoadedSection, address: int = 0) -> Request:
         loaded.elf_start, loaded.elf_end, loaded.text_start, loaded.text_end, loaded.sframe_start, loaded.sframe_end,
         **pointers, build_id_len=len(texts["build_id"]), debug_link_crc=loaded.debug_link_crc,
     )  # fmt: skip
-    fields: dict[str, int | str] = dict(info._asdict())
-    fields |= {"pathname": loaded.name, "build_id": texts["build_id"].hex()}
-    fields |= {"debug_link_pathname": os.fsdecode(loaded.debug_link or b"")}
-    return Request(f"codectl {CodeOption.REGISTER_ELF.name}", fields, encode(info, loaded.byte_order) + after)
+    return encode(info, loaded.byte_order) + after
 
 
-INTERFACES: dict[str, Callable[[LoadedSection, int], Request]] = {
+INTERFACES: dict[str, Callable[[LoadedSection, int], bytes]] = {
     "sframe": by_sframe,
     "prctl": by_prctl,
     "codectl": by_codectl,

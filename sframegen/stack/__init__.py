@@ -1,1 +1,1 @@
-"""Walks the stacks of live processes and of core files, by SFrame."""
+"""Walks the stacks of live processes, by SFrame."""

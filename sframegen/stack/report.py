@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     pid: int
     executable: str
     threads: list[Thread]
-    stopped_ms: float | None  # how long the process was stopped; None for a core file
+    stopped_ms: float  # how long the process was stopped
 
 
 def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:

@@ -43,10 +43,9 @@ class Level(NamedTuple):
 
 # fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
 # size: the rows of an FDE are still few enough for a linear scan.
-LevelName = Literal["none", "share", "fast", "size"]
+LevelName = Literal["none", "fast", "size"]
 LEVELS: dict[LevelName, Level] = {
     "none": Level(share=False),
-    "share": Level(share=True),
     "fast": Level(True, 24, 1024, 1, 24),
     "size": Level(True, 64, 65536, 3, 12, 6),
 }

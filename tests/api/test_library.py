@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields
+from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
 from pathlib import Path
@@ -197,7 +198,7 @@ os.fork = counted
 program, out, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 more = {"jobs": jobs} if jobs else {}
 sframegen.add_section(program, output=out, synthesize=True, **more)
-sframegen.check(out, instructions=True, second_reader=False, **more)
+sframegen.check(out, instructions=True, **more)
 sframegen.convert(out, 2)
 sframegen.remove(out)
 print(len(forks))
@@ -258,9 +259,6 @@ def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal)
         (sframegen.add_section, {"optimize": "best"}),
         (sframegen.convert, {"version": 4}),
         (sframegen.check, {"consumer": "nobody"}),
-        (sframegen.add_section, {"verify": "readelf"}),
-        (sframegen.convert, {"version": 3, "verify": "readelf"}),
-        (sframegen.remove, {"verify": "readelf"}),
     ],
 )
 @pytest.mark.usefixtures("empty_folder")
@@ -268,6 +266,12 @@ def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[st
     with pytest.raises(ValueError, match=r"only|no ") as caught:
         call("none", **arguments)
     assert not isinstance(caught.value, sframegen.SframegenError)
+
+
+@for_each("call", [sframegen.add_section, partial(sframegen.convert, version=3), sframegen.remove])
+def test_the_library_that_reads_back_is_not_chosen(call: Any) -> None:
+    with pytest.raises(TypeError, match="verify is 'lief': give True or False"):
+        call("none", verify="lief")
 
 
 @for_each(
@@ -340,7 +344,7 @@ def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: 
 def test_types_of_parameters_are_public() -> None:
     """With the values that the functions take, so that callers can annotate their own."""
     types = {name: get_args(value) for name, value in PUBLIC.items() if get_args(value)}
-    assert types.keys() == {"Compression", "Consumer", "FormatVersion", "LevelName", "Reader"}
+    assert types.keys() == {"Compression", "Consumer", "FormatVersion", "LevelName"}
     for name, call in (("FormatVersion", "version"), ("LevelName", "optimize")):
         for value in types[name]:
             with pytest.raises(FileNotFoundError):

@@ -283,11 +283,9 @@ RACES = {
     "a directory: stack -o": Race(
         a_directory, command("stack", "--convert", "-n", "1", "-o", "TREE/d/x.folded", "--", "sleep", "0.2"), cost=10
     ),
-    "a directory: table -o": Race(a_directory, command("table", "-q", "OUT/../program", "-o", "TREE/d/x.table"), copies=True),
     "a FIFO: check": Race(a_section, command("check", "-q", "TREE/x")),
     "a FIFO: dump": Race(a_section, command("dump", "TREE/x")),
     "a FIFO: lookup": Race(a_section, command("lookup", "TREE/x", "0x1000"), is_refused=True),
-    "a FIFO: register": Race(a_section, command("register", "--dry-run", "TREE/x")),
 }
 FLEET_RACES = {
     "a secret: fleet run, loose programs": Race(a_secret, fleet("rewrite"), copies=True, cost=4),
@@ -330,7 +328,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "merge": ("a directory: merge -o",),
     "preload": "runs the user's own command; --detached writes as add-section does",
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
-    "register": ("a FIFO: register",),
     "remove": (
         "ownership lost: add-section in place",
         "a directory: add-section in place",
@@ -339,6 +336,5 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     ),
     "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
     "stack": ("a directory: stack -o",),
-    "table": ("a directory: table -o",),
 }
 ALL = RACES | FLEET_RACES

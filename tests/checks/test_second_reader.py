@@ -19,7 +19,6 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
 
 import sframegen
-from sframegen.checks import check as check_report
 from sframegen.checks.check import check_file
 from sframegen.checks.second import agreement, pyelftools_cfi
 from sframegen.checks.second.meaning import Outcome, verdict
@@ -160,7 +159,7 @@ sys.path.insert(0, sys.argv[1])
 import cfi, sframegen
 assert Path(cfi.__file__).parents[1] == Path(sframegen.__file__).parents[1] == Path(sys.argv[1])
 sframegen.add_section(sys.argv[2], output=sys.argv[3])
-reports = [sframegen.check(sys.argv[3], second_reader=second) for second in (False, None)]
+reports = [sframegen.check(sys.argv[3], second_reader=second) for second in (False, True)]
 print(json.dumps([[finding.rule for finding in report.findings if finding.severity] for report in reports]))
 """
 
@@ -191,7 +190,7 @@ def findings(packages: Path, library: Path, output: Path) -> tuple[set[str], set
 
 def test_sound_readers_agree(library: Path, sources: Path, tmp_path: Path) -> None:
     assert findings(sources, library, tmp_path / "out") == (set(), set())
-    report = sframegen.check(tmp_path / "out")
+    report = sframegen.check(tmp_path / "out", second_reader=True)
     assert report.second_reader == {"same": report.code[sframegen.Verdict.EQUAL], "other": 0, "left_out": 0, "unjudged": 0}
 
 
@@ -442,7 +441,7 @@ def test_rows_that_depend_on_the_pc_are_run_only_if_they_are_few(
 ) -> None:
     sframegen.add_section(library, output=tmp_path / "out")
     monkeypatch.setattr(agreement, "MOST_BY_PC", 0)
-    assert sframegen.check(tmp_path / "out").second_reader["unjudged"] == 64
+    assert sframegen.check(tmp_path / "out", second_reader=True).second_reader["unjudged"] == 64
 
 
 @pytest.mark.dear
@@ -531,14 +530,11 @@ def test_damage_that_both_readers_see_is_one_finding(library: Path) -> None:
     assert seen > 10
 
 
-def test_large_cfi_is_read_twice_only_if_asked_for(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cfi_is_read_twice_only_if_asked_for(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     sframegen.add_section(library, output=out)
-    monkeypatch.setattr(check_report, "SECOND_BYTES", 100)
     report = sframegen.check(out)
     assert report.second_reader == {}
-    [skipped] = [finding for finding in report.findings if finding.rule == "second-reader-skipped"]
-    assert skipped.severity is sframegen.Severity.NOTE
     assert "by pyelftools" not in report.one_line()
     calls: list[tuple[int, int]] = []
     report = sframegen.check(out, second_reader=True, progress=lambda done, total: calls.append((done, total)))
@@ -548,7 +544,7 @@ def test_large_cfi_is_read_twice_only_if_asked_for(library: Path, tmp_path: Path
     assert total - 4 <= calls[-1][0] <= total  # a terminator may follow
     printed = CliRunner().invoke(cli, ["check", "--second-reader", str(out)]).stdout
     assert f"; by pyelftools: {report.second_reader['same']:,} the same" in printed
-    assert "by pyelftools" not in CliRunner().invoke(cli, ["check", "--no-second-reader", str(out)]).stdout
+    assert "by pyelftools" not in CliRunner().invoke(cli, ["check", str(out)]).stdout
 
 
 def test_pyelftools_is_imported_only_where_it_is_used(library: Path, tmp_path: Path) -> None:
@@ -566,7 +562,7 @@ def test_what_is_not_judged_is_a_note(compile_c: Compiler, tmp_path: Path) -> No
         '__asm__("f: .cfi_startproc\\n nop\\n .cfi_escape 0x12, 7, 0x7e\\n nop\\n .cfi_endproc");', "-shared", "-nostdlib"
     )
     sframegen.add_section(file, output=tmp_path / "out")
-    report = sframegen.check(tmp_path / "out")
+    report = sframegen.check(tmp_path / "out", second_reader=True)
     assert report.second_reader == {"same": 0, "other": 0, "left_out": 0, "unjudged": 2}
     [note] = [finding for finding in report.findings if finding.rule == "second-reader-unjudged"]
     assert (note.severity, note.message.partition(";")[2]) == (sframegen.Severity.NOTE, f" 1 FDE: {pyelftools_cfi.WRONG[0x12]}")

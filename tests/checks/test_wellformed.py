@@ -78,7 +78,7 @@ int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice
 """
 
 
-@for_each("level", ["none", "share", "fast", "size"])
+@for_each("level", ["none", "fast", "size"])
 @for_each("version", [2, 3])
 def test_what_add_section_writes_has_no_finding(
     level: LevelName, version: FormatVersion, compile_c: Compiler, tmp_path: Path

@@ -169,7 +169,7 @@ def test_examples_are_of_their_command_and_have_its_options(path: str, line: str
 
 
 # They need a process of that number, a kernel that allows it, a linker's map, a package, a page or a tool, or print help.
-NOT_RUN = ("stack", "profile", "register --probe", "--core", "--map", "fleet", "--sections", "cmake", "--probe", "jq", "heaptrack")
+NOT_RUN = ("stack", "profile", "--map", "fleet", "--sections", "cmake", "--probe", "jq", "heaptrack")
 
 
 @pytest.mark.once
@@ -198,21 +198,20 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     """Each could only be dropped silently. Both are named."""
     assert place.is_dir()
     by_name = {name: option for option in options_of(path) for name in option.opts}
-    operands = {"sframegen register": ["/bin/true"]}.get(path, [])
-    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1", "--number": "1"}
-    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--verify": "lief", "--output": "out.html"}
+    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1"}
+    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
     given |= {"--scheduler": "tcp://127.0.0.1:1", "--buffer-size": "1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])
-    operands = operands or (["build/root"] if path.endswith("-tree") else ["/bin/true"])
+    operands = ["build/root"] if path.endswith("-tree") else ["/bin/true"]
     status, said = run(path, *words, *extra, *operands)
     assert (status, said.splitlines()[-1]) == (2, f"Error: {one} and {other} exclude each other")
 
 
 def test_wherever_there_is_verbose_and_quiet_they_exclude_each_other() -> None:
     """As other pairs that mean the opposite, or two forms of the same output."""
-    pairs = (("--verbose", "--quiet"), ("--verify", "--no-verify"), ("--output", "--output-dir"), ("--json", "--folded"))
+    pairs = (("--verbose", "--quiet"), ("--output", "--output-dir"), ("--json", "--folded"))
     held = {(path, frozenset(pair)) for path, *pair in EXCLUSIVE}
     for path in CONTEXTS:
         names = {name for option in options_of(path) for name in option.opts}
@@ -280,11 +279,6 @@ def test_a_number_that_is_not_allowed_is_said_in_words(value: str, why: str) -> 
     ("command", "arguments", "line"),
     [
         ("add-section", ["--min-coverage", "nan", "f"], "Invalid value for '--min-coverage': nan is not a finite number"),
-        (
-            "register",
-            ["--probe", "--interface", "prctl", "--number", "99999999999999999999"],
-            "Invalid value for '--number': 99999999999999999999 is too much: at most 2,147,483,647",
-        ),
         ("check", ["-j", "5000000", "f"], "Invalid value for '-j' / '--jobs': 5000000 is too much: at most 4,194,304"),
         ("profile", ["-e", "", "--", "true"], "Invalid value for '-e' / '--event': the name is empty"),
     ],

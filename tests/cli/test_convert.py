@@ -96,7 +96,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_down_and_up_again(file: Path, peers: Peers) -> None:
     original, before = file.read_bytes(), read_sframe(open_elf(file))
-    result = run("-v", "--format", 2, file)
+    result = run("-v", "--optimize", "none", "--format", 2, file)
     assert result.exit_code == 0, result.output
     assert f"{file}: SFrame version 3 -> 2, " in result.stdout
     for reason in (Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST):
@@ -111,13 +111,19 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     assert printed.stdout == CliRunner().invoke(cli, ["dump", str(file)]).stdout
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
 
-    result = run("--format", 3, file)
+    result = run("--optimize", "none", "--format", 3, file)
     assert result.exit_code == 0, result.output
     raised = read_sframe(open_elf(file))
     assert raised.header.version == 3
     assert list(spans(raised.table)) == list(spans(lowered.table))
     assert len(file.read_bytes()) == len(original)
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
+
+
+def test_the_level_is_fast_unless_it_is_given(file: Path, tmp_path: Path) -> None:
+    assert run("--format", 2, "-o", tmp_path / "default", file).exit_code == 0
+    assert run("--format", 2, "--optimize", "fast", "-o", tmp_path / "fast", file).exit_code == 0
+    assert (tmp_path / "default").read_bytes() == (tmp_path / "fast").read_bytes()
 
 
 def test_version_2_with_rows_without_words_is_written_again(
@@ -204,7 +210,7 @@ def test_version_that_the_file_has_already(file: Path, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_path: Path) -> None:
     file = producers.GNU[1].link(producers.ROWS_X86_64, tmp_path / "library", peers)
     data = file.read_bytes()
-    result = run("--format", 3, file)
+    result = run("--optimize", "none", "--format", 3, file)
     assert result.exit_code == 1
     assert "do not fit into the section's place" in result.stderr
     assert "add-section --replace" in result.stderr
@@ -236,7 +242,7 @@ def test_sections_of_earlier_linkers_go_up_where_there_is_room(
     subprocess.run([maker.tool("ld", peers), "-shared", "-z", "muldefs", "-o", file, *objects], check=True)
     before = read_sframe(open_elf(file))
     assert before.header.version == maker.version
-    result = run("--format", 3, file)
+    result = run("--optimize", "none", "--format", 3, file)
     assert result.exit_code == 0, result.output
     after = read_sframe(open_elf(file))
     assert after.header.version == 3
@@ -380,7 +386,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
 
     monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
     data = file.read_bytes()
-    result = run("--format", 2, file)
+    result = run("--optimize", "none", "--format", 2, file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr
     assert finding in result.stderr
@@ -415,7 +421,7 @@ def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_pat
     assert result.exit_code == 0, result.output
     sframegen.add_section(source, output=three, optimize="none")
     assert (version_of(two), version_of(three)) == (2, 3)
-    api.convert(three, 2)
+    api.convert(three, 2, optimize="none")
     first, second = (read_sframe(open_elf(file)).table for file in (two, three))
     assert list(spans(first)) == list(spans(second))
     printed = subprocess.run([peers.tool("readelf"), "--sframe", two], check=True, capture_output=True, text=True)

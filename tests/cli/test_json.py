@@ -180,18 +180,11 @@ def test_doctor() -> None:
         assert f"`{group}`" in section
 
 
-def test_register(file: Path) -> None:
-    printed("add-section", file)
-    for interface in ("sframe", "prctl", "codectl"):
-        call = printed("register", "--dry-run", "--interface", interface, file)
-        assert_documented(call, *TABLES["register"])
-
-
 @pytest.mark.usefixtures("empty_folder")
 def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
     """With one file, too; a refused file has its error, in its place."""
     lists = re.findall(r"`([\w-]+)`", re.findall(r"^These print a list: (.*?)\.$", PAGE, re.MULTILINE | re.DOTALL)[0])
-    options = {"convert": ["--format", "2"], "register": ["--dry-run"]}
+    options = {"convert": ["--format", "2"]}
     taking_files = [name for name in COMMANDS if re.search(r"(FILE|ROOT)\.\.\.", str(usage(name)))]
     assert sorted(lists) == sorted(taking_files)
     printed("add-section", file)

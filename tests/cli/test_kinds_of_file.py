@@ -133,7 +133,6 @@ def nobody() -> Iterator[None]:
         "dump secret missing",
         "lookup secret main",
         "merge -o out.o secret",
-        "stack --core secret",
     ],
 )
 def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(

@@ -19,7 +19,7 @@ from sframegen.backtrace import installed_libraries
 from sframegen.backtrace.installed_libraries import HERE, STATISTICS, preload_object, preloading
 from sframegen.backtrace.library_files import PRELOAD
 from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
-from sframegen.detached.stores import URLS, VARIABLE
+from sframegen.detached.stores import VARIABLE
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -107,7 +107,6 @@ def test_stores_are_those_of_options_then_of_the_environment(tmp_path: Path) -> 
     done = preload("--sections", tmp_path, *shown(VARIABLE), **{VARIABLE: "/a:/b"})
     assert done.stdout == f"{tmp_path}:/a:/b\n"
     assert preload(*shown(VARIABLE), **{VARIABLE: ""}).stdout == "\n"
-    assert preload(*shown(VARIABLE), **{VARIABLE: "/a", URLS: "http://127.0.0.1:1"}).stdout == "/a\n"
 
 
 @pytest.mark.usefixtures("library")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code.decoding import instruction_columns, numbering, pieces, x86_forms
+from sframegen.code.decoding import instruction_columns, numbering, pieces
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
@@ -104,7 +104,7 @@ def test_columns_say_what_a_plain_reading_does(abi: Abi, code: bytes) -> None:
     assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
 
 
-# Each line: instructions of one form, or that begin alike. What is kept of one must not be said of the others.
+# Each line: instructions that begin alike. What is said of one must not be said of the others.
 ALIKE = [
     "488d3d10000000 488d3d00000000 488d3df0ffffff 66488d3d10000000 64488d3d10000000",  # lea rdi, [rip + n]
     "488d2d10000000 488d2d00000000 488d6c2408 488d6c2400",  # lea rbp
@@ -121,40 +121,12 @@ ALIKE = [
 
 
 @for_each("alike", ALIKE)
-def test_what_is_kept_of_a_form_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
-    monkeypatch.setattr(numbering, "COMPILED", True)  # else nothing is kept
+def test_instructions_that_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     codes = [bytes.fromhex(code) for code in alike.split()]
     for first in codes:
         monkeypatch.setattr(numbering, "_current", numbering._Current())
         for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
             assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
-
-
-@pytest.mark.parametrize("prefix", ["", "66", "f2", "f3"])
-def test_registers_that_are_not_followed_do_not_matter(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    """All opcodes that are kept without them, with many registers."""
-    monkeypatch.setattr(numbering, "COMPILED", True)
-    monkeypatch.setattr(numbering, "_current", numbering._Current())
-    isa = isa_of(AMD64)
-    texts = disassembler(*isa.capstone).texts
-    opcodes = [bytes([code]) for code in range(256) if x86_forms.ALIKE[code]]
-    opcodes += [bytes([0x0F, code]) for code in range(256) if x86_forms.ALIKE_AFTER_0F[code]]
-    for number, opcode in enumerate(opcodes):
-        codes = []
-        for mod_rm in range(number % 5, 256, 5):
-            for sib, rex in ((29 * mod_rm & 0xFF, b""), (0x24, bytes([0x40 + (7 * mod_rm + number) % 16])), (0x65, b"\x48")):
-                code = bytes.fromhex(prefix) + rex + opcode + bytes([mod_rm, sib, 16]) + bytes(10)
-                codes.append(code[: next(texts(code, 0))[1]])
-        assert by_columns(decode(b"".join(codes), START, isa)) == plain(b"".join(codes), AMD64), opcode.hex()
-
-
-def test_few_instructions_are_disassembled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "COMPILED", True)
-    monkeypatch.setattr(numbering, "_current", numbering._Current())
-    isa = isa_of(AMD64)
-    once = decode(CODE, START, isa)
-    monkeypatch.setattr(disassembler(*isa.capstone), "_library", None)
-    assert len(decode(CODE * 3, START, isa)) == 3 * len(once)
 
 
 @settings(max_examples=200, deadline=None)

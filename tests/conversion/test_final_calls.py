@@ -99,7 +99,7 @@ def test_every_form_of_a_call_is_known(prefix: str, order: str, level: LevelName
         if body in CALLS[prefix]:
             assert len(rules) == 1, body
             assert None not in rules, body
-        elif level in ("none", "share"):
+        elif level == "none":
             assert section.rule_at(address) is None, body
 
 

@@ -19,7 +19,6 @@ from sframegen.elf.records import EHDR_SIZE, RECORDS, Ehdr
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.stack.core.core_process import Core
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import How
@@ -119,21 +118,6 @@ def test_converted_rules_come_after_the_store(compile_c: Compiler, tmp_path: Pat
     assert {frame.how for frame in with_store.frames[:-1]} == {How.SFRAME}
     assert {frame.how for frame in converted.frames[:-1]} == {How.CONVERTED}
     assert [frame.cfa for frame in with_store.frames] == [frame.cfa for frame in converted.frames]
-
-
-def test_a_core_without_its_program_is_walked(blank: Path, tmp_path: Path) -> None:
-    """The headers and notes that name the section are in the core."""
-    if shutil.which("gcore") is None:
-        pytest.skip("no gcore on this machine")
-    program = tmp_path / "gone"
-    shutil.copy(blank, program)
-    with Program(program) as running:
-        subprocess.run(["gcore", "-o", tmp_path / "core", str(running.pid)], check=True, capture_output=True)
-        expected = frames(running.pid, blank.with_name("store"))
-    program.unlink()
-    [core] = tmp_path.glob("core.*")
-    [thread] = Tracer(stores=Stores([blank.with_name("store")])).trace(Core(core))
-    assert [frame.pc for frame in thread.frames] == [frame.pc for frame in expected]
 
 
 def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path, tmp_path: Path) -> None:

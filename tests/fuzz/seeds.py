@@ -41,9 +41,7 @@ from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
-from sframegen.stack.core.process_notes import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR
 from sframegen.tables.optimize import LEVELS
-from tests.support.inputs import core_writer
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.jit_entries import entry_of
 from tests.support.inputs.linker_inputs import (
@@ -303,24 +301,6 @@ def jit_memory(number: int) -> bytes:
     return bytes(memory)
 
 
-def core_file(abi: Abi, *, image: bytes = b"", named: bool = True) -> bytes:
-    """A thread in code with an ELF file in memory, its vDSO, and frame records on the stack; a file that is nowhere."""
-    text, stack, vdso = 0x400000, 0x70000000, 0x600000
-    words = [word for number in range(1, 6) for word in (stack + 16 * number, (vdso, text)[number % 2] + 0x1000 + 16 * number)]
-    loads = [
-        core_writer.Load(text, bytes(64), core_writer.CODE, 0x3000),
-        core_writer.Load(vdso, image, core_writer.CODE, len(image) + 0x1000),
-        core_writer.Load(stack, b"".join(word.to_bytes(8, abi.byte_order) for word in words) + bytes(64)),
-    ]
-    notes = core_writer.status(abi, 7, vdso + 0x1010, {abi.sp: stack, abi.fp: stack})
-    notes += core_writer.status(abi, 8, text + 0x1010, {abi.sp: stack, abi.fp: stack}) + core_writer.process(abi, 7, "made")
-    notes += core_writer.auxiliary(abi, {AT_SYSINFO_EHDR: vdso, AT_PHDR: text + 64, AT_ENTRY: text})
-    if named:
-        rows = [(text, text + 0x1000, 0, "/nowhere/program"), (text + 0x1000, text + 0x3000, 0x1000, "/nowhere/program")]
-        notes += core_writer.files(abi, rows)
-    return core_writer.core(abi, loads, notes)
-
-
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "nothing": bytes,
     "program": small_file,
@@ -345,17 +325,12 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     **{f"sframe-{abi.name}-{layout.version}": partial(sframe, abi, layout) for abi in ABIS for layout in LAYOUTS.values()},
     **{name: partial(bytes, text) for name, text in MAPS.items()},
     **{f"jit-{abi.name}": partial(jit_memory, number) for number, abi in enumerate(ABIS)},
-    "core-AMD64": lambda: core_file(AMD64, image=seed("sframe-file")),
-    "core-AArch64": lambda: core_file(AARCH64, image=seed("sframe-file-2")),
-    "core-s390x": lambda: core_file(S390X, image=seed("sframe-file-big")),
-    "core-listed": lambda: core_file(AMD64, image=seed("library"), named=False),
     "sframe-file": partial(sframe_file, AMD64, V3),
     "sframe-file-2": partial(sframe_file, AARCH64, V2),
     "sframe-file-big": partial(sframe_file, S390X, V2),
     "sframe-pieces": lambda: sframe(AMD64, V3) + bytes(4) + sframe(AMD64, V2) + sframe(AMD64, V1),
 }
 COMPILED: dict[str, Callable[[], bytes]] = {
-    "core-gcc": lambda: core_file(AMD64, image=seed("gcc-added")),
     "gcc-library": partial(compiled, SOURCE, *SHARED),
     "gcc-stripped": lambda: without_sections(compiled(SOURCE, *SHARED, "-s")),
     "gcc-debug": partial(compiled, SOURCE, *SHARED, *DEBUG),

@@ -12,7 +12,7 @@ from tests import with_checkout
 
 FUZZ = Path(__file__).parent
 # About three seconds of each, interpreted.
-FEWER = {"cfi": 500, "check": 500, "command_line": 150, "synthesize": 300, "instructions": 300, "core": 400, "jit": 200}
+FEWER = {"cfi": 500, "check": 500, "command_line": 150, "synthesize": 300, "instructions": 300, "jit": 200}
 INPUTS = {path.stem: 1500 for path in (FUZZ / "targets").glob("[a-z]*.py")} | FEWER
 
 

@@ -116,7 +116,6 @@ COMMANDS: dict[str, tuple[list[str], str, str]] = {
     "check": ([], "", "good: "),
     "convert": (["--format", "2"], "", "good: "),
     "dump": ([], "", "Contents of the SFrame section"),
-    "register": (["--dry-run"], "", "good: "),
     "remove": ([], "", "good: "),
 }
 
@@ -207,7 +206,7 @@ def test_a_link_ends_well(files: Path) -> None:
 
 # Where commands that are given no ELF file begin their work, and their arguments.
 ELSEWHERE: dict[str, tuple[str, list[str]]] = {
-    "stack": ("sframegen.cli.stack.of_core", ["--core", "core"]),
+    "stack": ("sframegen.cli.stack.sample", ["1"]),
     "profile": ("sframegen.cli.profile.open_session", ["1"]),
     "doctor": ("sframegen.cli.doctor.command.callback", []),
     "integration": ("sframegen.cli.integration.command.callback", []),

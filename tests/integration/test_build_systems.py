@@ -229,13 +229,13 @@ def cmake(directory: Path, path: str, text: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.once
 def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
-    options = "FORMAT 2 OPTIMIZE size FATAL VERIFY lief"
+    options = "FORMAT 2 OPTIMIZE size FATAL NO_VERIFY"
     done = cmake(tmp_path, path, f"sframegen_add_section(main)\nsframegen_add_section(main {options})\n")
     assert done.returncode == 0, done.stdout
     assert read(tmp_path / "build" / "main").header.version == 2
     assert not good(tmp_path / "build" / "libsay.so")
     [launcher] = re.findall(r"\S+/sframegen-link", (tmp_path / "build" / "CMakeFiles" / "main.dir" / "link.txt").read_text())
-    assert '"--format 2 --optimize size --verify lief --fatal ' in Path(launcher).read_text()
+    assert '"--format 2 --optimize size --no-verify --fatal ' in Path(launcher).read_text()
 
 
 @pytest.mark.once

@@ -1,20 +1,15 @@
-"""`sframegen register`: what a loader would say of files and processes; the calls of a real kernel."""
+"""What a loader says of the objects that it has loaded; the calls of a real kernel."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import subprocess
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
-from sframegen.cli import register
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import debug_link_of
 from sframegen.elf.records import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr
@@ -33,6 +28,7 @@ from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.peers import Compiler
 
@@ -51,33 +47,18 @@ def program(compile_c: Compiler) -> Path:
     return file
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["register", *map(str, arguments)])
-
-
-def calls(*arguments: str | Path) -> list[dict[str, Any]]:
-    result = run("--dry-run", "--json", *arguments)
-    assert result.exit_code == 0, result.output
-    answer: list[dict[str, Any]] = json.loads(result.stdout)
-    return answer
-
-
-def test_what_is_printed_is_what_the_file_has(program: Path) -> None:
-    found = sframe_of(open_elf(program))
+def test_what_is_passed_is_what_the_file_has(program: Path) -> None:
+    elf = open_elf(program)
+    found = sframe_of(elf)
     assert found is not None
     data, address = found
-    [(start, end)] = open_elf(program).executable_ranges()
-    result = run("--dry-run", program)
-    assert result.stdout == (
-        f"{program}: sframe_register sframe_start={address:#x} sframe_size={len(data):#x} "
-        f"text_start={start:#x} text_size={end - start:#x}\n"
-    )
-    [call] = calls(program)
-    setup = SframeSetup(address, len(data), start, end - start)
-    assert decode_struct(SframeSetup, bytes.fromhex(call["bytes"])) == setup
-    assert call == {"file": str(program), "call": "sframe_register", "fields": setup._asdict(), "bytes": call["bytes"]}
-    [call] = calls("--interface", "prctl", program)
-    assert bytes.fromhex(call["bytes"]) == b"".join(n.to_bytes(8, "little") for n in (start, address, len(data)))
+    [(start, end)] = elf.executable_ranges()
+    loaded = loaded_section(str(program), "little", elf.segments, 0x1000, elf)
+    assert loaded is not None
+    setup = SframeSetup(address + 0x1000, len(data), start + 0x1000, end - start)
+    assert decode_struct(SframeSetup, INTERFACES["sframe"](loaded, 0)) == setup
+    words = (start + 0x1000, address + 0x1000, len(data))
+    assert INTERFACES["prctl"](loaded, 0) == b"".join(word.to_bytes(8, "little") for word in words)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -89,7 +70,7 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
     assert loaded is not None
     assert found is not None
     at = 0x7000_0000
-    data = INTERFACES[interface](loaded, at).data
+    data = INTERFACES[interface](loaded, at)
     caller = Caller(Registry(), Pieces({at: data.ljust(8192, b"\0"), loaded.sframe_start: bytes(found[0])}), AMD64)
     if interface == "sframe":
         sframe_register(caller, at, len(data))
@@ -109,48 +90,6 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
         link = debug_link_of(elf)
         assert link is not None
         assert region.code_object[2:] == (str(program).encode(), bytes([1, 2, 3, 4, 5]), link[0].encode(), link[1])
-
-
-def test_a_process_has_its_own_addresses(program: Path) -> None:
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        ours = [call for call in calls("--interface", "codectl", str(process.pid)) if call["file"] == str(program)]
-        [line] = [
-            line
-            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()
-            if line.endswith(str(program)) and " r-xp " in line
-        ]
-        process.communicate(b"x")
-    [in_file] = [call["fields"] for call in calls("--interface", "codectl", program)]
-    [in_process] = [call["fields"] for call in ours]
-    assert in_process["text_start"] == int(line.partition("-")[0], 16)
-    bias = in_process["text_start"] - in_file["text_start"]
-    assert {key: in_process[key] - in_file[key] for key in in_file if key.endswith(("_start", "_end"))} == dict.fromkeys(
-        ("elf_start", "elf_end", "text_start", "text_end", "sframe_start", "sframe_end"), bias
-    )
-    assert in_process["build_id"] == in_file["build_id"] == "0102030405"
-    assert in_process["debug_link_crc"] == in_file["debug_link_crc"] != 0
-
-
-def test_what_has_no_section_is_said_and_the_others_done(program: Path) -> None:
-    result = run("--dry-run", program.with_name("plain"), program)
-    assert result.exit_code == 1
-    assert len(result.stdout.splitlines()) == 1
-    assert "no PT_GNU_SFRAME" in result.stderr
-    result = run("--dry-run", "999999999")
-    assert result.exit_code == 1
-    assert "no such process" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [(), ("--dry-run",), ("--dry-run", "--probe", "a"), ("a",), ("--probe", "a"), ("--probe", "--interface", "prctl")],
-)
-def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert "Error: " in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -210,20 +149,19 @@ def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.asked[3:] == [(7, 2, 0x1234, 0, 0), (77, 1, 2, 3, 0), (78, 1, 0, 0, 0)]
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_what_a_kernel_answers_is_told(monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
-    arguments = ("--probe", "--interface", interface, "--number", "4000")
-    for number, status, words in (
-        (0, 0, "success"),
-        (errno.EINVAL, 0, "EINVAL"),
-        (errno.ENOSYS, 1, "this kernel has no system call 4000"),
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_what_a_kernel_answers_is_told(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(system, "_LIBC", Kernel(number))
+    monkeypatch.setattr(system, "has_call", lambda _: True)
+    for ask in (
+        lambda: system.sframe_register(SframeSetup(0, 0, 0, 0), 4000),
+        lambda: system.prctl(4000, 0, 0, 0),
+        lambda: system.codectl(4000, CodeOption.UNREGISTER, 0),
     ):
-        monkeypatch.setattr(system, "_LIBC", Kernel(number))
-        monkeypatch.setattr(system, "has_call", lambda _: True)
-        monkeypatch.setattr(register, "has_call", lambda _: True)
-        result = run(*arguments)
-        assert (result.exit_code, result.stderr) == (status, "")
-        assert words in result.stdout
+        with pytest.raises(RegistryError) as caught:
+            ask()
+        assert caught.value.errno == number
+        assert ("this kernel has no system call 4000" in str(caught.value)) == (number == errno.ENOSYS)
 
 
 def test_a_number_that_no_kernel_has() -> None:
@@ -248,30 +186,15 @@ def test_a_number_of_another_call_is_not_called(monkeypatch: pytest.MonkeyPatch,
     assert kernel.asked == []
 
 
-@pytest.mark.parametrize(
-    ("has", "numbered", "status", "words"),
-    [
-        (True, False, 0, "this kernel has the call"),
-        (False, False, 1, "this kernel has no such system call"),
-        (None, False, 1, "unknown: this kernel shows neither"),
-        (True, True, 0, "EINVAL for an empty request"),
-        (False, True, 1, "this kernel has no such system call"),
-        (None, True, 0, "EINVAL for an empty request"),
-    ],
-)
-@pytest.mark.parametrize("interface", ["sframe", "codectl"])
-def test_a_call_is_probed_by_name(
-    monkeypatch: pytest.MonkeyPatch, interface: str, has: bool | None, numbered: bool, status: int, words: str
-) -> None:
+@pytest.mark.parametrize("has", [True, False, None])
+def test_a_call_is_made_unless_the_kernel_names_all_and_not_this(monkeypatch: pytest.MonkeyPatch, has: bool | None) -> None:
     kernel = Kernel(errno.EINVAL)
     monkeypatch.setattr(system, "_LIBC", kernel)
-    for module in (system, register):
-        monkeypatch.setattr(module, "has_call", lambda _: has)
-    result = run("--probe", "--interface", interface, *(["--number", "463"] if numbered else []))
-    assert result.exit_code == status
-    assert words in result.stdout
-    assert bool(kernel.asked) == (numbered and has is not False)
-    assert ("may be another call's" in result.stderr) == (numbered and has is None)
+    monkeypatch.setattr(system, "has_call", lambda _: has)
+    with pytest.raises(RegistryError) as caught:
+        system.codectl(463, CodeOption.UNREGISTER, 0)
+    assert caught.value.errno == (errno.ENOSYS if has is False else errno.EINVAL)
+    assert bool(kernel.asked) == (has is not False)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def steps(way: str, links: list[str], what: list[str], checkout: Path, result: d
     result["build"] = run("--version", ours, "--version").split()[-1].strip("()")
     run("the program with its section", copy, "-c", "exit 0")
     result["check"] = run("check", ours, "check", copy).strip()
-    parts: dict[str, tuple[str, ...]] = {"`--verify lief`": ("--verify", "lief"), "`--synthesize`": ("--synthesize",)}
+    parts: dict[str, tuple[str, ...]] = {"`--synthesize`": ("--synthesize",)}
     for number, (part, options) in enumerate(parts.items()):
         try:
             run(part, ours, "add-section", *options, SAMPLE, "-o", f"{copy}-{number}")

@@ -260,7 +260,7 @@ def trials(given: Sequence[Path]) -> Iterator[Trial | OnMusl]:
     yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", *compiler)), "pip", SOURCE)
 
 
-PARTS = ("`--verify lief`", "`--synthesize`")  # which need LIEF and capstone; as inside.py calls them
+PARTS = ("`--synthesize`",)  # which needs capstone; as inside.py calls it
 HEAD = """| machine | Python | with | seconds to install | seconds to the first section | load | MB | what works |
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 

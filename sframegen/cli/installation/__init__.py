@@ -1,1 +1,1 @@
-"""What is installed here -> which parts work, each tried in a process of its own, and the command that gets the others."""
+"""What is installed here -> which parts work, and the command that gets the others."""

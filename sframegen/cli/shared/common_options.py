@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from sframegen.cli.shared.command import Part, Value
 from sframegen.cli.shared.number_values import COUNT, PERCENT, SECONDS, Numbers
@@ -14,7 +15,7 @@ from sframegen.cli.shared.output import PathName
 from sframegen.program.workers import MOST_WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from sframegen.cli.shared.command import Decorator
 
@@ -68,15 +69,15 @@ KEYWORDS = Value("keywords", dict)  # of the public function that the command ca
 keyword = partial(click.option, cls=Part, value=KEYWORDS)
 
 
-def words_of(parameters: Iterable[click.Parameter], keywords: Mapping[str, Any]) -> Iterator[str]:
+def words_of(ctx: click.Context, keywords: Mapping[str, Any]) -> Iterator[str]:
     """The options, as words of a command line, that give these keywords."""
-    for one in parameters:
+    for one in ctx.command.params:
         if isinstance(one, Part) and one.value is KEYWORDS:
-            value = keywords[one.name or ""]
+            name = one.name or ""
             if one.is_flag:
-                yield from one.opts[-1:] * value
-            elif value is not None and value is not True:  # of --verify, what is done without it
-                yield from (one.opts[-1], str(value or "none"))
+                yield from one.opts[-1:] * (ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+            elif keywords[name] is not None:
+                yield from (one.opts[-1], str(keywords[name]))
 
 
 def debug_file(text: str) -> Decorator:

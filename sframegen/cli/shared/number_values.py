@@ -38,6 +38,5 @@ class Numbers(click.ParamType):  # type: ignore[type-arg] # older releases of cl
 
 
 COUNT = Numbers(int, 1)
-CALL_NUMBER = Numbers(int, 0, (1 << 31) - 1)  # an int of the kernel
 SECONDS = Numbers(float, 0, more=True)
 PERCENT = Numbers(float, 0, 100)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from linker.files.location import locate, make_directory
-from linker.files.read_back import MANY, lief_loads, load
+from linker.files.read_back import expect
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import Report, note
 from sframegen.elf.text import printable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from click._termui_impl import ProgressBar
 
-    from linker.files.read_back import Reader
     from sframegen.api.planned import Plan
     from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.output import Run
@@ -129,7 +128,7 @@ def leave_stdout_to(output: str | None) -> None:
 
 
 def each(
-    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool | Reader, lines: bool
+    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
 ) -> Iterator[tuple[str, T]]:
     """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`."""
     for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines):
@@ -141,21 +140,17 @@ def each(
 
 
 def all_of(
-    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool | Reader, lines: bool, apart: bool = False
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, apart: bool = False
 ) -> Iterator[tuple[str, T | Exception]]:
     """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
 
-    `verify`: how results are read back; `lines`: the caller prints something for each file. `apart`: not in this process, even one
+    `verify`: results are read back; `lines`: the caller prints something for each file. `apart`: not in this process, even one
     at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
-        # Once for all processes.
-        if verify == "lief":
-            load("lief")
-        elif verify is True and len(files) >= MANY:
-            lief_loads()
-
+        if verify:
+            expect(len(files))
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:
         results = one_by_one(work, files)

@@ -54,14 +54,14 @@ def format_version(default: str | None = "3") -> Decorator:
 
 
 def level(default: str | None) -> Decorator:
-    """The option of how small a section is made. `default` None: functions keep their FDEs."""
+    """The option of how small a section is made. `default` None: that of the command."""
     return keyword(
         "--optimize",
-        type=click.Choice(["none", "share", "fast", "size"]),
+        type=click.Choice(["none", "fast", "size"]),
         default=default,
         show_default=True,
-        help="none: one FDE per function. share: equal rows only once. fast: also cut functions and join neighbours where look-ups"
-        " stay fast. size: join more.",
+        help="none: one FDE per function. fast: equal rows only once, functions cut and neighbours joined where look-ups stay fast."
+        " size: join more.",
     )
 
 
@@ -82,19 +82,11 @@ MIN_KERNEL = keyword(
 )
 
 
-def _reader(ctx: click.Context, _parameter: click.Parameter, name: str | None) -> bool | str:
-    """What the public functions take."""
-    return False if ctx.params.pop("no_verify", False) or name == "none" else name or True
-
-
-READ_BACK_OR_NOT = ("--verify", "--no-verify")  # exclude each other
-VERIFICATION = options(
-    keyword(
-        "--verify",
-        type=click.Choice(["lief", "elftools", "none"]),
-        callback=_reader,
-        help="Read the result back with this library. Both compare each header, segment and section, and all bytes that were there"
-        " before, with what was planned. By default LIEF reads large files and many, pyelftools others, because it starts faster.",
-    ),
-    click.option("--no-verify", is_flag=True, is_eager=True, help="Do not read the result back: --verify none."),
+VERIFICATION = keyword(
+    "--no-verify",
+    "verify",
+    is_flag=True,
+    callback=lambda _ctx, _parameter, given: not given,
+    help="Do not read the result back with another library, which compares each header, segment and section, and all bytes that"
+    " were there before, with what was planned.",
 )

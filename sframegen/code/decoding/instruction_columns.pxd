@@ -1,13 +1,10 @@
 cimport cython
 
-from sframegen.code.decoding.x86_forms cimport InstructionForms, Meaning
-
 @cython.final
 cdef class InstructionReader:
     cdef object teacher
     cdef object disassemble
-    cdef InstructionForms forms
-    cdef Meaning said
+    cdef bint took
     cdef const unsigned char[::1] data
     cdef Py_ssize_t record_size
     cdef Py_ssize_t id_low_at
@@ -43,7 +40,7 @@ cdef class InstructionReader:
     cdef readonly long long consumed
     cdef long long texts
 
-    cdef int say(self, bytes raw, Py_ssize_t where, unsigned long long address, long long size) except -1
+    cdef long long say(self, bytes raw, Py_ssize_t where, unsigned long long address, long long size) except -1
     cdef Py_ssize_t slot(self, bytes raw, Py_ssize_t begin) except -1
     cdef Py_ssize_t meaning(self, bytes raw, Py_ssize_t where, Py_ssize_t slot, unsigned long long address, long long size) except -1
     cdef int is_named(self, Py_ssize_t slot, Py_ssize_t pos) except -1

@@ -11,11 +11,8 @@ try:
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
 
-from sframegen.code.decoding.x86_forms import Meaning
-
 if TYPE_CHECKING:
     from cfi.columns import Column
-    from sframegen.code.decoding.x86_forms import InstructionForms
     from sframegen.code.isa.disassembly import Disassembler
 
 COMPILED: bool = cython.compiled
@@ -55,12 +52,10 @@ class InstructionReader:
         records: int,
         needles: tuple[str, ...],
         prefix: int,
-        forms: InstructionForms | None,
     ) -> None:
         """`records`: the largest number that is read at a time.
 
         `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
-        `forms`: where what is said of instructions may be kept.
         """
         record = disassembler.record
         pairs = bytearray(1 << 16)
@@ -68,8 +63,7 @@ class InstructionReader:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
         self.teacher = teacher
         self.disassemble = disassembler.records
-        self.forms = forms
-        self.said = Meaning()
+        self.took = False
         self.data = b""
         self.record_size = record.size
         self.id_low_at = record.id_low_at
@@ -126,53 +120,26 @@ class InstructionReader:
         here: cython.longlong = first
         size: cython.longlong
         what: cython.longlong
-        kind: cython.int
-        took: cython.bint
         where: cython.Py_ssize_t = 0  # the next record
         after: cython.Py_ssize_t = 0  # the last
-        asked: cython.int = 0  # instructions at a time, if their forms are kept: more where few are known
-        known: cython.int = 0  # since then
         raw: bytes = b""
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t = 0
-        forms: InstructionForms | None = self.forms
-        if forms is not None:
-            forms.begin(code)
         while here < limit:
-            kind = 0
-            if forms is not None and where == after:
-                kind = forms.find(here, end)
-            if forms is not None and kind:
-                known += 1
-                size = forms.size
-                what = forms.what
-                took = kind >= 6  # RELATIVE, CONSTANT
-                if kind == 7:  # CONSTANT
-                    self.value = forms.number
-                elif kind >= 4:
-                    self.value = start + here + size + forms.number & self.mask
-            else:
-                if where == after:
-                    if forms is not None:
-                        asked = asked * 2 if known < asked < 64 else 1
-                        known = 0
-                    raw = self.disassemble(code[here:end], start + here, asked)
-                    self.data = raw
-                    where = 0
-                    after = len(raw)
-                    if not raw:
-                        break
-                size = self.data[where + self.length_at]
-                self.say(raw, where, start + here, size)
-                if forms is not None and self.data[where + self.mnemonic_at] != 46:  # .byte
-                    forms.keep(here, end, size, self.said)
-                what = self.said.what
-                took = self.said.took
-                where += self.record_size
+            if where == after:
+                raw = self.disassemble(code[here:end], start + here)
+                self.data = raw
+                where = 0
+                after = len(raw)
+                if not raw:
+                    break
+            size = self.data[where + self.length_at]
+            what = self.say(raw, where, start + here, size)
+            where += self.record_size
             self.offsets[count] = here
             count += 1
-            if took:
+            if self.took:
                 self.taken[takes] = self.value
                 self.taken_at[takes] = here
                 takes += 1
@@ -199,30 +166,29 @@ class InstructionReader:
             taken_at[:takes],
         ]
 
-    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.int:
-        """Read a record into `said`."""
+    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.longlong:
+        """What is said of a record's instruction. `took`: it puts `value` into a register; else that is its target or slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         name: cython.Py_ssize_t = where + self.mnemonic_at
         place: cython.Py_ssize_t = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
         slot: cython.Py_ssize_t = self.slot_of[place]
         taken: cython.ulonglong = 0
         asked: cython.int
-        said: Meaning = self.said
+        take: cython.int
+        what: cython.longlong
         if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
             slot = self.slot(raw, name)
             self.slot_of[place] = slot
         asked = self.looks[slot]
         if not asked:
             asked = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
-        said.take = self.takes[slot]
-        said.took = bool(said.take and self.takes_address(said.take, text, address + size))
+        take = self.takes[slot]
+        self.took = bool(take and self.takes_address(take, text, address + size))
         taken = self.value
-        said.what = self.meaning(raw, where, slot, address, size) if asked else 0
-        if said.took:
+        what = self.meaning(raw, where, slot, address, size) if asked else 0
+        if self.took:
             self.value = taken
-        said.value = self.value
-        said.distance = self.value - (address + size) & self.mask
-        return 0
+        return what
 
     def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Where the mnemonic at `begin` is kept."""

@@ -6,7 +6,6 @@ from threading import local
 from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT, EFFECTS, PADS, SLOT, InstructionReader
-from sframegen.code.decoding.x86_forms import COMPILED, InstructionForms
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.effects import Flow, Lose, Register
 from sframegen.code.isa.frame_state import NOTHING, after, after_call, is_entry, join
@@ -70,8 +69,7 @@ class Frames:
         self.isa = isa
         self.disassembler = disassembler(*isa.capstone)
         meanings = Meanings(isa)
-        forms = InstructionForms() if COMPILED and isa.capstone[0] == "CS_ARCH_X86" else None  # interpreted, capstone is faster
-        self.reader = InstructionReader(meanings, self.disassembler, CHUNK, isa.needles, isa.prefix, forms)
+        self.reader = InstructionReader(meanings, self.disassembler, CHUNK, isa.needles, isa.prefix)
         self.effects = meanings.effects
         self.effects_number = meanings.number
         self.states: list[FrameState] = []

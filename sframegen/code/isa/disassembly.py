@@ -43,11 +43,11 @@ class Disassembler:
         self._pointer: Any = ctypes.POINTER(record)
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
-    def records(self, code: bytes, address: int, most: int = 0) -> bytes:
-        """Return the records of `most` instructions in order, or of all. A rest at the end is less than an instruction."""
+    def records(self, code: bytes, address: int) -> bytes:
+        """Return the records of all instructions in order. A rest at the end is less than an instruction."""
         library = self._library
         found = self._pointer()
-        count = library.cs_disasm(self._handle.csh, code, len(code), address, most, ctypes.byref(found))
+        count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))
         if count == 0:
             status = library.cs_errno(self._handle.csh)
             if status:

@@ -3,7 +3,7 @@
 #   sframegen_add_section(TARGET... [OPTION...])     for executables, shared libraries and modules
 #   sframegen_add_section_directory([OPTION...])     for all that are made after it, in this directory and those below
 #
-# OPTION: FATAL, VERIFY lief|elftools|none, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
+# OPTION: FATAL, NO_VERIFY, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
 # For generators of makefiles and ninja files, and for what compilers of C, C++, Objective-C link.
 
 if(SFRAMEGEN AND NOT EXISTS "${SFRAMEGEN}")
@@ -24,7 +24,7 @@ endif()
 
 # Makes a launcher with those options; returns its path, and the words that are not options.
 function(_sframegen_launcher launcher others)
-    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL" "FORMAT;OPTIMIZE;VERIFY" "")
+    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL;NO_VERIFY" "FORMAT;OPTIMIZE" "")
     if(arg_FATAL)
         list(APPEND options --fatal)
     endif()
@@ -34,8 +34,8 @@ function(_sframegen_launcher launcher others)
     if(arg_OPTIMIZE)
         list(APPEND options --optimize ${arg_OPTIMIZE})
     endif()
-    if(arg_VERIFY)
-        list(APPEND options --verify ${arg_VERIFY})
+    if(arg_NO_VERIFY)
+        list(APPEND options --no-verify)
     endif()
     list(JOIN options "" suffix)
     set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options need another launcher, so that targets link again

@@ -15,7 +15,7 @@ typedef unsigned long long u64;
 static int table_element(void *table, u32 at, void *to);
 #define SFRAME_TABLE_SOURCE void *
 #define SFRAME_TABLE_ELEMENT(table, at, to) table_element(table, at, to)
-#include "../../integration/include/sframe_table.h"
+#include "table.h"
 
 /* A packed frame: GUESSED << 63 | file << 48 | address */
 enum { FILE_SHIFT = 48, NO_FILE = 0, OFF_CPU_FILE = 0x7ffe, KERNEL_FILE = 0x7fff, MAX_DEPTH = 1024, KERNEL_DEPTH = 127 };

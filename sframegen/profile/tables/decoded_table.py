@@ -1,6 +1,6 @@
-"""The decoded table of a file, as the kernel program and the walker of copied stacks search it: docs/tables.md.
+"""The decoded table of a file, as the kernel program and the walker of copied stacks search it.
 
-integration/include/sframe_table.h, with which the kernel program searches, has the same numbers.
+../bpf/table.h, with which the kernel program searches, has the same numbers.
 
 The table is an array of little-endian 64-bit elements, as a BPF array needs:
 

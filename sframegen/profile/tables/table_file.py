@@ -1,4 +1,4 @@
-"""A DecodedTable as the bytes of a file: docs/tables.md. integration/include/sframe_table.h has the same layout."""
+"""A DecodedTable as the bytes of a file, for the cache."""
 
 from __future__ import annotations
 

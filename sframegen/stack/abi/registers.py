@@ -1,4 +1,4 @@
-"""The registers of a thread, from ptrace's register sets or from the notes of core files."""
+"""The registers of a thread, from ptrace's register sets."""
 
 from __future__ import annotations
 

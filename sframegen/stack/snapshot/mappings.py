@@ -34,7 +34,7 @@ class Mapping(NamedTuple):
 
 
 class Mappings:
-    """All mappings of a process, ascending. Rows of a hostile core file may overlap: only the first counts."""
+    """All mappings of a process, ascending. Of rows that overlap only the first counts: those of a recording may."""
 
     def __init__(self, rows: Iterable[Mapping] = ()) -> None:
         self.rows: list[Mapping] = []

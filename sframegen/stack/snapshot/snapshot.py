@@ -1,4 +1,4 @@
-"""The protocol of a process at one moment: stopped, copied, or in a core file."""
+"""The protocol of a process at one moment: stopped or copied."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Snapshot(Protocol):
     def thread_name(self, tid: int) -> str:
         """Return the kernel's name of a thread; empty if unknown."""
 
-    def idle(self, tid: int) -> bool | None:
-        """Return True for a thread that waited; None if unknown."""
+    def idle(self, tid: int) -> bool:
+        """Return True for a thread that waited."""
 
     def registers(self, tid: int) -> ThreadRegisters:
         """Return the registers of a thread. Raises StackError if they cannot be read."""

@@ -49,11 +49,11 @@ class WalkedStack(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: it waited; None: unknown."""
+    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: it waited."""
 
     tid: int
     name: str
     frames: list[Frame]
     end: End
     detail: str = ""
-    idle: bool | None = None
+    idle: bool = False

@@ -1,6 +1,6 @@
 """One step of a walk: registers, a way to read memory, and the rule of the code -> the caller's registers. Compiled.
 
-The only one in user space: for live processes, core files, and stacks that were copied. The kernel program has its twin
+The only one in user space: for live processes, and stacks that were copied. The kernel program has its twin
 (sframegen/profile/bpf/walker.bpf.c). Numbers that functions return are those of ends.End; -1: the stack goes on.
 """
 

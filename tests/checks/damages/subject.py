@@ -82,7 +82,7 @@ class Subject:
         self.section = decode(*found)
         self.table = self.section.table
         self.layout = self.section.layout
-        self.report: CheckReport = check_file(self.elf, second_reader=False)
+        self.report: CheckReport = check_file(self.elf)
         self.known = set(self.report.findings)
 
     @cached_property
@@ -150,7 +150,7 @@ class Subject:
 
     def new_findings(self, data: bytes | bytearray) -> list[Finding]:
         """Of the file when it is damaged, without those that it has undamaged."""
-        report = check_file(ElfFile(memoryview(bytes(data)), self.name), second_reader=False)
+        report = check_file(ElfFile(memoryview(bytes(data)), self.name))
         return [finding for finding in report.findings if finding not in self.known]
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import LARGE, READERS, chosen, lief_loads, load
+from linker.files.read_back import LARGE, MANY, READERS, chosen, expect
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EM_AARCH64
 from tests.support.inputs.linker_inputs import small_file
@@ -26,18 +25,23 @@ SHT_AARCH64_ATTRIBUTES = 0x70000003
 @for_each(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
 def test_large_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, size: int, reader: str) -> None:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
-    assert chosen(verify=True, size=size) == reader
+    assert chosen(size) == reader
 
 
 def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    lief_loads.cache_clear()
+    read_back._lief_loads.cache_clear()
     monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
-    monkeypatch.setattr(read_back, "sys", SimpleNamespace(modules={}))
-    assert chosen(verify=True, size=LARGE) == "elftools"
-    assert chosen("lief", LARGE) == "lief"  # asked for by name: an error where it is missing
-    with pytest.raises(ImportError):
-        load("lief")
-    lief_loads.cache_clear()
+    assert chosen(LARGE) == "elftools"
+    read_back._lief_loads.cache_clear()
+
+
+@pytest.mark.parametrize(("files", "reader"), [(MANY - 1, "elftools"), (MANY, "lief")])
+def test_many_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, files: int, reader: str) -> None:
+    monkeypatch.delitem(sys.modules, "lief", raising=False)
+    read_back._lief_loads.cache_clear()
+    expect(files)
+    assert chosen(1) == reader
+    read_back._lief_loads.cache_clear()
 
 
 @for_each("reader", READERS)

@@ -170,7 +170,7 @@ def test_after_other_tools_it_can_be_replaced(
     file = stripped_by(tool, original, peers, tmp_path, optimize=earlier)
     data, section = file.read_bytes(), sframe_bytes(file)
     place = sframe_of(open_elf(file))
-    levels: tuple[LevelName, ...] = (later, "share", later)
+    levels: tuple[LevelName, ...] = (later, "fast", later)
     for level in levels:
         sframegen.add_section(file, replace=True, optimize=level)
         size = file.stat().st_size

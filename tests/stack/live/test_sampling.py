@@ -181,8 +181,6 @@ def test_a_second_interrupt_does_not_wait_for_the_command() -> None:
         ("-n", 2, "--duration", 1, "1"),
         ("--duration", 1, "--until-exit", "1"),
         ("--duration", 0, "1"),
-        ("--core", "core", "-n", 2),
-        ("--core", "core", "--no-idle"),
     ],
 )
 def test_wrong_usage(arguments: tuple[object, ...]) -> None:

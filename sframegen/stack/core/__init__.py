@@ -1,1 +1,0 @@
-"""A core file -> the threads, registers and memory of the process when it ended."""
