@@ -53,7 +53,7 @@ def chosen(size: int) -> Reader:
 
 
 def expect(files: int) -> None:
-    """Before several processes read so many files back: what is imported here is there in all of them."""
+    """Before several processes read that number of files back: what is imported here is there in all of them."""
     if files >= MANY:
         _lief_loads()
 

@@ -47,7 +47,6 @@ NETWORK = re.compile(
     re.MULTILINE,
 )
 USES_NETWORK = {  # SECURITY.md names them
-    "sframegen/detached/store_server.py",
     "sframegen/fleet/dask_engine.py",
     "sframegen/fleet/sources/fetching.py",
     "sframegen/profile/symbols/debuginfod.py",
