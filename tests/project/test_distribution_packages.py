@@ -1,4 +1,4 @@
-"""debian/ and packaging/ agree with pyproject.toml, and name what exists. `make deb`, `make rpm`, `make container` build them."""
+"""debian/ and packaging/ agree with pyproject.toml, and name what exists. `make deb` and `make rpm` build them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from sframegen.cli.installation.attempts import COMPLETIONS
 from tests import ROOT
 from tests.packages.needed_tools import needs
-from tests.project.test_install import INSTALLED_FROM
 
 pytestmark = pytest.mark.once
 
@@ -32,7 +31,6 @@ LATER = {"backports.zstd", "lief"}  # part of Python from 3.14 on; read back wit
 CONTROL = (ROOT / "debian/control").read_text()
 SPEC = (ROOT / "packaging/sframegen.spec").read_text()
 RECIPE = (ROOT / "packaging/conda/recipe.yaml").read_text()
-CONTAINERFILE = (ROOT / "packaging/Containerfile").read_text()
 
 
 def bounds(requirements: list[str]) -> dict[str, list[tuple[str, str]]]:
@@ -104,19 +102,17 @@ def test_the_spec_lists_each_python_package() -> None:
 def test_each_file_that_is_named_exists() -> None:
     installed = [line.split()[0] for line in (ROOT / "debian/dh-sframe.install").read_text().splitlines()]
     installed += re.findall(r"sframegen/integration/[\w/-]+(?:\.\w+)?", SPEC + (ROOT / "debian/rules").read_text())
-    copied = [name for line in re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE, re.MULTILINE) for name in line.split()]
     assert len(installed) >= 5
-    assert [path for path in (*installed, *copied) if not (ROOT / path).exists()] == []
-    assert sorted(copied) == sorted(INSTALLED_FROM)
+    assert [path for path in installed if not (ROOT / path).exists()] == []
 
 
 def test_each_script_can_be_run() -> None:
     tests = re.findall(r"^Tests: (.+)$", (ROOT / "debian/tests/control").read_text(), re.MULTILINE)
     recipes = re.findall(r"packager,([\w-]+)\)", (ROOT / "Makefile").read_text())
-    scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", "build-image", "installed-with-apt", *recipes)]
+    scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", "installed-with-apt", *recipes)]
     scripts += ["debian/rules", "tools/demo", "tools/in-chroot"]
     scripts += [f"debian/tests/{name}" for name in tests]
-    assert len(scripts) == 14
+    assert len(scripts) == 12
     assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
 
 
