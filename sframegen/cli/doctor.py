@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def command(*, how: How) -> None:
     """Print what this installation is, and which parts of it work.
 
-    Versions, whether the hot loops are compiled, and then a line for each part: libraries, the kernel program of `profile`, tools
-    for packages, the extra `fleet`, completion. Each part is tried, in a process of its own. A line that begins with `no` has the
+    Versions, whether the hot loops are compiled, and then a line for each part: libraries, the kernel program of `profile`, the
+    extra `fleet`, completion. Each part is tried, in a process of its own. A line that begins with `no` has the
     reason, and below it the command that helps, if there is one. Nothing is changed, and nothing is fetched.
 
     The exit status is 0 whatever works. A bug report should have the output.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import struct
 import sys
 import sysconfig
 from contextlib import suppress
@@ -248,55 +247,6 @@ def debug_files() -> str:
     except FileNotFoundError:
         raise DoesNotWorkError(f"none for {libraries[0]}") from None
     return f"{path}, {len(sections)} sections"
-
-
-# --- Packages --------------------------------------------------------------------------------------------------------------------
-
-
-def rpm2archive() -> str:
-    """Reads a package without files."""
-    from sframegen.packages.rpms import pass_rpm  # noqa: PLC0415
-
-    with TemporaryFile() as file:
-        file.write(_empty_rpm())
-        pass_rpm(file, lambda *_: False, None, force=False)
-    return "read a package"
-
-
-def _empty_rpm() -> bytes:
-    """The least that is a package: a lead, a header of signatures with a size, a header with name, version and format, no files."""
-
-    def header(*tags: tuple[int, int, bytes]) -> bytes:
-        index, store = b"", b""
-        for tag, kind, data in tags:
-            index += struct.pack(">4I", tag, kind, len(store), 1)
-            store += data
-        return b"\x8e\xad\xe8\x01" + struct.pack(">4x2I", len(tags), len(store)) + index + store
-
-    def text(tag: int, value: str) -> tuple[int, int, bytes]:
-        return tag, 6, value.encode() + b"\0"
-
-    signatures = header((1000, 4, bytes(4)))
-    lead = b"\xed\xab\xee\xdb\3\0\0\0\0\1" + b"empty".ljust(66, b"\0") + b"\0\1\0\5" + bytes(16)
-    names = (text(1000, "empty"), text(1001, "1"), text(1002, "1"), text(1021, "linux"), text(1022, "noarch"), text(1124, "cpio"))
-    end = b"070701" + b"0" * 8 * 11 + b"0000000B" + b"0" * 8 + b"TRAILER!!!\0\0\0\0"
-    return lead + signatures + bytes(-len(signatures) % 8) + header(*names) + end
-
-
-def squashfs() -> str:
-    """Writes an image without files, and reads it."""
-    from sframegen.packages.piped_tools import running, tool  # noqa: PLC0415
-    from sframegen.packages.squashfs import REMEDY, pass_squashfs  # noqa: PLC0415
-
-    with TemporaryDirectory() as folder, TemporaryFile() as empty:
-        path = Path(folder, "image")
-        empty.write(END_OF_TAR)
-        empty.seek(0)
-        with running([tool("tar2sqfs", REMEDY), "-q", os.fspath(path)], stdin=empty):
-            pass
-        with path.open("rb") as image:
-            pass_squashfs(image, lambda *_: False, None, force=False)
-    return "wrote and read an image"
 
 
 # --- Shell -----------------------------------------------------------------------------------------------------------------------

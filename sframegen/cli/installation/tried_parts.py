@@ -95,8 +95,6 @@ def all_parts() -> Iterator[Part]:
     for group, name, use, attempt, debian, provided in (
         ("names", LIBSTDCXX, "names of C++ functions", attempts.demangler, *OF_THE_SYSTEM[LIBSTDCXX]),
         ("names", "debug files", "names of functions that libraries do not export", attempts.debug_files, "libc6-dbg", ""),
-        ("packages", "rpm2archive", "RPM packages", attempts.rpm2archive, "rpm2cpio", "/usr/bin/rpm2archive"),
-        ("packages", "sqfs2tar, tar2sqfs", "squashfs images", attempts.squashfs, "squashfs-tools-ng", "/usr/bin/sqfs2tar"),
     ):
         yield Part(group, name, use, attempt, package(debian, provided))
     for group, libraries in (("names", SYMBOLS), ("fleet", FLEET)):
