@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError, naming
+from linker.objects.archive import is_debian
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,7 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
 
 KINDS = (
     PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: data.startswith(b"!<arch>\ndebian-binary")),
+    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian(data)),
     PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
 )
 

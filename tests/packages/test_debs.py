@@ -16,12 +16,13 @@ import pytest
 
 from cfi.errors import FormatError
 from linker.objects.archive import members
-from sframegen import Refusal, RefusedError
+from sframegen import Refusal, RefusedError, api
 from sframegen.packages.compression import compression_of, decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, sums, tar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.peers import Compiler
@@ -174,3 +175,12 @@ def test_a_hard_link_to_a_hard_link_gets_the_sum_of_the_file(library: bytes, tmp
     add_to_package(path, verify=False)
     given = {line.split()[0].decode() for line in archive(path, "control.tar")["md5sums"].splitlines()}
     assert given == {hashlib.md5(archive(path, "data.tar")["a.so"]).hexdigest()}
+
+
+@pytest.mark.parametrize("function", [api.add_section, api.remove, api.check, api.read])
+def test_the_functions_for_files_do_not_take_it_for_an_archive_without_objects(
+    function: Callable[[Path], object], library: bytes, tmp_path: Path
+) -> None:
+    package = deb_of(tmp_path / "x.deb", {"usr/lib/x.so": library})
+    with pytest.raises(FormatError):
+        function(package)
