@@ -51,10 +51,9 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    pkg-config:pkgconf node:nodejs skopeo:skopeo umoci:umoci sqfs2tar:squashfs-tools-ng rpm2archive:rpm2cpio mmdebstrap:mmdebstrap bwrap:bubblewrap \
+    pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap bwrap:bubblewrap \
     createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
-    zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind \
-    pacman:pacman-package-manager makepkg:makepkg bsdtar:libarchive-tools
+    zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
 
 .PHONY: test-machine
 test-machine: | machine
@@ -122,7 +121,7 @@ quick: ## copy changed modules into .venv, in a second; compiled ones need make 
 
 # --- Packages of sframegen itself ---------------------------------------------------------------------------------------------------
 
-# What the three share: as root, each in a root of its own that mmdebstrap makes from the archive that the machine's apt uses. SUITE: of Debian.
+# What the two share: as root, each in a root of its own that mmdebstrap makes from the archive that the machine's apt uses. SUITE: of Debian.
 SUITE ?= sid
 
 # packager(SCRIPT): runs it; it needs mmdebstrap

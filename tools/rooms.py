@@ -37,8 +37,8 @@ ORDER = (
     "linker.objects",
     "linker.merge",
     "sframegen.profile",
-    "sframegen.packages",
     "sframegen.api",
+    "sframegen.packages",
     "sframegen.fleet",
     "sframegen.cli",
 )

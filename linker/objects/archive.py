@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAGIC, THIN_MAGIC = b"!<arch>\n", b"!<thin>\n"
+DEBIAN_MAGIC = MAGIC + b"debian-binary"  # the first member of a Debian package, which has no objects
 HEADER = struct.Struct("16s12s6s6s8s10s2s")
 HEADER_END = b"`\n"
 # Symbol indexes and the widths of their numbers: how many there are, then the file offset of each symbol's member; big-endian.
@@ -47,6 +48,10 @@ class Member(NamedTuple):
 
 def is_archive(data: bytes | memoryview) -> bool:
     return bytes(data[:8]) in (MAGIC, THIN_MAGIC)
+
+
+def is_debian(data: bytes | memoryview) -> bool:
+    return bytes(data[: len(DEBIAN_MAGIC)]) == DEBIAN_MAGIC
 
 
 def members(data: memoryview, file: str) -> list[Member]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from cfi.errors import FormatError
 from linker.files.copying import copy_file
-from linker.objects.archive import is_archive, members, rewritten
+from linker.objects.archive import is_archive, is_debian, members, rewritten
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
 from sframegen.elf.ranges import align_up
@@ -70,6 +71,8 @@ def open_given(path: str) -> ElfFile | Objects:
 def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
     """Return a linked ELF file, or the objects of an object file or archive. Raises FormatError."""
     if is_archive(data):
+        if is_debian(data):
+            raise FormatError("a Debian package, not an archive of objects", file=path)
         return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
     elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)
     return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf

@@ -30,7 +30,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Package:
-    """A package that `add_section` was given. Sizes are in bytes."""
+    """A package whose programs and libraries were given sections. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", "tar", ...
     entries: int  #: files, directories, links

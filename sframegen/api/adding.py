@@ -13,7 +13,7 @@ from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import risk_of
-from sframegen.api.added import Package, Summary, detached_already, nothing_to_add, total
+from sframegen.api.added import Summary, detached_already, nothing_to_add
 from sframegen.api.by_kind import Kinds, change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, signed, verify_plan, with_written
 from sframegen.api.from_cfi import made_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
-    from sframegen.api.packaged import PassedPackage
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
@@ -70,9 +69,8 @@ def add_section(
 ) -> Summary:
     """Add an SFrame section to an ELF file, made from its call frame information: in place, or in a new file `output`.
 
-    A relocatable object gets sections with relocations, as an assembler writes them; so does each object of an archive. In a
-    package, such as a wheel, a .deb or a container image, each program and library gets a section; refused ones are warnings. A
-    file that has the same section already is left unchanged.
+    A relocatable object gets sections with relocations, as an assembler writes them; so does each object of an archive. A file
+    that has the same section already is left unchanged.
 
     - `output`: the file to write; `path` is left unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
@@ -109,9 +107,9 @@ def add_section(
     if detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_kind(path, Kinds(partial(add_detached, options=options), refuse_objects, _of_package))
+        return read_kind(path, Kinds(partial(add_detached, options=options), refuse_objects))
     linked, objects = (partial(add, options=options) for add in (_add_to_linked, _add_to_objects))
-    return change_kind(path, writing, Kinds(linked, objects, _of_package))
+    return change_kind(path, writing, Kinds(linked, objects))
 
 
 def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
@@ -207,21 +205,6 @@ def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Wr
 def _planned(elf: ElfFile, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
     warnings = summary.warnings + signed([elf], target, force=writing.force)
     return changed_to(summary, plan=planned(new.plan), warnings=warnings)
-
-
-def _of_package(file: str, done: PassedPackage[Summary]) -> Summary:
-    passed, parts = done.passed, done.parts
-    changed = sum(part.plan is not None for part in parts)
-    refused = len(done.refused) + len(done.faults)
-    package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
-    summary = total(file, parts)
-    note = "has it already" if summary.section_bytes and not changed else summary.note
-    if not passed.elf_files:
-        note = "nothing to add: no program or library in it"
-    warnings = summary.warnings + done.warnings
-    unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
-    summary = changed_to(summary, package=package, note=note, warnings=warnings, unloaded=unloaded, per_function=None)
-    return changed_to(summary, output=done.written.output, faults=tuple(done.faults))
 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:

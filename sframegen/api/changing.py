@@ -20,7 +20,7 @@ from sframegen.api.by_kind import Kinds, change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
 from sframegen.api.options import Making, Writing
-from sframegen.api.planned import Plan, plan_of
+from sframegen.api.planned import plan_of
 from sframegen.api.removed import SectionRemoval
 from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
-    from sframegen.api.packaged import PassedPackage
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.encode import Encoder
@@ -233,14 +232,11 @@ def remove(
     preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> SectionRemoval:
-    """Remove the SFrame section of an ELF file, or those of a package's files; in place, or in a new file `output`.
+    """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
 
     The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
     the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
     sections, with their relocations.
-
-    In a package, each file is restored. The package is packed again, and its bytes may differ. An image loses the layers that
-    `add_section` added, and has the digest that it had.
 
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
@@ -257,7 +253,7 @@ def remove(
         output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links, force=force
     )
     linked, objects = (partial(remove_from, force=force) for remove_from in (_remove_from_linked, _remove_from_objects))
-    return change_kind(path, writing, Kinds(linked, objects, _of_package))
+    return change_kind(path, writing, Kinds(linked, objects))
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
@@ -287,25 +283,6 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
         refuse(verify_writes(result, *plan, written, reader))
 
     return with_written(removal, target.write(write, check))
-
-
-def _of_package(file: str, done: PassedPackage[SectionRemoval]) -> SectionRemoval:
-    had = [part for part in done.parts if part.section_bytes]
-    lines = tuple(f"{part.file}: {line}" for part in had if part.plan for line in part.plan.lines)
-    return SectionRemoval(
-        file,
-        output=done.written.output,
-        section_bytes=sum(part.section_bytes for part in had),
-        restored=(restored := bool(had) and all(part.restored for part in had)),
-        identical=restored and bool(done.written.output) and not done.passed.differs,
-        differs=done.passed.differs if restored else "",
-        still_has_one=any(part.still_has_one for part in had),
-        size_before=done.size_before,
-        size=done.size,
-        plan=Plan(lines) if lines else None,
-        warnings=tuple(f"{part.file}: {warning}" for part in had for warning in part.warnings) + done.warnings,
-        faults=tuple(done.faults),
-    )
 
 
 def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:

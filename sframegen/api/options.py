@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from linker.files.target import Target
@@ -88,10 +88,6 @@ class Writing:
     def forced(self) -> frozenset[KernelChange]:
         """Those that they may not accept, and that are made nevertheless."""
         return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
-
-    def of_part(self, output: StrPath | None) -> Writing:
-        """The same for a file of a package."""
-        return replace(self, output=output, hard_links=(), preserve_timestamps=False)
 
     def target(self, path: StrPath) -> Target:
         return Target(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
-from sframegen.api.by_kind import Kinds, is_package, read_bytes
-from sframegen.api.checked_package import check_package
+from sframegen.api.by_kind import Kinds, read_bytes
 from sframegen.api.content import file_content
 from sframegen.api.options import Running, check_paths
 from sframegen.checks.check import check_file
@@ -19,7 +18,6 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.named_addresses import copied_names
 from sframegen.elf.opening import map_file
 from sframegen.format.locate import sframe_of
-from sframegen.packages.kinds import is_layout
 
 if TYPE_CHECKING:
     import os
@@ -68,7 +66,6 @@ def check(
     `path` is a path, the bytes of a file, or a file object in binary mode, which is read to its end.
 
     All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
-    In a package, each program and library that has a section is checked by itself.
 
     - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
@@ -117,12 +114,8 @@ def check(
 
     name, data = file_content(path)
     with naming(name):
-        if data is None and (is_layout(name) or is_package(name)):
-            return check_package(name, check_linked)
         if data is None:
             data, _ = map_file(name)
-        elif is_package(name, data):
-            raise FormatError("a package: give its path, not its bytes")
         return read_bytes(data, name, Kinds(check_linked, check_unlinked))
 
 

@@ -17,7 +17,7 @@ class SectionRemoval:
     output: str = ""  #: the path written, "" if none
     section_bytes: int = 0  #: of the removed section; 0 if there was none
     restored: bool = False  #: the contents are those of the input of `add_section`: the file's, or of all files in a package
-    identical: bool = False  #: proven: the whole file is that input, byte for byte; an image has the digest that it had
+    identical: bool = False  #: proven: the whole file is that input, byte for byte
     still_has_one: bool = False  #: the input of `add_section` had a section, which is there again
     size_before: int = 0  #: of the file
     size: int = 0  #: of the file now

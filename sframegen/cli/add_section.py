@@ -13,6 +13,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
+from sframegen.cli.shared.packages_too import packages_too
 from sframegen.cli.shared.several import changes, for_code, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
 from sframegen.elf.text import count_of
@@ -77,7 +78,9 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, stric
     if keywords["per_function"] and not how.as_json:
         raise click.UsageError("--per-function needs --json")
     run = Run()
-    add = for_code(api.add_section, files, how.jobs) if keywords["synthesize"] else api.add_section
+    add = packages_too(api.add_section)
+    if keywords["synthesize"]:
+        add = for_code(add, files, how.jobs)
     summaries: list[Summary] = []
     for summary in changes(run, files, add, keywords, how):
         summaries.append(summary)

@@ -13,9 +13,9 @@ from sframegen.checks.finding import CONSUMERS, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
+from sframegen.cli.shared.packages_too import packages_too
 from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
-from sframegen.packages.kinds import is_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def command(
     """
     run = Run()
     work: Callable[..., CheckReport] = partial(
-        api.check,
+        packages_too(api.check),
         consumer=consumer,
         **keywords,
         sections=sections,
@@ -112,7 +112,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
     """A directory stands for the files below it that have a section."""
     paths = []
     for file in files:
-        if not os.path.isdir(file) or is_layout(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
+        if not os.path.isdir(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
             paths.append(file)
             continue
         with run.file(file):

@@ -10,6 +10,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import FILES, Run
+from sframegen.cli.shared.packages_too import packages_too
 from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import (
     OUTPUT_OR_DIR,
@@ -60,7 +61,7 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> No
         raise click.UsageError("give --format, --optimize or both")
     run = Run()
     done: list[VersionChange] = []
-    for change in changes(run, files, api.convert, keywords, how):
+    for change in changes(run, files, packages_too(api.convert), keywords, how):
         done.append(change)
         if how.prints_lines:
             print_change(change, change.details() if how.verbose else (), plan=keywords["dry_run"])

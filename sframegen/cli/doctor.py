@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def command(*, how: How) -> None:
     """Print what this installation is, and which parts of it work.
 
-    Versions, whether the hot loops are compiled, and then a line for each part: libraries, what `profile` needs, tools for
-    packages, the extra `fleet`. A line that begins with `no` has the reason, and below it the command that helps, if there is one.
+    Versions, whether the hot loops are compiled, and then a line for each part: libraries, what `profile` needs, the extra
+    `fleet`. A line that begins with `no` has the reason, and below it the command that helps, if there is one.
     Nothing is changed, and nothing is fetched.
 
     The exit status is 0 whatever works. A bug report should have the output.

@@ -79,7 +79,6 @@ class FleetRun:
             if not self._list(listing):
                 return None
             self._write_run()
-            self.output.remove_unfinished()
             keys = stack.enter_context(self.output.new_keys())
             waiting = self._without_known(listing, keys)
             first = next(waiting, None)

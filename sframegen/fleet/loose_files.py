@@ -1,4 +1,4 @@
-"""The linked ELF files of one directory as a package; and a directory that is a package of its own format."""
+"""The linked ELF files of one directory as a package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sframegen.fleet.sources.fetching import digest, opened_file, status_text
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.fleet.sources.listing import BEGINNING, is_package_file
 from sframegen.format.abi import is_linked
-from sframegen.packages.images.layout_directory import LayoutFiles
 from sframegen.packages.passing import Passed, checksum_of
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class LooseFiles:
 
 def held_files(item: Item) -> Iterator[HeldFile]:
     """Each file that counts, in their order, open until the next one is asked for. Raises FormatError, OSError."""
-    with (LayoutFiles if item.kind is ItemKind.LAYOUT else LooseFiles)(item.place) as files:
+    with LooseFiles(item.place) as files:
         for name in list(files.files()):
             with files.open(name) as file:
                 yield HeldFile(name, file)
@@ -123,12 +122,6 @@ def content_of(item: Item) -> PackageContent:
         states[given.name] = status_text(given.source.status)
         total.update(f"{given.name}\0{digest(given.file)}\n".encode("utf-8", "surrogateescape"))
     return PackageContent(total.hexdigest(), None, states)
-
-
-def check_directory_unchanged(item: Item, states: dict[str, str]) -> None:
-    """Raises OSError if a file of a directory has changed since."""
-    if states_of(item) != states:
-        raise OSError(errno.EBUSY, CHANGED)
 
 
 def pass_loose(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
@@ -13,16 +12,15 @@ from typing import TYPE_CHECKING, BinaryIO
 from cfi.errors import SframegenError
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
-from sframegen.api.packaged import Unchanged
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
-from sframegen.fleet.loose_files import PackageContent, check_directory_unchanged, content_of, pass_loose
+from sframegen.fleet.loose_files import PackageContent, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
 from sframegen.fleet.run_options import WRITES_PACKAGES, Mode
 from sframegen.fleet.sources.fetching import digest, fetched, status_text
 from sframegen.fleet.sources.items import ItemKind
 from sframegen.packages import kinds
-from sframegen.packages.images.layout_directory import LayoutFiles, pass_layout
+from sframegen.packages.each_elf_file import Unchanged
 from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Passed
 
 
-NEW = "layout"
 SHARE = "all workers need the same sources, unchanged during the run"
 
 
@@ -105,9 +102,7 @@ def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFi
     """Fill the row. What is wrong with the package is in it; raises OSError, MemoryError."""
     _reset_peak()
     try:
-        if item.kind is ItemKind.LAYOUT:
-            passed, new_size = _layout(item, content, files, output)
-        elif content.file is None:
+        if content.file is None:
             passed, new_size = pass_loose(item, content, files, output)
         else:
             row.package_bytes = os.fstat(content.file.fileno()).st_size
@@ -163,28 +158,6 @@ def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputD
 def _new_sha256(item: Item, output: OutputDirectory) -> str:
     with output.file(f"packages/{item.name}") as file:
         return digest(file)
-
-
-def _layout(item: Item, content: PackageContent, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
-    """An OCI image layout; a new one is a directory of that name, whole from the start. Returns its size, too."""
-    force = files.options.force
-    if files.options.mode not in WRITES_PACKAGES:
-        passed = pass_layout(item.place, files.visit, None, dry_run=True, force=force).passed
-        check_directory_unchanged(item, content.states)
-        return passed, 0
-    with output.package(item.name, make=True) as place, output.unfinished() as temporary, temporary.at(NEW) as new:
-        os.mkdir(NEW, 0o755, dir_fd=temporary.descriptor)
-        passed = pass_layout(item.place, files.visit, new, dry_run=False, force=force).passed
-        check_directory_unchanged(item, content.states)
-        there = place.status()
-        if there is not None and stat.S_ISDIR(there.st_mode):  # of an earlier run
-            output.inner(f"packages/{item.name}").close()  # raises if it is another user's
-            os.rename(place.name, "old", src_dir_fd=place.directory, dst_dir_fd=temporary.descriptor)
-        if not passed.changed:
-            return passed, 0
-        os.rename(NEW, place.name, src_dir_fd=temporary.descriptor, dst_dir_fd=place.directory)
-        with LayoutFiles(place) as written:
-            return passed, sum(map(written.size, written.files()))
 
 
 # -- memory

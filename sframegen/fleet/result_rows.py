@@ -68,7 +68,7 @@ class PackageRow:
     source: str  #: the path or URL it was read from
     sha256: str = ""  #: of its content; of a directory: of its list of names and contents
     new_sha256: str = ""  #: of the rewritten one; "" if nothing was written, and of directories
-    kind: str = ""  #: "deb", "wheel", "tar", "rpm", "squashfs", "directory", "OCI layout", ...
+    kind: str = ""  #: "deb", "wheel", "tar", "directory"
     outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
     reason: str = ""  #: one line
     package_bytes: int = 0  #: of the package

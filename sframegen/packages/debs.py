@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import posixpath
-import re
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -12,19 +10,15 @@ from cfi.errors import FormatError
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.elf.opening import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compression_at, compression_of, decompressed
+from sframegen.packages.deb_control import MAX_BYTES, Control
 from sframegen.packages.file_sums import ChangedFiles
-from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of
-from sframegen.packages.small_archives import MAX_BYTES, SmallArchive
-from sframegen.packages.tar_entries import Rules, pass_compressed
+from sframegen.packages.passing import Pass, file_size, in_entry, part_of
+from sframegen.packages.tar_entries import pass_compressed
 
 if TYPE_CHECKING:
     from linker.objects.archive import Member
-    from sframegen.packages.file_sums import ChangedFile
     from sframegen.packages.passing import Passed, Visit
 
-RULES = Rules(devices=False)
-INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)
-MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
 SIGNATURE = "_gpg"  # names of the members that debsigs and dpkg-sig add begin so
 
 
@@ -48,7 +42,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
         data = one.free_file("data")
         with in_entry(parts.data.name), data.open("w+b") as file:
             is_changed = pass_compressed(
-                one, _part(source, parts.data), None if target is None else file, RULES, control.checksums()
+                one, _part(source, parts.data), None if target is None else file, control.checksums(), devices=False
             )
             file.flush()
             if is_changed and target is not None:
@@ -76,42 +70,6 @@ def deb_members(found: list[Member]) -> Parts:
         if member.name.partition(".tar")[2] != (f".{compression.name}" if compression else ""):
             raise FormatError(f"{member.name}: not compressed as its name says, or in a way that is not read")
     return Parts(*read)
-
-
-class Control(SmallArchive):
-    """The control archive."""
-
-    def __init__(self, one: Pass, source: BinaryIO) -> None:
-        super().__init__(one, source, RULES)
-        if self.file("control") is None:
-            raise FormatError("no file `control`")
-
-    def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
-        """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
-
-        def summed(line: re.Match[bytes]) -> bytes:
-            path = _path(line)
-            change = changes.get(hard_links.get(path, path))
-            if change is None:
-                return line[0]
-            if change.old.digests["md5"].encode() != line[1]:
-                raise FormatError(f"{path}: its sum is another than in md5sums")
-            return change.new.digests["md5"].encode() + line[2] + line[3]
-
-        # Installed-Size counts each file rounded up to KiB.
-        kilobytes = sum(-(-change.new.size // 1024) + -change.old.size // 1024 for change in changes.values())
-        self.edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
-        self.edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
-
-    def checksums(self) -> set[str] | None:
-        """Return the paths of files that can have the checksum of another one; None if the package does not list its files."""
-        paths = [_path(line) for line in MD5SUMS_LINE.finditer(self.file("md5sums") or b"")]
-        return {path for path in paths if is_checksum(path)} if paths else None
-
-
-def _path(line: re.Match[bytes]) -> str:
-    """The path in a line of md5sums, as entries have it."""
-    return posixpath.normpath(line[3].decode("utf-8", "surrogateescape"))
 
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:

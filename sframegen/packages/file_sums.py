@@ -45,11 +45,6 @@ class ChangedFiles:
             *(FileSums(len(data), {one: _hashed(one, data) for one in self.algorithms}) for data in (old, new))
         )
 
-    @property
-    def growth(self) -> int:
-        """Bytes that all changed files have more than before."""
-        return sum(change.new.size - change.old.size for change in self.of.values())
-
     def _sums(self, path: Path) -> FileSums:
         hashes = [hashlib.new(one, usedforsecurity=False) for one in self.algorithms]
         size = 0

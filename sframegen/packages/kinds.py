@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError, naming
+from linker.objects.archive import is_debian
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
     from sframegen.packages.passing import Passed, Visit
 
 BEGINNING = 512  # bytes of a file that tell its kind
-LAYOUT = "oci-layout"  # the file that every OCI layout has
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 ZIP, GZIP, CPIO = b"PK\3\4", b"\x1f\x8b", (b"070701", b"070702", b"070707", b"\xc7\x71")
+
+IN_ITS_BUILD = "run add-tree in its build (docs/packaging.md)"
+IMAGE, LAYOUT = f"a container image: {IN_ITS_BUILD}", "oci-layout"  # the latter: a file that marks a directory as one
+RPM, SQUASHFS = f"an RPM package: {IN_ITS_BUILD}", f"a squashfs image: {IN_ITS_BUILD}"
+ALPINE, CONDA = f"an Alpine package: {IN_ITS_BUILD}", f"a conda package: {IN_ITS_BUILD}"
+XBPS = f"an XBPS package: {IN_ITS_BUILD}"
 
 ANY, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
 
@@ -32,7 +38,13 @@ class Unhandled(NamedTuple):
 
 UNHANDLED = (
     Unhandled(r".*\.dsc", (), "a source package: it has no programs; build it, and give the .deb"),
-    Unhandled(r".*\.src\.rpm", (), "a source package: it has no programs; build it, and give the .rpm"),
+    Unhandled(r".*\.rpm", (), RPM),
+    Unhandled(ANY, (b"\xed\xab\xee\xdb",), RPM),
+    Unhandled(r".*\.(?:squashfs|sqfs|snap)", (b"hsqs",), SQUASHFS),
+    Unhandled(ANY, (b"hsqs",), SQUASHFS),
+    Unhandled(r".*\.conda", (ZIP,), CONDA),
+    Unhandled(r".*\.apk", (GZIP,), ALPINE),
+    Unhandled(ANY, (b"ADB.", b"ADBd", b"ADBc"), ALPINE),
     Unhandled(
         r".*\.(?:changes|buildinfo)",
         (b"Format:", b"-----BEGIN PGP"),
@@ -47,12 +59,7 @@ UNHANDLED = (
     Unhandled(r".*\.(?:jar|war|ear|aar)", (ZIP,), "a Java archive: add sections to its libraries before it is packed, and signed"),
     Unhandled(r".*\.egg", (ZIP,), "a Python egg: unpack it, or make a wheel of it with `wheel convert`"),
     Unhandled(r".*\.apk", (ZIP,), "an Android package: add sections to its libraries before it is packed, and signed"),
-    Unhandled(
-        ANY,
-        (b"ADB.", b"ADBd", b"ADBc"),
-        "an Alpine package of version 3: its checksums are in a signed index; add sections in the build",
-    ),
-    Unhandled(r".*\.xbps", COMPRESSED, "an XBPS package: it has checksums of its files; add the sections where it is built"),
+    Unhandled(r".*\.xbps", COMPRESSED, XBPS),
     Unhandled(rf"(?!.*\.(?:tar|apk|t[gx]z)\b)(?:.*/)?init(?:rd|ramfs)[^/]*|{ANY}\.cpio\.[a-z0-9]+", COMPRESSED, INITRAMFS),
     Unhandled(ANY, CPIO, INITRAMFS),
 )
@@ -81,22 +88,16 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
 
 
 KINDS = (
-    PackageKind("conda", "conda_packages.pass_conda", "conda", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("apk", "apk_packages.pass_apk", "apk", lambda _, data, named: named and data.startswith(GZIP)),
     PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: data.startswith(b"!<arch>\ndebian-binary")),
-    PackageKind("rpm", "rpms.pass_rpm", "rpm", lambda _, data, __: data.startswith(b"\xed\xab\xee\xdb")),
-    PackageKind("squashfs", "squashfs.pass_squashfs", "squashfs|sqfs|snap", lambda _, data, __: data.startswith(b"hsqs")),
-    PackageKind(
-        "tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar
-    ),  # also images, Arch and conda
+    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian(data)),
+    PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
 )
 
 
 def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
     """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is not a package.
 
-    Raises FormatError for what is near to a package and cannot be one.
+    Raises FormatError for what is near to a package and is not handled.
     """
     name = os.fspath(path)
     if why := why_unhandled(name, beginning):
@@ -113,11 +114,6 @@ def why_unhandled(name: str, beginning: bytes | None = None) -> str:
         if begins and re.fullmatch(kind.named, name.lower(), re.DOTALL):
             return kind.why
     return ""
-
-
-def is_layout(path: str | os.PathLike[str]) -> bool:
-    """True if the path is that of a directory with an OCI layout: images/layout_directory.py passes it through."""
-    return os.path.isfile(os.path.join(path, LAYOUT))  # noqa: PTH113, PTH118 - False, too, for a path that is too long
 
 
 def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:

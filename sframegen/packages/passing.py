@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import posixpath
@@ -36,29 +35,12 @@ MAX_UNPACKED_BYTES = 256 << 30
 MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
 
 
-PACKED_AGAIN = "packed again: not proven to be the same bytes"
-
-
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
 class Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
-
-
-class HashedStream:
-    """A stream, and the hash and number of the bytes that were read of it."""
-
-    def __init__(self, source: Readable, algorithm: str) -> None:
-        self._source, self.hash = source, hashlib.new(algorithm)
-        self.at = 0
-
-    def read(self, size: int, /) -> bytes:
-        data = self._source.read(size)
-        self.hash.update(data)
-        self.at += len(data)
-        return data
 
 
 class Passed(NamedTuple):
@@ -73,7 +55,6 @@ class Passed(NamedTuple):
     seconds_writing: float  #: packing
     warnings: tuple[str, ...] = ()  #: a line each
     signed: str = ""  #: what would no longer hold in a changed package: its signatures; "" if it has none
-    differs: str = PACKED_AGAIN  #: why the new one may differ from one of equal contents that was; "" for an image with its digest
 
 
 class Content(NamedTuple):
@@ -82,19 +63,13 @@ class Content(NamedTuple):
     file: Path
     size: int
     changed: bool
-    header: Callable[[bytes], bytes] = bytes  # its header blocks in a tar archive, from those that it had
 
 
 class Pass:
-    """One pass over a package, until the end of the block: its limits, its visits, and what it saw.
+    """One pass over a package, until the end of the block: its limits, its visits, and what it saw."""
 
-    A package within a package, such as a layer of an image, belongs to the same pass: the limits are those of the whole.
-    """
-
-    def __init__(
-        self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", only_read: str = "", force: bool = False
-    ) -> None:
-        """`signed`: its signatures, which without `force` let no file change. `only_read`: why no file can."""
+    def __init__(self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", force: bool = False) -> None:
+        """`signed`: its signatures, which without `force` let no file change."""
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
@@ -103,7 +78,7 @@ class Pass:
         self.elf_files = self.changed = 0
         self._visit = visit
         self.signed = signed
-        self._only_read, self.force = only_read, force
+        self.force = force
         self._entries = self._unpacked_bytes = self._header_bytes = 0
         self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
@@ -153,8 +128,7 @@ class Pass:
 
         One that has a checksum outside of it is left alone, with a warning, unless `force`. `beginning`: its first bytes, EHDR_SIZE
         of them if it has as many. `attributes`: names of its extended ones. The caller may move the file that it gets. Raises
-        FormatError where `rest` ends early or the package is only read, RefusedError where a signature would no longer hold, and
-        what the visit raises.
+        FormatError where `rest` ends early, RefusedError where a signature would no longer hold, and what the visit raises.
         """
         if not is_linked(beginning[:EHDR_SIZE]):
             return None
@@ -177,8 +151,6 @@ class Pass:
         if not is_changed:
             changed.unlink(missing_ok=True)
             return Content(given, size, changed=False)
-        if self._only_read:
-            raise FormatError(self._only_read)
         if self.signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self.signed}")
         self.changed += 1

@@ -43,14 +43,6 @@ SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
 
-class Rules(NamedTuple):
-    """What a kind of package has no business with."""
-
-    devices: bool = True  # and FIFOs: root file systems have them
-    links_up: bool = False  # symbolic links that lead above the root
-    repeated: bool = False  # a second file of one name
-
-
 class TarEntry(NamedTuple):
     info: tarfile.TarInfo
     header: bytes  # all its header blocks
@@ -62,34 +54,33 @@ def pass_compressed(
     one: Pass,
     source: BinaryIO,
     target: BinaryIO | None,
-    rules: Rules,
     checksums: Container[str] | None,
-    renew: Callable[[dict[int, Content]], dict[int, Content]] = dict,
+    *,
+    devices: bool = True,
 ) -> bool:
     """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
 
     False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
-    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `renew` is
-    called with the changed entries if there are any, and adds lists of their checksums.
+    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `devices`: as `Admission` has it.
     """
     start = source.tell()
     compression = compression_at(source)
     if not one.force:
-        one.checksums = checksums_in(one, decompressed(source, compression), rules) if checksums is None else checksums
+        one.checksums = checksums_in(one, decompressed(source, compression), devices=devices) if checksums is None else checksums
         source.seek(start)
-    changed = visit_tar(one, decompressed(source, compression), rules)
+    changed = visit_tar(one, decompressed(source, compression), devices=devices)
     if target is not None and changed:
         source.seek(start)
         with compressed(target, compression) as out:
-            write_tar(decompressed(source, compression), renew(changed), Timed(out, one).write)
+            write_tar(decompressed(source, compression), changed, Timed(out, one).write)
     return bool(changed)
 
 
-def checksums_in(one: Pass, source: Readable, rules: Rules) -> set[str]:
+def checksums_in(one: Pass, source: Readable, *, devices: bool) -> set[str]:
     """Return the paths in a tar stream of files that can have the checksum of another one."""
     found = set()
     with one.counted_again():
-        admit = Admission(one, rules)
+        admit = Admission(one, devices=devices)
         for entry in entries(source):
             path = admit(entry)
             if is_checksum(path):
@@ -98,10 +89,10 @@ def checksums_in(one: Pass, source: Readable, rules: Rules) -> set[str]:
     return found
 
 
-def visit_tar(one: Pass, source: Readable, rules: Rules) -> dict[int, Content]:
+def visit_tar(one: Pass, source: Readable, *, devices: bool = True) -> dict[int, Content]:
     """Visit the files of a tar stream; return the changed ones, by the number of their entry."""
     changed: dict[int, Content] = {}
-    admit = Admission(one, rules)
+    admit = Admission(one, devices=devices)
     for number, entry in enumerate(entries(source)):
         path = admit(entry)
         beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
@@ -122,14 +113,9 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
                 write(piece)
         else:
             skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
-            write_changed(content.header(entry.header), content, write)
-
-
-def write_changed(header: bytes, content: Content, write: Callable[[bytes], object]) -> None:
-    """Write an entry with other contents, which are removed then."""
-    write(with_size(header, content.size))
-    copied(content, write)
-    write(bytes(-content.size % BLOCK))
+            write(with_size(entry.header, content.size))
+            copied(content, write)
+            write(bytes(-content.size % BLOCK))
 
 
 def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[TarEntry]:
@@ -168,10 +154,13 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
 
 
 class Admission:
-    """Counts entries, and lets those pass that the rules and limits allow."""
+    """Counts entries, and lets those pass that the rules and limits allow.
 
-    def __init__(self, one: Pass, rules: Rules) -> None:
-        self._pass, self._rules = one, rules
+    `devices`: also devices and FIFOs, which root file systems have.
+    """
+
+    def __init__(self, one: Pass, *, devices: bool = True) -> None:
+        self._pass, self._devices = one, devices
         self._files: set[str] = set()
 
     def __call__(self, entry: TarEntry) -> str:
@@ -179,16 +168,16 @@ class Admission:
         info = entry.info
         path = self._pass.entry(info.name, len(entry.header) - BLOCK)
         self._pass.regular(path, entry.stored)
-        if (info.ischr() or info.isblk() or info.isfifo()) and not self._rules.devices:
+        if (info.ischr() or info.isblk() or info.isfifo()) and not self._devices:
             raise FormatError(f"{path}: a device or FIFO, which has no business in such a package")
         if info.islnk():
             if leads_out(info.linkname):
                 raise FormatError(f"{path}: a hard link that leads out of the package: {info.linkname}")
             target = checked_name(info.linkname)
             self._pass.hard_links[path] = self._pass.hard_links.get(target, target)
-        if info.issym() and not self._rules.links_up:
+        if info.issym():
             check_link(path, info.linkname)
-        if info.isreg() and not self._rules.repeated:
+        if info.isreg():
             if path in self._files:
                 raise FormatError(f"{path}: a second file of this name")
             self._files.add(path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.packages.passing import MAX_ENTRIES, HashedStream
+from sframegen.packages.passing import MAX_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,26 +118,28 @@ def _lines(text: str, taken: list[str]) -> Iterator[str]:
         yield line
 
 
-class HashedFile(HashedStream):
-    """A file, hashed as its row is."""
+class HashedFile:
+    """A file, hashed as its row is, and the number of the bytes that were read of it."""
 
     def __init__(self, row: RecordRow, file: Readable) -> None:
         """Raises FormatError for an algorithm that wheels do not use."""
-        self._row = row
+        self._row, self._file, self._read_bytes = row, file, 0
         self._algorithm = row.hash.partition("=")[0]
         if row.hash and self._algorithm not in ALGORITHMS:
             raise FormatError(f"{row.path}: hash {self._algorithm} in RECORD; wheels have {', '.join(ALGORITHMS)}")
-        super().__init__(file, self._algorithm or ALGORITHMS[0])
+        self._hash = hashlib.new(self._algorithm or ALGORITHMS[0])
 
-    def text(self) -> str:
-        """As RECORD has it."""
-        return _text(self._algorithm, self.hash.digest())
+    def read(self, size: int, /) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        self._read_bytes += len(data)
+        return data
 
     def check(self, size: int) -> None:
         """Raises FormatError unless the row has the hash of all that was read, and that size."""
-        if self.at != size:
-            raise FormatError(f"{self._row.path}: {self.at:,} bytes, not {size:,} as its header has it")
+        if self._read_bytes != size:
+            raise FormatError(f"{self._row.path}: {self._read_bytes:,} bytes, not {size:,} as its header has it")
         if self._row.size and self._row.size != str(size):
             raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
-        if self._row.hash and self._row.hash.rstrip("=") != self.text():
+        if self._row.hash and self._row.hash.rstrip("=") != _text(self._algorithm, self._hash.digest()):
             raise FormatError(f"{self._row.path}: its hash is another than in RECORD")

@@ -203,7 +203,6 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
             with WrittenPackages(directory, print) as written:
                 collect(directory, written.add)
             directory.forget("00" * 32)
-            directory.remove_unfinished()
 
     return change
 
@@ -215,23 +214,18 @@ def fleet_and_report(scene: Scene, is_odd: bool) -> None:
     make_report(scene.output / "run", scene.tree / "d/program")
 
 
-def with_layout(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Scene], tuple[Path, Path]]:
-    """The same scene, with an image layout in the tree."""
+def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Scene], tuple[Path, Path]]:
+    """The same scene, with a package in the tree."""
 
     def prepared(scene: Scene) -> tuple[Path, Path]:
-        from tests.packages.images.image_inputs import entry, one_image  # noqa: PLC0415 - with all of pytest
+        from tests.packages.package_makers import tar  # noqa: PLC0415 - with all of pytest
 
-        one_image(entry("usr/bin/it", scene.program.read_bytes(), mode=0o755)).write(scene.tree / "image")
-        for path in (scene.tree / "image", *(scene.tree / "image").rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
+        package = scene.tree / "it.tar"
+        package.write_bytes(tar([("usr/bin/it", scene.program.read_bytes())]))
+        os.chown(package, NOBODY, NOBODY)
         return prepare(scene)
 
     return prepared
-
-
-def blobs(scene: Scene) -> tuple[Path, Path]:
-    """A layout's directory of blobs, and a link to the victim's directory."""
-    return scene.tree / "image/blobs/sha256", link_to(scene, "z", scene.victim.parent)
 
 
 def dpkg_lists(scene: Scene) -> tuple[Path, Path]:
@@ -251,10 +245,6 @@ def checksums_and_back(scene: Scene, is_odd: bool) -> None:
     command(*(("remove-tree",) if is_odd else ("add-tree",)), "--update-checksums", "--fatal", "-j1", "TREE")(scene, is_odd)
 
 
-def layout_and_back(scene: Scene, is_odd: bool) -> None:
-    command(*(("remove", "--no-verify", "-q") if is_odd else ADD), "TREE/image")(scene, is_odd)
-
-
 ADD = ("add-section", "--no-verify", "--replace", "-q")
 RACES = {
     "content planted: add-tree, remove-tree": Race(one_file, tree_and_back),
@@ -272,8 +262,6 @@ RACES = {
     "a directory: add-section --detached": Race(
         a_directory, command("add-section", "-q", "--detached", "TREE/d", "OUT/../program"), copies=True
     ),
-    "blobs: add-section of a layout": Race(with_layout(blobs), command(*ADD, "TREE/image"), copies=True, cost=2),
-    "blobs: remove of a layout": Race(with_layout(blobs), layout_and_back, copies=True, cost=2),
     "dpkg's lists: add-tree, remove-tree --update-checksums": Race(dpkg_lists, checksums_and_back, cost=4),
     "a directory: merge -o": Race(a_directory, merged, copies=True, cost=10),
     "a file: link": Race(one_file, linked, copies=True, cost=50),
@@ -290,16 +278,14 @@ RACES = {
 FLEET_RACES = {
     "a secret: fleet run, loose programs": Race(a_secret, fleet("rewrite"), copies=True, cost=4),
     "a directory: fleet run, loose programs": Race(a_directory, fleet("rewrite"), copies=True, cost=4),
-    "blobs: fleet run, a layout": Race(with_layout(blobs), fleet("rewrite"), copies=True, cost=8),
     "a FIFO: fleet run": Race(a_fifo, fleet("unloaded"), copies=True, cost=4),
-    "a directory: fleet run, the output": Race(with_layout(a_directory), fleet("rewrite", "TREE/d"), copies=True, cost=8),
+    "a directory: fleet run, the output": Race(with_package(a_directory), fleet("rewrite", "TREE/d"), copies=True, cost=8),
     **{
         f"a directory: fleet run, {inner} in the output": Race(
-            with_layout(below_output(f"run/{inner}")), fleet(mode), copies=True, cost=4, is_refused=True
+            with_package(below_output(f"run/{inner}")), fleet(mode), copies=True, cost=4, is_refused=True
         )
         for inner, mode in (
             ("packages", "rewrite"),
-            ("unfinished", "rewrite"),
             ("sections", "detached"),
             ("results", "survey"),
             ("seen", "survey"),
@@ -332,7 +318,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
         "ownership lost: add-section in place",
         "a directory: add-section in place",
         "a FIFO: add-section in place",
-        "blobs: remove of a layout",
     ),
     "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
     "stack": ("a directory: stack -o",),

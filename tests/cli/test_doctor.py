@@ -160,8 +160,8 @@ def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for manager in ("apt-get", "dnf", "nothing"):
         monkeypatch.setattr("shutil.which", lambda name, here=manager: name if name == here else None)
         monkeypatch.setattr(os, "geteuid", lambda here=manager: 0 if here == "dnf" else 1000)
-        commands[manager] = installing.package("rpm2cpio", "/usr/bin/rpm2archive")
-    assert commands == {"apt-get": "sudo apt-get install rpm2cpio", "dnf": "dnf install /usr/bin/rpm2archive", "nothing": ""}
+        commands[manager] = installing.package("clang", "/usr/bin/clang")
+    assert commands == {"apt-get": "sudo apt-get install clang", "dnf": "dnf install /usr/bin/clang", "nothing": ""}
 
 
 @pytest.mark.parametrize(("level", "remedy"), [(3, "kernel.perf_event_paranoid=2"), (2, ""), (None, "")])

@@ -19,6 +19,7 @@ from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import Identity, identity_of, path_in_store
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT_LOAD, RECORDS, SHF_COMPRESSED, Ehdr, Phdr
+from sframegen.packages.package_api import add_to_package
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import with_many_segments
 from tests.support.peers import Compiler
@@ -104,10 +105,10 @@ def test_programs_of_a_package_get_detached_sections(program: Path, tmp_path: Pa
     with tarfile.open(package, "w") as tar:
         tar.add(program, "usr/bin/program")
     before = package.read_bytes()
-    first = add_section(package, detached=tmp_path / "store")
+    first = add_to_package(package, detached=tmp_path / "store")
     assert stored(tmp_path / "store").name.endswith(".sframe")
     assert "1 of 1 ELF file given a section" in first.one_line()
-    assert "0 of 1 ELF file given a section" in add_section(package, detached=tmp_path / "store").one_line()
+    assert "0 of 1 ELF file given a section" in add_to_package(package, detached=tmp_path / "store").one_line()
     assert package.read_bytes() == before
 
 

@@ -36,7 +36,6 @@ from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item, ItemKind
 from tests import ROOT
 from tests.fleet.made_packages import programs, served, write_tar
-from tests.packages.images.image_inputs import entry, one_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,21 +159,6 @@ def test_loose_files_of_a_directory_are_one_package(tmp_path: Path, some_program
     assert {path.name for path in new.iterdir()} == {"a", "b"}
     assert subprocess.run([new / "a"], check=False).returncode == 1
     assert (tmp_path / "bin/a").read_bytes() == some_programs[0]
-
-
-def test_image_layouts(tmp_path: Path, some_programs: list[bytes]) -> None:
-    layout = one_image(entry("usr/bin/it", some_programs[0], mode=0o755)).write(tmp_path / "pool/image")
-    run(tmp_path / "pool", tmp_path / "survey")
-    out = tmp_path / "out"
-    for _ in range(2):
-        run(tmp_path / "pool", out, RunOptions(Mode.REWRITE))
-        (package,) = rows(out, "packages")
-        assert (package["package"], package["kind"], package["outcome"]) == ("image", "OCI layout", "added")
-        assert rows(out, "files") == rows(tmp_path / "survey", "files")
-        new = {path.relative_to(out / "packages/image") for path in (out / "packages/image").rglob("*") if path.is_file()}
-        assert len(new) == len([path for path in layout.rglob("*") if path.is_file()]) + 1  # a layer more
-        assert sorted(path.name for path in (out / "packages").iterdir()) == ["image"]
-        shutil.rmtree(out / "results")
 
 
 def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_programs: list[bytes]) -> None:
@@ -592,12 +576,6 @@ def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pyt
             *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
         }
     assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
-
-
-def test_parts_of_packages_of_killed_runs_are_removed(pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "out/unfinished/.sframegen.x/layout").mkdir(parents=True)
-    run(pool, tmp_path / "out")
-    assert not (tmp_path / "out/unfinished").exists()
 
 
 def test_small_packages_share_a_task() -> None:

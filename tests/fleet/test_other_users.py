@@ -16,7 +16,6 @@ from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item, ItemKind
 from sframegen.fleet.sources.listing import items_of_one
 from tests.fleet.made_packages import programs, write_tar
-from tests.packages.images.image_inputs import entry, one_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +54,7 @@ def give(*paths: Path) -> None:
 
 def items(directory: Path, program: bytes) -> list[Item]:
     """A package of each kind."""
-    one_image(entry("usr/bin/it", program, mode=0o755)).write(directory / "pool/image")
-    (directory / "pool/loose").mkdir()
+    (directory / "pool/loose").mkdir(parents=True)
     (directory / "pool/loose/it").write_bytes(program)
     write_tar(directory / "pool/it.tar", {"usr/bin/it": program})
     found = list(items_of_one(str(directory / "pool")))
@@ -64,7 +62,7 @@ def items(directory: Path, program: bytes) -> list[Item]:
     return found
 
 
-@pytest.mark.parametrize("where", ["", "packages", "packages/image", "packages/loose"])
+@pytest.mark.parametrize("where", ["", "packages", "packages/loose"])
 def test_an_output_directory_of_another_user(directory: Path, program: bytes, where: str) -> None:
     (directory / "out" / where).mkdir(parents=True)
     (directory / "out" / where / "keep").write_text("theirs")

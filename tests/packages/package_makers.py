@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import struct
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -14,11 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from sframegen.packages.passing import Visit
+
 NAME = "x-1.0-py3-none-any.whl"
 RECORD = "x-1.0.dist-info/RECORD"
 DATE = (2024, 2, 29, 13, 30, 28)
 METADATA = b"Metadata-Version: 2.1\nName: x\nVersion: 1.0\n"
 WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
+EXECUTABLE = struct.pack("<4sBBB9xHHI", b"\x7fELF", 2, 1, 1, 3, 62, 1)  # ELF64, little-endian, a library for x86-64
+ADDED = b"a section"
+
+
+def elf(text: str = "") -> bytes:
+    """What passes for a linked ELF file until it is read further."""
+    return EXECUTABLE.ljust(64, b"\0") + text.encode()
+
+
+def adding(seen: list[str]) -> Visit:
+    """A visit that changes each file that it has not changed before, and notes its path."""
+
+    def visit(path: str, given: Path, changed: Path) -> bool:
+        seen.append(path)
+        data = given.read_bytes()
+        if data.endswith(ADDED):
+            return False
+        changed.write_bytes(data + ADDED)
+        return True
+
+    return visit
 
 
 def row(path: str, data: bytes, algorithm: str = "sha256") -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen import FormatError, Severity, add_section, check
-from sframegen.api import checked_package
+from sframegen import FormatError, Severity, add_section
 from sframegen.checks.finding import Finding
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
-from tests.packages.images.image_inputs import entry, one_image
+from sframegen.packages import package_api
+from sframegen.packages.package_api import check_package
 from tests.packages.package_makers import NAME, deb_of, tar, wheel
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ MAKERS: dict[str, Callable[[Path, Mapping[str, bytes]], Path]] = {
     "deb": lambda folder, files: deb_of(folder / "x.deb", files),
     "wheel": lambda folder, files: wheel(folder / NAME, files),
     "tar": lambda folder, files: _written(folder / "x.tar", tar([*files.items()])),
-    "OCI layout": lambda folder, files: one_image(*(entry(*file) for file in files.items())).write(folder / "layout"),
 }
 
 
@@ -59,7 +58,7 @@ def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_each_file_that_has_a_section_is_checked(kind: str, files: dict[str, bytes], tmp_path: Path) -> None:
     package = MAKERS[kind](tmp_path, files)
-    report = check(package)
+    report = check_package(package)
     assert report.package is not None
     assert (report.file, report.package.kind, report.worst()) == (str(package), kind, Severity.ERROR)
     assert (report.package.elf_files, report.package.without_section, report.findings) == (4, 1, ())
@@ -95,7 +94,7 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
 def test_a_finding_does_not_name_the_copy_that_was_read(files: dict[str, bytes], tmp_path: Path) -> None:
     package = MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]})
     for instructions in (False, True):
-        report = check(package, debug_file=tmp_path / "none", instructions=instructions)
+        report = check_package(package, debug_file=tmp_path / "none", instructions=instructions)
         assert report.package is not None
         [part] = report.package.files
         assert part.findings[0].message == f"nothing to compare it with: {tmp_path / 'none'}: no such file"
@@ -104,24 +103,24 @@ def test_a_finding_does_not_name_the_copy_that_was_read(files: dict[str, bytes],
 def test_that_nothing_has_a_section_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
     """Unless there are no programs and libraries."""
     without = MAKERS["tar"](tmp_path, {"x/without.so": files["x/without.so"]})
-    assert [finding.rule for finding in check(without).findings] == ["none"]
-    assert check(without, instructions=True).worst() is not Severity.ERROR
+    assert [finding.rule for finding in check_package(without).findings] == ["none"]
+    assert check_package(without, instructions=True).worst() is not Severity.ERROR
     text = MAKERS["deb"](tmp_path, {"x/text": b"text"})
-    assert check(text).worst() is None
-    assert check(text).one_line() == f"{text}: nothing to check; deb, 0 ELF files, 0 checked"
+    assert check_package(text).worst() is None
+    assert check_package(text).one_line() == f"{text}: nothing to check; deb, 0 ELF files, 0 checked"
 
 
 def test_debug_files_have_no_section(files: dict[str, bytes], tmp_path: Path, peers: Peers) -> None:
     library = _written(tmp_path / "library", files["x/without.so"])
     subprocess.run([peers.tool("objcopy"), "--only-keep-debug", library, tmp_path / "debug"], check=True)
-    report = check(MAKERS["tar"](tmp_path, {"x.debug": (tmp_path / "debug").read_bytes()}))
+    report = check_package(MAKERS["tar"](tmp_path, {"x.debug": (tmp_path / "debug").read_bytes()}))
     assert report.package is not None
     assert (report.worst(), report.package.elf_files, report.package.without_section) == (None, 1, 0)
 
 
 def test_strict(files: dict[str, bytes], tmp_path: Path) -> None:
     """Warnings become errors, also of files in packages."""
-    report = check(MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]}))
+    report = check_package(MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]}))
     assert report.package is not None
     [part] = report.package.files
     warned = replace(part, findings=(Finding("x", Severity.WARNING, "x"),))
@@ -130,8 +129,8 @@ def test_strict(files: dict[str, bytes], tmp_path: Path) -> None:
 
 
 def test_the_findings_of_a_package_are_bounded(files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked_package, "MAX_FINDINGS", 0)
-    report = check(MAKERS["tar"](tmp_path, {"a": files["x/bad.so"], "b": files["x/good.so"]}))
+    monkeypatch.setattr(package_api, "MAX_FINDINGS", 0)
+    report = check_package(MAKERS["tar"](tmp_path, {"a": files["x/bad.so"], "b": files["x/good.so"]}))
     assert report.package is not None
     assert [part.file for part in report.package.files] == ["a"]
     assert report.package.refused == ("b: not checked: the files before it in the package have more than 0 findings",)
@@ -140,4 +139,4 @@ def test_the_findings_of_a_package_are_bounded(files: dict[str, bytes], tmp_path
 def test_damaged_packages_are_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     whole = MAKERS["deb"](tmp_path, files).read_bytes()
     with pytest.raises(FormatError):
-        check(_written(tmp_path / "cut.deb", whole[: len(whole) // 2]))
+        check_package(_written(tmp_path / "cut.deb", whole[: len(whole) // 2]))

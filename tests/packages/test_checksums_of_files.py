@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen import add_section
+from sframegen.packages.package_api import add_to_package
 from tests.packages.package_makers import NAME, deb_of, entry, tar, wheel
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def library(compile_c: Compiler) -> bytes:
 
 def changed(path: Path, *, force: bool = False) -> tuple[int, tuple[str, ...]]:
     before = path.read_bytes()
-    summary = add_section(path, verify=False, force=force)
+    summary = add_to_package(path, verify=False, force=force)
     assert summary.package is not None
     assert (path.read_bytes() == before) == (not summary.package.changed)
     return summary.package.changed, summary.warnings

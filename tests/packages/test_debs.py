@@ -16,11 +16,13 @@ import pytest
 
 from cfi.errors import FormatError
 from linker.objects.archive import members
-from sframegen import Refusal, RefusedError, add_section, remove
+from sframegen import Refusal, RefusedError, api
 from sframegen.packages.compression import compression_of, decompressed
+from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, sums, tar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.peers import Compiler
@@ -54,9 +56,9 @@ def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_p
     files = {"usr/lib/a.so": library, "usr/share/doc/x": b"text", "usr/lib/b c.so": library}
     path = deb_of(tmp_path / "x.deb", files)
     given, control = path.read_bytes(), archive(path, "control.tar")
-    add_section(path, output=tmp_path / "again.deb")
+    add_to_package(path, output=tmp_path / "again.deb")
     assert path.read_bytes() == given
-    add_section(path)
+    add_to_package(path)
     assert path.read_bytes() == (tmp_path / "again.deb").read_bytes()
     assert list(parts(path)) == ["debian-binary", "control.tar.xz", "data.tar.xz"]
     sums_hold(path)
@@ -65,9 +67,9 @@ def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_p
     growth = sum(-(-len(now[name]) // 1024) - -(-len(files[name]) // 1024) for name in files)
     assert archive(path, "control.tar")["control"] == CONTROL.replace(b"Size: 100", b"Size: %d" % (100 + growth))
     written = path.read_bytes()
-    assert add_section(path).note == "has it already"
+    assert add_to_package(path).note == "has it already"
     assert path.read_bytes() == written
-    remove(path)
+    remove_from_package(path)
     assert archive(path, "data.tar") == files
     assert archive(path, "control.tar") == control
 
@@ -96,7 +98,7 @@ def test_dpkg_takes_the_result(library: bytes, tmp_path: Path, compression: str)
 
     before, had = says("-c"), list(parts(path))
     about = says("-I")
-    summary = add_section(path)
+    summary = add_to_package(path)
     assert summary.package is not None
     assert summary.package.changed == 1
     assert (says("-c"), list(parts(path))) == (before, had)
@@ -120,7 +122,7 @@ def test_dpkg_takes_the_result(library: bytes, tmp_path: Path, compression: str)
 def test_packages_without_sums_or_size(library: bytes, tmp_path: Path) -> None:
     control = CONTROL.replace(b"Installed-Size: 100\n", b"")
     path = deb(tmp_path / "x.udeb", tar([("./a.so", library)]), tar([("./control", control)]))
-    add_section(path)
+    add_to_package(path)
     assert archive(path, "control.tar") == {"control": control}
     assert len(archive(path, "data.tar")["a.so"]) > len(library)
 
@@ -129,9 +131,9 @@ def test_signed_packages_are_refused_without_force(library: bytes, tmp_path: Pat
     data, control = tar([("./a.so", library)]), tar([("./control", CONTROL)])
     path = deb(tmp_path / "x.deb", data, control, before=[("_gpgorigin", b"signature")])
     with pytest.raises(RefusedError, match="signed: _gpgorigin") as raised:
-        add_section(path)
+        add_to_package(path)
     assert raised.value.reason is Refusal.SIGNED
-    assert "to be signed again: _gpgorigin" in add_section(path, force=True).warnings
+    assert "to be signed again: _gpgorigin" in add_to_package(path, force=True).warnings
     assert parts(path)["_gpgorigin"] == b"signature"
 
 
@@ -154,7 +156,7 @@ def test_damaged_packages_are_refused(library: bytes, tmp_path: Path) -> None:
         path = deb(tmp_path / "x.deb", data, about, suffix=suffix)
         given = path.read_bytes()
         with pytest.raises(FormatError, match=why):
-            add_section(path)
+            add_to_package(path)
         assert path.read_bytes() == given
 
 
@@ -162,7 +164,7 @@ def test_sources_say_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "x_1.0.dsc"
     path.write_text("Format: 3.0 (quilt)\n")
     with pytest.raises(FormatError, match="a source package"):
-        add_section(path)
+        add_to_package(path)
 
 
 def test_a_hard_link_to_a_hard_link_gets_the_sum_of_the_file(library: bytes, tmp_path: Path) -> None:
@@ -170,6 +172,15 @@ def test_a_hard_link_to_a_hard_link_gets_the_sum_of_the_file(library: bytes, tmp
     about = tar([("./control", CONTROL), ("./md5sums", sums(dict.fromkeys(names, library)))])
     links = [(entry(f"./{name}", tarfile.LNKTYPE, f"./{of}"), b"") for of, name in pairwise(names)]
     path = deb(tmp_path / "x.deb", tar([("./a.so", library), *links]), about)
-    add_section(path, verify=False)
+    add_to_package(path, verify=False)
     given = {line.split()[0].decode() for line in archive(path, "control.tar")["md5sums"].splitlines()}
     assert given == {hashlib.md5(archive(path, "data.tar")["a.so"]).hexdigest()}
+
+
+@pytest.mark.parametrize("function", [api.add_section, api.remove, api.check, api.read])
+def test_the_functions_for_files_do_not_take_it_for_an_archive_without_objects(
+    function: Callable[[Path], object], library: bytes, tmp_path: Path
+) -> None:
+    package = deb_of(tmp_path / "x.deb", {"usr/lib/x.so": library})
+    with pytest.raises(FormatError):
+        function(package)

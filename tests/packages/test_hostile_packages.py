@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen import FormatError, add_section
+from sframegen import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
-from sframegen.packages import passing, small_archives, wheel_record
+from sframegen.packages import deb_control, passing, wheel_record
 from sframegen.packages.compression import MAX_XZ_MEMORY
+from sframegen.packages.package_api import add_to_package
 from sframegen.packages.tar_entries import MAX_HEADER_BYTES
 from tests import ROOT
 from tests.packages.package_makers import CONTROL, NAME, RECORD, deb, deb_of, entry, row, tar, wheel
@@ -78,7 +79,7 @@ def whole_or_refused(path: Path, damaged: bytes, out: Path) -> None:
     """Damage is refused, or is in what no reader reads; then the result has the same names."""
     path.write_bytes(damaged)
     try:
-        add_section(path, output=out, verify=False)
+        add_to_package(path, output=out, verify=False)
     except FormatError as error:
         assert "\n" not in str(error)  # noqa: PT017
         assert not out.exists()
@@ -162,7 +163,7 @@ def test_memory_for_a_bomb_is_that_of_a_piece(tmp_path: Path) -> None:
             file.write(bytes(1 << 20))
         file.write(bytes(10240))
     tracemalloc.start()
-    add_section(path)
+    add_to_package(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 << 20
@@ -222,7 +223,7 @@ def test_a_hundred_thousand_entries(library: bytes, tmp_path: Path) -> None:
     assert len(header) == 512
     files = [(f"x/{number}", b"") for number in range(100_000)]
     path.write_bytes(tar([*files, ("a.so", library)], tarfile.USTAR_FORMAT))
-    summary = add_section(path, verify=False)
+    summary = add_to_package(path, verify=False)
     assert summary.package is not None
     assert (summary.package.entries, summary.package.changed) == (100_001, 1)
 
@@ -275,7 +276,7 @@ def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], 
 
     monkeypatch.setattr(passing.Pass, "visit", replacing)
     with pytest.raises(OSError, match="someone else changed it meanwhile"):
-        add_section(path, verify=False)
+        add_to_package(path, verify=False)
     assert path.read_bytes() == b"of someone else"
     assert not [name for name in everything(path.parent) if "sframegen" in name]
 
@@ -286,7 +287,7 @@ def test_a_link_to_a_package_stays_a_link(packages: dict[str, Path]) -> None:
     link = path.with_name("link.whl")
     link.symlink_to(path.name)
     before = path.read_bytes()
-    add_section(link, verify=False)
+    add_to_package(link, verify=False)
     assert link.is_symlink()
     assert path.read_bytes() != before
 
@@ -301,7 +302,7 @@ def test_a_link_of_another_user_is_not_followed(packages: dict[str, Path], tmp_p
     os.lchown(link, 65534, 65534)
     before = packages["whl"].read_bytes()
     with pytest.raises(OSError, match="another user controls"):
-        add_section(link, verify=False)
+        add_to_package(link, verify=False)
     assert packages["whl"].read_bytes() == before
 
 
@@ -311,16 +312,16 @@ def test_extracting_is_never_done(library: bytes, tmp_path: Path) -> None:
     victim.mkdir()
     path = tmp_path / "x.tar"
     path.write_bytes(tar([(entry("l", tarfile.SYMTYPE, str(victim)), b""), ("l/x.so", library)]))
-    add_section(path, verify=False)
+    add_to_package(path, verify=False)
     assert everything(victim) == set()
 
 
 def test_dangerous_debs(library: bytes, tmp_path: Path) -> None:
     for control in (CONTROL.replace(b"100", b"9" * 5000), CONTROL.replace(b"100", b"x"), b""):
         path = deb_of(tmp_path / "x.deb", {"a.so": library}, control=control)
-        add_section(path, verify=False)
+        add_to_package(path, verify=False)
     path = deb_of(tmp_path / "x.deb", {"a.so": library}, md5sums=b"\xff\0 garbage\n" * 10_000)
-    add_section(path, verify=False)
+    add_to_package(path, verify=False)
 
 
 def test_the_page_has_the_limits() -> None:
@@ -342,7 +343,7 @@ def test_elf_files_do_without_what_reads_packages(library: bytes, tmp_path: Path
     code = "import sys, sframegen; sframegen.add_section(sys.argv[1]); print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True).stdout.split())
     ours = {name for name in loaded if name.startswith("sframegen.packages.")}
-    assert ours | loaded & {"tarfile", "zipfile", "gzip"} == {"sframegen.packages.kinds"}
+    assert ours | loaded & {"tarfile", "zipfile", "gzip"} == set()
 
 
 def test_records_of_empty_lines_and_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +365,7 @@ def test_headers_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_headers_of_a_control_archive_count(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_archives, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(deb_control, "MAX_BYTES", 1 << 16)
     about = tar([("./control", CONTROL), *((entry(str(number), tarfile.DIRTYPE), b"") for number in range(200))], mode="w:xz")
     path = deb(tmp_path / "x.deb", tar([("./a.so", library)], mode="w:xz"), about, suffix=".xz")
     assert "more than 65,536 bytes" in refused(path)

@@ -20,11 +20,17 @@ GIVEN = {
     "a.egg": (b"PK\3\4", "a Python egg"),
     "a.ipk": (b"\x1f\x8b\x08", "an opkg package"),
     "a.apk": (b"PK\3\4", "an Android package"),
-    "b.apk": (b"ADB.pckg", "an Alpine package of version 3"),
+    "b.apk": (b"ADB.pckg", "an Alpine package"),
     "a.changes": (b"Format: 1.8\n", "a list of packages and their hashes"),
     "a.buildinfo": (b"-----BEGIN PGP SIGNED MESSAGE-----\n", "a list of packages and their hashes"),
     "a.dsc": (b"Format: 3.0 (quilt)\n", "a source package"),
-    "a.src.rpm": (b"\xed\xab\xee\xdb", "a source package"),
+    "a.rpm": (b"\xed\xab\xee\xdb", "an RPM package"),
+    "a.src.rpm": (b"\xed\xab\xee\xdb", "an RPM package"),
+    "an-rpm": (b"\xed\xab\xee\xdb", "an RPM package"),
+    "a.squashfs": (b"hsqs", "a squashfs image"),
+    "root.img": (b"hsqs", "a squashfs image"),
+    "a.conda": (b"PK\3\4", "a conda package"),
+    "c.apk": (b"\x1f\x8b\x08", "an Alpine package"),
     "a.xbps": (b"\x28\xb5\x2f\xfd", "an XBPS package"),
     "initrd.img-6.12.1-amd64": (b"\x28\xb5\x2f\xfd", "an initramfs"),
     "a.cpio": (b"070701", "an initramfs"),
@@ -45,6 +51,12 @@ def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_
     assert done.output.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["a.rpm", "a.squashfs", "a.conda", "c.apk"])
+def test_what_was_handled_once_names_what_is_to_be_used(name: str) -> None:
+    assert why_unhandled(name).endswith(": run add-tree in its build (docs/packaging.md)")
+    assert why_unhandled(name, GIVEN[name][0]) == why_unhandled(name)
+
+
 def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:
     for name, (data, _) in GIVEN.items():
         (tmp_path / name).write_bytes(data)
@@ -60,7 +72,6 @@ def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:
         ("initramfs-tools-0.142.tar.gz", b"\x1f\x8b\x08"),
         ("a.changes", b"what has changed"),
         ("a.ipk", b"!<arch>\ndebian-binary"),  # the form that is a Debian package's
-        ("a.apk", b"\x1f\x8b\x08"),
         ("a.jar", b"\x7fELF"),
         ("cpio", b"#!/bin/sh"),
     ],

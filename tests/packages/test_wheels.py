@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from sframegen import Refusal, RefusedError, add_section, remove
+from sframegen import Refusal, RefusedError
+from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import NAME, RECORD, row, wheel
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def record_holds(path: Path) -> None:
 def test_record_holds_and_all_else_is_kept(files: dict[str, bytes], tmp_path: Path, end: str) -> None:
     path = wheel(tmp_path / NAME, files, end=end)
     given, before, had = path.read_bytes(), listed(path), contents(path)
-    add_section(path, output=tmp_path / "again.whl")
+    add_to_package(path, output=tmp_path / "again.whl")
     assert path.read_bytes() == given
-    summary = add_section(path)
+    summary = add_to_package(path)
     assert summary.package is not None
     assert (summary.package.changed, summary.package.size) == (2, path.stat().st_size)
     assert path.read_bytes() == (tmp_path / "again.whl").read_bytes()
@@ -76,9 +77,9 @@ def test_record_holds_and_all_else_is_kept(files: dict[str, bytes], tmp_path: Pa
     ]
     assert now[RECORD].count(b"\r\n") == had[RECORD].count(b"\r\n")
     written = path.read_bytes()
-    assert add_section(path).note == "has it already"
+    assert add_to_package(path).note == "has it already"
     assert path.read_bytes() == written
-    remove(path)
+    remove_from_package(path)
     assert (contents(path), listed(path)) == (had, before)
 
 
@@ -102,7 +103,7 @@ def test_entries_that_stay_keep_their_compressed_bytes(files: dict[str, bytes], 
     path = tmp_path / NAME
     path.write_bytes(out.getvalue())
     before = contents(path)
-    add_section(path)
+    add_to_package(path)
     record_holds(path)
     assert before["x/kept"] == contents(path)["x/kept"]
     packed = zipfile.ZipFile(io.BytesIO(out.getvalue())).getinfo("x/kept").compress_size
@@ -124,7 +125,7 @@ def test_sizes_of_64_bits_are_not_taken_over(files: dict[str, bytes], tmp_path: 
             info = zipfile.ZipInfo(name)
             info.extra = other + zip64 + other if name == "x/a.so" else b""
             archive.writestr(info, data)
-    add_section(path)
+    add_to_package(path)
     record_holds(path)
     with zipfile.ZipFile(path) as archive:
         assert archive.getinfo("x/a.so").extra == other + other
@@ -134,7 +135,7 @@ def test_pip_installs_the_result(files: dict[str, bytes], tmp_path: Path) -> Non
     if importlib.util.find_spec("pip") is None:
         pytest.skip("no pip in this environment")
     path = wheel(tmp_path / NAME, files)
-    add_section(path)
+    add_to_package(path)
     options = ["--no-index", "--no-deps", "--quiet", "--target", str(tmp_path / "t")]
     pip = [sys.executable, "-W", "default", "-m", "pip"]  # what it deprecates is its own affair: make test-constraints
     subprocess.run([*pip, "install", *options, path], check=True)
@@ -147,12 +148,12 @@ def test_signed_wheels_are_refused_without_force(files: dict[str, bytes], tmp_pa
     given = path.read_bytes()
     for dry_run in (False, True):
         with pytest.raises(RefusedError, match=rf"signed: {RECORD}\.{signature}") as raised:
-            add_section(path, dry_run=dry_run)
+            add_to_package(path, dry_run=dry_run)
         assert raised.value.reason is Refusal.SIGNED
     assert path.read_bytes() == given
-    assert f"to be signed again: {RECORD}.{signature}" in add_section(path, force=True).warnings
+    assert f"to be signed again: {RECORD}.{signature}" in add_to_package(path, force=True).warnings
     plain = wheel(tmp_path / f"plain-{NAME}", {"x/__init__.py": b"", f"{RECORD}.{signature}": b"signed"})
-    assert add_section(plain).note.startswith("nothing to add")  # what does not change may be signed
+    assert add_to_package(plain).note.startswith("nothing to add")  # what does not change may be signed
 
 
 BROKEN_RECORDS: dict[str, tuple[Callable[[str], str], str]] = {
@@ -176,13 +177,13 @@ def test_wheels_with_a_broken_record_are_refused(files: dict[str, bytes], tmp_pa
     path = wheel(tmp_path / NAME, files, record=change)
     given = path.read_bytes()
     with pytest.raises(FormatError, match=f"^{path}: .*{why}"):
-        add_section(path)
+        add_to_package(path)
     assert path.read_bytes() == given
 
 
 def test_a_record_that_lists_more_is_a_warning(files: dict[str, bytes], tmp_path: Path) -> None:
     path = wheel(tmp_path / NAME, files, record=lambda text: text + "x/gone,,\n")
-    assert "RECORD lists x/gone, which is not there" in add_section(path).warnings
+    assert "RECORD lists x/gone, which is not there" in add_to_package(path).warnings
 
 
 def test_zip_archives_that_are_refused(files: dict[str, bytes], tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_zip_archives_that_are_refused(files: dict[str, bytes], tmp_path: Path) 
         path = made(change)
         given = path.read_bytes()
         with pytest.raises(FormatError, match=why):
-            add_section(path)
+            add_to_package(path)
         assert path.read_bytes() == given
 
 
@@ -243,7 +244,7 @@ def test_overlapping_encrypted_and_wrongly_sized_entries_are_refused(files: dict
         path = tmp_path / NAME
         path.write_bytes(data)
         with pytest.raises(FormatError, match=why):
-            add_section(path)
+            add_to_package(path)
         assert path.read_bytes() == data
 
 
@@ -259,7 +260,7 @@ def test_a_row_keeps_its_quotes_and_one_without_a_hash_stays(files: dict[str, by
 
     path = wheel(tmp_path / NAME, files, record=record)
     had = contents(path)[RECORD].decode()
-    add_section(path)
+    add_to_package(path)
     now = contents(path)
     new_digest, new_size = row("x/a.so", now["x/a.so"]).rstrip("\n").split(",")[1:]
     assert now["x/b.so"] != files["x/b.so"]
@@ -276,18 +277,18 @@ def test_the_record_of_a_vendored_package_is_renewed(files: dict[str, bytes], tm
     inner = row("y/a.so", library) + stale + f"{INNER.rpartition('/')[0].rpartition('/')[2]}/RECORD,,\n"
     vendored = {**files, "x/_vendor/y/a.so": library, "x/_vendor/z.so": library, INNER: inner.encode()}
     path = wheel(tmp_path / NAME, vendored)
-    summary = add_section(path)
+    summary = add_to_package(path)
     assert summary.warnings == ()
     now = contents(path)
     assert now[INNER].decode() == inner.replace(row("y/a.so", library), row("y/a.so", now["x/_vendor/y/a.so"]))
     record_holds(path)
-    remove(path)
+    remove_from_package(path)
     assert contents(path)[INNER].decode() == inner
 
 
 def test_a_vendored_record_that_is_no_table_is_a_warning(files: dict[str, bytes], tmp_path: Path) -> None:
     path = wheel(tmp_path / NAME, {**files, INNER: b"a,b,c,d,e\n"})
-    [warning] = add_section(path).warnings
+    [warning] = add_to_package(path).warnings
     assert warning.startswith(f"{INNER}: not renewed: ")
     assert contents(path)[INNER] == b"a,b,c,d,e\n"
 
@@ -298,8 +299,8 @@ def test_a_list_of_parts_with_an_old_checksum_is_a_warning(files: dict[str, byte
     name = "x-1.0.dist-info/sboms/x.cdx.json"
     text = f'{{"content": "{hashlib.new(algorithm, files["x/a.so"]).hexdigest().upper()}"}}'.encode()
     path = wheel(tmp_path / NAME, {**files, name: text})
-    [warning] = add_section(path).warnings
+    [warning] = add_to_package(path).warnings
     assert warning == f"{name}: has the old checksums of x/a.so, x/b.so: to be made again"
     assert contents(path)[name] == text
     other = wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})
-    assert add_section(other).warnings == ()
+    assert add_to_package(other).warnings == ()

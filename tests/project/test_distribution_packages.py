@@ -1,4 +1,4 @@
-"""debian/ and packaging/ agree with pyproject.toml, and name what exists. `make deb`, `make rpm` build them."""
+"""debian/ and packaging/ agree with pyproject.toml, and name what exists. `make deb` and `make rpm` build them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
+from sframegen.cli.installation.attempts import COMPLETIONS
 
 import sframegen
 from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
-from sframegen.cli.installation.attempts import COMPLETIONS
 from tests import ROOT
 from tests.packages.needed_tools import needs
 

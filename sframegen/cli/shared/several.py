@@ -18,7 +18,6 @@ from linker.files.read_back import expect
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import Report, note
 from sframegen.elf.text import printable
-from sframegen.packages.kinds import is_layout
 from sframegen.program import patience
 from sframegen.program.workers import attempt, outcomes
 
@@ -59,7 +58,7 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
     dry_run = keywords["dry_run"]
 
     def work(path: str) -> R:
-        if Path(path).is_dir() and not is_layout(path):
+        if Path(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):

@@ -23,7 +23,6 @@ LOCAL = re.compile(r"(?:file|local)://")
 class ItemKind(StrEnum):
     FILE = "file"
     LOOSE = "directory"  #: the linked ELF files of one directory, without those below it
-    LAYOUT = "layout"  #: a directory that is an OCI image layout
 
 
 class Item(NamedTuple):

@@ -176,8 +176,7 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
             if is_url(place):
                 yield checked(Item(name_of_place(place), place))
             else:
-                kind = ItemKind.LAYOUT if kinds.is_layout(place) else ItemKind.FILE
-                yield checked(Item(name_of_place(os.path.abspath(place)), place, kind))  # noqa: PTH100
+                yield checked(Item(name_of_place(os.path.abspath(place)), place))  # noqa: PTH100
 
 
 def _of_directory(root: str) -> Iterator[Item]:
@@ -211,7 +210,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
     name = directory or os.path.basename(os.path.abspath(root))  # noqa: PTH100, PTH119
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == kinds.LAYOUT for entry in entries):
-        yield checked(Item(name, here, ItemKind.LAYOUT))
+        yield refused_item(name, here, kinds.IMAGE)
         return
     is_loose = False
     inner = []

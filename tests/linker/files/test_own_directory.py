@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.own_directory import OwnDirectory, temporary_directory
+from linker.files.own_directory import OwnDirectory
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -105,12 +105,3 @@ def test_it_stays_the_same_directory(directory: Path) -> None:
         (directory / "one").mkdir()
         with own.inner("new", make=True) as inner:
             assert os.path.samestat(os.fstat(inner.descriptor), (directory / "other/new").stat())
-
-
-def test_a_temporary_directory_goes_with_all_that_is_in_it(directory: Path) -> None:
-    with OwnDirectory.opened(directory) as own, own.at("place") as place:
-        with temporary_directory(place) as temporary, temporary.at("a/b/c", make=True):
-            (only,) = directory.iterdir()
-            assert (only / "a/b").is_dir()
-            (only / "link").symlink_to("/")
-        assert not list(directory.iterdir())

@@ -1,4 +1,4 @@
-"""Packages as input: what a public function does to a file, done to each ELF file in a package."""
+"""What a function does to a file, done to each ELF file in a package."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from functools import partial
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from cfi.errors import SframegenError, VerificationError
+from cfi.errors import SframegenError, VerificationError, naming
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Written
-from sframegen.packages.images.layout_directory import pass_layout
-from sframegen.packages.kinds import is_layout, pass_through
+from sframegen.api.options import Writing
+from sframegen.packages.kinds import pass_through
 from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from linker.files.read_back import Reader
     from linker.files.target import Target
     from sframegen.api.added import Summary
-    from sframegen.api.options import StrPath, Writing
+    from sframegen.api.options import StrPath
     from sframegen.api.removed import SectionRemoval
     from sframegen.checks.check_report import CheckReport
     from sframegen.packages.passing import Passed
@@ -36,6 +37,7 @@ class Unchanged(Exception):  # noqa: N818 - no error: it stops the writing of a 
 class PassedPackage(NamedTuple, Generic[R]):
     """What became of a package. Sizes are in bytes."""
 
+    file: str  # its path
     passed: Passed
     parts: list[R]  # of its ELF files, by their path in the package
     refused: list[str]  # a line each
@@ -75,21 +77,43 @@ class Visits(Generic[R]):
         self.parts.append(replace(part, file=path, **nowhere))
         return self._is_written and changed.exists() and _has_changed(part)
 
+    def seen(self, file: str, passed: Passed, written: Written, size_before: int, size: int) -> PassedPackage[R]:
+        """After the pass."""
+        return PassedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
 
-def change_package(target: Target, each: Callable[..., R], *, force: bool) -> PassedPackage[R]:
+
+def change_package(
+    path: StrPath,
+    each: Callable[..., R],
+    *,
+    output: StrPath | None = None,
+    verify: bool | Reader = True,
+    dry_run: bool = False,
+    preserve_timestamps: bool = False,
+    hard_links: Sequence[StrPath] = (),
+    force: bool = False,
+    **options: Any,  # noqa: ANN401 - of `each`, with some of those above
+) -> PassedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file; write the new package unless nothing has changed.
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
+    writing = Writing(output, verify, dry_run, preserve_timestamps, hard_links, force)
+    visits = Visits(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
+    target = writing.target(path)
+    with naming(str(target.path)), target:
+        return _changed(target, visits, force=force)
+
+
+def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage[R]:
     name = str(target.path)
     size_before = target.source.status.st_size
-    visits = Visits(each, is_written=not target.dry_run)
     with os.fdopen(os.dup(target.source.descriptor), "rb") as source:
         if target.dry_run:
             passed = pass_through(source, name, visits, None, force=force)
             if passed.signed and not force and any(map(_has_changed, visits.parts)):
                 raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
-            return PassedPackage(passed, visits.parts, visits.refused, visits.faults, Written(), size_before, size_before)
+            return visits.seen(name, passed, Written(), size_before, size_before)
         results: list[tuple[Passed, int]] = []
 
         def write(out: BinaryIO) -> None:
@@ -111,28 +135,16 @@ def change_package(target: Target, each: Callable[..., R], *, force: bool) -> Pa
             source.seek(0)
             written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
     (passed, size), *_ = results
-    return PassedPackage(passed, visits.parts, visits.refused, visits.faults, written, size_before, size)
-
-
-def change_layout(path: StrPath, each: Callable[..., R], writing: Writing) -> PassedPackage[R]:
-    """`change_package` for a directory with an OCI layout."""
-    visits = Visits(each, is_written=not writing.dry_run)
-    done = pass_layout(path, visits, writing.output, dry_run=writing.dry_run, force=writing.force)
-    if writing.dry_run and done.passed.signed and not writing.force and any(map(_has_changed, visits.parts)):
-        raise RefusedError(Refusal.SIGNED, f"signed: {done.passed.signed}", file=os.fspath(path))
-    return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, done.written, done.size_before, done.size)
+    return visits.seen(name, passed, written, size_before, size)
 
 
 def read_package(path: StrPath, each: Callable[..., R | None]) -> PassedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file that it only reads; of None, nothing is kept."""
     visits = Visits(each, is_written=False)
-    if is_layout(path):
-        done = pass_layout(path, visits, None, dry_run=True, force=True)
-        return PassedPackage(done.passed, visits.parts, visits.refused, visits.faults, Written(), done.size_before, done.size)
     with open(path, "rb") as source:  # noqa: PTH123 - a PathLike of any kind
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size
-    return PassedPackage(passed, visits.parts, visits.refused, visits.faults, Written(), size, size)
+    return visits.seen(os.fspath(path), passed, Written(), size, size)
 
 
 def _leave(_path: str, _given: Path, _changed: Path) -> bool:

@@ -1,0 +1,115 @@
+"""add_section, remove and check for packages: what the public function does to a file, done to each program and library in one.
+
+They take the keywords of these functions, and return what these return, with sums over the files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cfi.errors import FormatError
+from sframegen import api
+from sframegen.api.added import Package, total
+from sframegen.api.planned import Plan
+from sframegen.api.removed import SectionRemoval
+from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
+from sframegen.checks.finding import Finding, Severity
+from sframegen.detached.companion import companion_of
+from sframegen.elf.file import open_elf
+from sframegen.packages.each_elf_file import change_package, read_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.api.added import Summary
+    from sframegen.api.options import StrPath
+    from sframegen.checks.against_cfi.comparison import Verdict
+
+PACKED_AGAIN = "packed again: not proven to be the same bytes"
+MAX_FINDINGS = 200_000  # of a package: all of them are kept until its end
+NO_SECTIONS = "no program or library in it has an SFrame section; sframegen add-section makes them"
+
+
+def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - here and below: as the public function has them
+    """Give each program and library a section; refused ones are warnings.
+
+    Raises FormatError for a package that is damaged or not handled, RefusedError for a signed one without `force`,
+    VerificationError, OSError.
+    """
+    if options.get("detached") is None:
+        done = change_package(path, api.add_section, **options)
+    else:
+        done = read_package(path, partial(api.add_section, **options))
+    passed, parts = done.passed, done.parts
+    changed = sum(part.plan is not None for part in parts)
+    refused = len(done.refused) + len(done.faults)
+    package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
+    summary = total(done.file, parts)
+    note = "has it already" if summary.section_bytes and not changed else summary.note
+    if not passed.elf_files:
+        note = "nothing to add: no program or library in it"
+    warnings = summary.warnings + done.warnings
+    unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
+    summary = replace(summary, package=package, note=note, warnings=warnings, unloaded=unloaded, per_function=None)
+    return replace(summary, output=done.written.output, faults=tuple(done.faults))
+
+
+def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noqa: ANN401
+    """Restore each file. The package is packed again, and its bytes may differ. Raises what `add_to_package` does."""
+    done = change_package(path, api.remove, **options)
+    had = [part for part in done.parts if part.section_bytes]
+    lines = tuple(f"{part.file}: {line}" for part in had if part.plan for line in part.plan.lines)
+    restored = bool(had) and all(part.restored for part in had)
+    return SectionRemoval(
+        done.file,
+        output=done.written.output,
+        section_bytes=sum(part.section_bytes for part in had),
+        restored=restored,
+        differs=PACKED_AGAIN if restored else "",
+        still_has_one=any(part.still_has_one for part in had),
+        size_before=done.size_before,
+        size=done.size,
+        plan=Plan(lines) if lines else None,
+        warnings=tuple(f"{part.file}: {warning}" for part in had for warning in part.warnings) + done.warnings,
+        faults=tuple(done.faults),
+    )
+
+
+def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
+    """Check what has a section. That nothing has one is an error, unless there is no program or library either.
+
+    Raises FormatError for a package that is damaged or not handled, OSError.
+    """
+    kept, without_section = 0, 0
+
+    def part(given: Path) -> CheckReport | None:
+        nonlocal kept, without_section
+        if companion_of(open_elf(given)) is not None:
+            return None
+        if kept > MAX_FINDINGS:
+            raise FormatError(f"not checked: the files before it in the package have more than {MAX_FINDINGS:,} findings")
+        report = api.check(given, **options)
+        if report.lacks_section:
+            without_section += 1
+            return None
+        kept += len(report.findings)
+        return report
+
+    done = read_package(path, part)
+    code: Counter[Verdict] = Counter()
+    for one in done.parts:
+        code.update(one.code)
+    passed, refused = done.passed, (*done.refused, *done.faults)
+    has_none = without_section and not done.parts
+    return CheckReport(
+        done.file,
+        functions=sum(one.functions for one in done.parts),
+        section_bytes=sum(one.section_bytes for one in done.parts),
+        code=code,
+        findings=(Finding(NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
+        warnings=(*passed.warnings, *(f"{one.file}: {warning}" for one in done.parts for warning in one.warnings)),
+        package=CheckedPackage(passed.kind, passed.entries, passed.elf_files, without_section, refused, tuple(done.parts)),
+    )
