@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from sframegen.cli.installation.attempts import COMPLETIONS
 
 import sframegen
 from sframegen.backtrace.installed_libraries import HERE
@@ -198,7 +197,7 @@ def test_a_man_page_with_an_empty_link_is_an_error(link: str, status: int, tmp_p
     assert (done.returncode, bool(done.stderr)) == (status, bool(status)), done.stderr
 
 
-def test_completion_goes_where_doctor_looks(tmp_path: Path) -> None:
+def test_completion_goes_where_shells_look(tmp_path: Path) -> None:
     program = tmp_path / "usr/bin/sframegen"
     program.parent.mkdir(parents=True)
     program.write_text("from sframegen.cli.start import main\nmain()\n")
@@ -206,5 +205,10 @@ def test_completion_goes_where_doctor_looks(tmp_path: Path) -> None:
     site, zsh = sysconfig.get_path("platlib"), "usr/share/zsh/site-functions"
     command: tuple[str | Path, ...] = (ROOT / "packaging/add-shared", tmp_path, site, zsh, "--no-man")
     subprocess.run(command, check=True, env=environment)
-    for shell, (own, _) in COMPLETIONS.items():
-        assert f"{shell}_complete" in (tmp_path / own[0].lstrip("/")).read_text()
+    places = {
+        "bash": "usr/share/bash-completion/completions/sframegen",
+        "zsh": f"{zsh}/_sframegen",
+        "fish": "usr/share/fish/vendor_completions.d/sframegen.fish",
+    }
+    for shell, place in places.items():
+        assert f"{shell}_complete" in (tmp_path / place).read_text().lower()

@@ -1,4 +1,4 @@
-"""Tells packages from other files, here and nowhere else: the library takes ELF files, objects and archives."""
+"""Asks whether a file is a package, here and nowhere else: the library takes ELF files, objects and archives."""
 
 from __future__ import annotations
 
