@@ -20,6 +20,7 @@ class Patience(NamedTuple):
     progress: float = 1.0  # until there is a bar
     server: float = 10.0  # without any byte of a server of debug files
     download: float = 120.0  # for one debug file
+    part: float = 60.0  # of an installation that is tried
     devices: float = 60.0  # until the numbers of devices are learned anew: others get them after an unmount
 
     # For tables of code that processes make at run time, which may be hostile, in real time

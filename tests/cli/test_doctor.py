@@ -22,9 +22,10 @@ from sframegen.cli.installation import install_commands as installing
 from sframegen.cli.installation.attempts import within
 from sframegen.cli.installation.tried_parts import SHELLS, Part, Tried, all_parts, try_all
 from sframegen.profile.bpf import kernel_needs, libbpf
-from sframegen.program import libraries
+from sframegen.program import libraries, patience
 from sframegen.program.build import build_kind
 from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Requirement
+from sframegen.program.patience import Patience
 from tests import ROOT
 
 LIBRARIES = ("lief", "capstone", "elftools", "backports.zstd")
@@ -212,7 +213,7 @@ def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tried_parts, "PATIENCE", 1)
+    monkeypatch.setattr(patience, "current", Patience(part=1))
     [found] = try_all([Part("g", "slow", "u", never, "remedy")])
     assert not found.works
     assert list(found.lines()) == ["no  slow: did not end within 1 second; needed for u", "      remedy"]
@@ -221,7 +222,8 @@ def test_what_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("end", ["returns", "raises", "hangs"])
 def test_tools_end_with_the_attempt_that_started_them(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool and its child hold a pipe, which has its end at once: both are gone, not only about to be."""
-    monkeypatch.setattr(tried_parts, "PATIENCE", 1)
+    if end == "hangs":
+        monkeypatch.setattr(patience, "current", Patience(part=1))
     reading, writing = os.pipe()
 
     def attempt() -> str:

@@ -23,6 +23,7 @@ from sframegen.cli.installation.install_commands import (
 )
 from sframegen.elf.text import count_of, printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
+from sframegen.program import patience
 from sframegen.program.forked import Forked, nowhere
 from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS
 from sframegen.program.signals import signals_held
@@ -31,7 +32,6 @@ from sframegen.program.workers import outcomes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PATIENCE = 60  # seconds for one part
 PR_SET_CHILD_SUBREAPER = 36
 SHELLS = {
     "bash": "echo 'eval \"$(_SFRAMEGEN_COMPLETE=bash_source sframegen)\"' >> ~/.bashrc",
@@ -111,14 +111,15 @@ def try_all(parts: Sequence[Part]) -> list[Tried]:
 
 
 def _try(part: Part) -> Tried:
-    """In a process group of its own. When the attempt ends, or after PATIENCE seconds, the group is killed and waited for."""
+    """In a process group of its own. When the attempt ends, or after some time, the group is killed and waited for."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # programs that outlive the attempt become children of this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     process = Forked(partial(_attempt, part), _alone)
     process.ask(())
-    outcome: Tried | Exception = attempts.DoesNotWorkError(f"did not end within {count_of(PATIENCE, 'second')}")
+    most = patience.current.part
+    outcome: Tried | Exception = attempts.DoesNotWorkError(f"did not end within {count_of(int(most), 'second')}")
     try:
-        if process.has_answered(PATIENCE):
+        if process.has_answered(most):
             outcome = process.answer().value
     except ChildProcessError as death:
         outcome = death

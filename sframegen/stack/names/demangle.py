@@ -13,10 +13,10 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from sframegen.elf.symbols import MANGLED
 from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
 from sframegen.program.forker import Forker
 from sframegen.program.memory_limit import limit_memory
-from sframegen.stack.names.file_names import MANGLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.symbols import FunctionColumns
+from sframegen.elf.symbols import MANGLED, FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DEBUG_FILES = f"{DIRECTORY}/.build-id"
 MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
-MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 
 
 class NamedFunction(NamedTuple):
