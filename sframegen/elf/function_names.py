@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sframegen.elf.symbols import Symbol
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
-MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
 
 

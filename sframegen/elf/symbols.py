@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile, Section
 
+MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 USUAL_NAME = 256

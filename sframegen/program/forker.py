@@ -6,40 +6,35 @@ import errno
 import os
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from sframegen.program.forked import Forked, end_with_parent, fork, hold_only
-from sframegen.program.pool import Pool, Worker
 from sframegen.program.signals import signals_held
 
-I = TypeVar("I")  # noqa: E741 - an item
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     from sframegen.program.forked import Work
 
-    Question = tuple[tuple[object, ...], Sequence[int]]  # values and descriptors
-
-EVERY_ITEM = 1 << 62
-
 
 class Forker:
-    """It is forked at once, so make it early. Its processes do `work`, and have what is imported and held now."""
+    """Starts processes for one work: from this process, or, once it has begun, from a small one that has what this one had then."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, holds: tuple[int, ...] = ()) -> None:
-        """`prepare`: as for Forked, of the processes that it forks. It has our priority itself: we wait for it. Raises OSError.
-
-        `holds`: of all that is open now, the descriptors that `work` needs.
-        """
-        forking = _Forking(work, prepare, holds)
-        self._process = Forked(forking.answer, forking.prepare)
+        """`work`, `prepare`: as for Forked. `holds`: of all that is open when it begins, the descriptors that `work` needs."""
+        self._work, self._prepare, self._holds = work, prepare, holds
+        self._process: Forked | None = None
         self._released: list[int] = []
 
-    def forked(self, seconds: float = 0) -> OfForker:
+    def begin(self) -> None:
+        """Start the small process; early, if it is to be one. It has our priority: we wait for it. Raises OSError."""
+        if not self.runs:
+            forking = _Forking(self._work, self._prepare, self._holds)
+            self._process = Forked(forking.answer, forking.prepare)
+
+    def forked(self, seconds: float = 0) -> Forked:
         """Start a process. `seconds`: the most for one task. Raises OSError."""
-        return OfForker(self, seconds)
+        return OfForker(self, seconds) if self.runs else Forked(self._work, self._prepare, seconds)
 
     def fork(self, pipe: socket.socket, seconds: float) -> int:
         """Start a process that serves the pipe, and return its number. Raises OSError."""
@@ -52,6 +47,8 @@ class Forker:
     @property
     def runs(self) -> bool:
         """While it does, the number of a process that it has forked is no other's, up to `code_of` and `release`."""
+        if self._process is None:
+            return False
         self._process.wait(os.WNOHANG)
         return self._process.code is None
 
@@ -60,11 +57,14 @@ class Forker:
         self._released.append(pid)
 
     def close(self) -> None:
-        """End it. What it has forked is killed."""
-        self._process.end()
+        """End the small process. What it has forked is killed."""
+        if self._process:
+            self._process.end()
 
     def _asked(self, pid: int, seconds: float, pipes: list[int]) -> int:
         released, self._released = self._released, []
+        if self._process is None:
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         with signals_held():  # an answer that nobody took would be that of the next question
             self._process.ask((released, pid, seconds), pipes)
             try:
@@ -135,21 +135,3 @@ class OfForker(Forked):
                 self.code = self._forker.code_of(self.pid)
             except OSError:  # the Forker has died, and with it this one was killed
                 self.code = 1
-
-
-class SentPool(Pool[I], Generic[I]):
-    """A Pool whose processes come from a Forker: each item is sent."""
-
-    def __init__(
-        self, forker: Forker, question: Callable[[I], AbstractContextManager[Question]], most: int, seconds: float
-    ) -> None:
-        """`question`: what to send for an item, within the context."""
-        super().__init__(most, seconds)
-        self._forker, self._question = forker, question
-
-    def _fork(self) -> Worker:
-        return Worker(self._forker.forked(self._seconds), EVERY_ITEM)
-
-    def _ask(self, worker: Worker) -> None:
-        with self._question(self._items[worker.number]) as (values, descriptors):
-            worker.process.ask(values, descriptors)

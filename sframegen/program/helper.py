@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from sframegen.program import patience
 from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
+from sframegen.program.forker import Forker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from sframegen.program.forked import Work
-    from sframegen.program.forker import Forker
 
 AT_LEAST = 0.02  # seconds that are always waited
 MAX_STUCK = 64  # processes
@@ -33,38 +32,12 @@ class NoAnswerError(OSError):
         super().__init__(errno.ETIMEDOUT, "its file system does not answer")
 
 
-class Ancestor:
-    """Forks processes for one work: from this process, or, once it is begun, from a small one that has what this one had then."""
-
-    def __init__(self, work: Work, prepare: Callable[[int], object]) -> None:
-        """As for Forked."""
-        self._work, self._prepare = work, prepare
-        self._forker: Forker | None = None
-
-    def begin(self) -> None:
-        """What is forked from a large process copies all that either of them changes later. Raises OSError."""
-        if self._forker is None or not self._forker.runs:
-            from sframegen.program.forker import Forker  # noqa: PLC0415 - what runs for a short time needs none
-
-            self._forker = Forker(self._work, self._prepare)
-
-    def forked(self) -> Forked:
-        """Raises OSError."""
-        return self._forker.forked() if self._forker and self._forker.runs else Forked(self._work, self._prepare)
-
-    def close(self) -> None:
-        """End what was begun, and with it what it has forked."""
-        if self._forker:
-            self._forker.close()
-        self._forker = None
-
-
 class Helpers:
     """Calls functions in other processes. Each call names its risk: what is not called again while it does not answer."""
 
     def __init__(self) -> None:
         self._in_vain = 0.0  # seconds
-        self._ancestor = Ancestor(_called, _hold_nothing)
+        self._forker = Forker(_called, _hold_nothing)
         self._idle: Forked | None = None
         self._stuck: dict[Hashable, tuple[Forked, float]] = {}  # with the seconds that were waited for it
 
@@ -122,12 +95,12 @@ class Helpers:
 
         Raises OSError.
         """
-        self._ancestor.begin()
+        self._forker.begin()
         return self._next()
 
     def _next(self) -> Forked:
         """Return the process for the next call. Raises OSError."""
-        self._idle = alive(self._idle, self._ancestor.forked)
+        self._idle = alive(self._idle, self._forker.forked)
         return self._idle
 
     def close(self) -> None:
@@ -135,7 +108,7 @@ class Helpers:
             helper.end(signal.SIGKILL, waits=False)
         if self._idle:
             self._idle.end(signal.SIGKILL)
-        self._ancestor.close()
+        self._forker.close()
         self._stuck.clear()
         self._idle = None
 

@@ -33,9 +33,10 @@ def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Itera
 
     A process that dies, or cannot be started, is a ChildProcessError for its item. If the iteration ends early, they do.
     """
-    from sframegen.program.pool import ForkedPool  # noqa: PLC0415 - for those who need it
+    from sframegen.program.forked import Forked  # noqa: PLC0415 - here and below: for those who need it
+    from sframegen.program.pool import Pool  # noqa: PLC0415
 
-    pool: ForkedPool[int] = ForkedPool(lambda number: attempt(work, items[number]), jobs)
+    pool: Pool[int] = Pool(lambda: Forked(lambda number: attempt(work, items[number])), jobs)
     with pool:
         pool.put(*(range(len(items)) if order is None else order))
         while pool.pending:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,8 @@ import pytest
 
 from sframegen.program import forked
 from sframegen.program.forked import Forked, end_with_parent
-from sframegen.program.forker import Forker, SentPool
+from sframegen.program.forker import Forker
+from sframegen.program.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def prepare(_pipe: int) -> None:
     end_with_parent()
 
 
-def outcomes(pool: SentPool[int]) -> dict[int, object]:
+def outcomes(pool: Pool[int]) -> dict[int, object]:
     found: dict[int, object] = {}
     while pool.pending:
         ready = pool.ready(WAIT / 1000)
@@ -46,9 +46,9 @@ def outcomes(pool: SentPool[int]) -> dict[int, object]:
 def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
     held = [1]
     forker = Forker(lambda number: (held[0], number, os.getppid()), prepare)
+    forker.begin()
     held[0] = 2
-    pool: SentPool[int] = SentPool(forker, lambda item: nullcontext(((item,), ())), 2, 30)
-    with pool:
+    with Pool[int](forker.forked, 2) as pool:
         pool.put(7, 8, 9)
         found = outcomes(pool)
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -65,6 +65,7 @@ def test_they_keep_no_end_of_other_pipes() -> None:
 
     before = sockets()
     forker = Forker(sockets, prepare)
+    forker.begin()
     workers = [forker.forked() for _ in range(3)]
     for worker in workers:
         worker.ask(())
@@ -81,6 +82,7 @@ def test_they_hold_of_what_was_open_only_what_they_need() -> None:
     """A process that waits for the end of one of our pipes need not wait for these."""
     (first, first_end), (second, second_end) = os.pipe(), os.pipe()
     forker = Forker(lambda: os.write(second_end, b"held"), prepare, (second_end,))
+    forker.begin()
     worker = forker.forked()
     os.close(first_end)
     with os.fdopen(first, "rb") as pipe:
@@ -94,26 +96,33 @@ def test_they_hold_of_what_was_open_only_what_they_need() -> None:
         assert pipe.read() == b"held"
 
 
-def test_without_the_forker_items_fail_and_nothing_runs() -> None:
-    forker = Forker(pause, prepare)
-    pool: SentPool[int] = SentPool(forker, lambda item: nullcontext(((item,), ())), 1, 30)
-    with pool:
+def killed(forker: Forker) -> None:
+    assert forker._process is not None
+    os.kill(forker._process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, forker._process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_with_the_small_process_those_that_it_has_forked_end() -> None:
+    """The others are forked from this one."""
+    forker = Forker(lambda number: signal.pause() if number == 1 else os.getppid(), prepare)
+    forker.begin()
+    with Pool[int](forker.forked, 1) as pool:
         pool.put(1, 2)
-        [worker] = pool._workers.values()
-        os.kill(forker._process.pid, signal.SIGKILL)
+        [(worker, _)] = pool._workers.values()
+        killed(forker)
         found = outcomes(pool)
-        assert worker.process.code is not None
+        assert worker.code is not None
     forker.close()
-    assert [type(value) for value in found.values()] == [ChildProcessError] * 2
-    assert "cannot start a process" in str(found[2])
+    assert isinstance(found[1], ChildProcessError)
+    assert found[2] == os.getpid()
 
 
 def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number may be another process's then."""
     forker = Forker(pause, prepare)
+    forker.begin()
     worker = forker.forked()
-    os.kill(forker._process.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, forker._process.pid, os.WEXITED | os.WNOWAIT)
+    killed(forker)
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
     worker.kill(signal.SIGTERM)
@@ -130,9 +139,10 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
         end_with_parent()
 
     forker = Forker(pause, late)
+    forker.begin()
     worker = forker.forked()
     worker.ask((0,))
-    os.kill(forker._process.pid, signal.SIGKILL)
+    killed(forker)
     forker.close()
     os.write(go, b"x")
     assert worker.has_answered(WAIT / 1000), "it still runs"
@@ -153,7 +163,9 @@ from sframegen.program.forker import Forker
 def work():
     os.write(1, b"at work")
     signal.pause()
-worker = Forker(work, lambda _: end_with_parent()).forked()
+forker = Forker(work, lambda _: end_with_parent())
+forker.begin()
+worker = forker.forked()
 worker.ask(())
 signal.pause()
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from sframegen.program import helper, patience
+from sframegen.program import forker, helper, patience
 from sframegen.program.forked import MAX_MESSAGE, Answer, Forked
 from sframegen.program.helper import Helpers, NoAnswerError
 from sframegen.program.patience import Patience
@@ -117,10 +117,11 @@ def test_those_that_begin_later_have_what_the_first_one_has(called: Helpers, mon
 def test_without_the_small_process_they_are_copies_of_this_one(called: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = called.begin()
     monkeypatch.setitem(KNOWN, "when", "later")
-    assert called._ancestor._forker
-    os.kill(called._ancestor._forker._process.pid, signal.SIGTERM)  # as of a group
+    small = called._forker._process
+    assert small is not None
+    os.kill(small.pid, signal.SIGTERM)  # as of a group
     assert called.call("a risk", known).value == ("at first", begun.pid)
-    os.kill(called._ancestor._forker._process.pid, signal.SIGKILL)
+    os.kill(small.pid, signal.SIGKILL)
     assert begun.has_answered(60)  # the end of its pipe
     assert called.call("a risk", known).value[0] == "later"
 
@@ -272,7 +273,7 @@ def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all:
             os.write(write, b".")
             return super().has_answered(60)
 
-    monkeypatch.setattr(helper, "Forked", Slow)
+    monkeypatch.setattr(forker, "Forked", Slow)
     assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
     helpers.close()
     os.close(read)

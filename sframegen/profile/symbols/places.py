@@ -16,9 +16,9 @@ from sframegen.profile.limits import WORKERS
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
 from sframegen.program import patience
-from sframegen.program.forked import end_with_parent, nowhere
+from sframegen.program.forked import Forked, end_with_parent, nowhere
 from sframegen.program.memory_limit import limit_memory
-from sframegen.program.pool import ForkedPool
+from sframegen.program.pool import Pool
 from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all
 
@@ -105,7 +105,8 @@ def find_places(
     waiting = deque(sorted(left, key=sizes.__getitem__))  # a file that takes all the time is the last
     size = 0  # of those that are read
     try:
-        with ForkedPool(work, limits.processes, prepare, limits.seconds) as pool:
+        pool: Pool[int] = Pool(lambda: Forked(work, prepare, limits.seconds), limits.processes)
+        with pool:
             deadline = time.monotonic() + limits.together
             while left and (rest := deadline - time.monotonic()) > 0:
                 begun = []

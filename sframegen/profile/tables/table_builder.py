@@ -16,7 +16,8 @@ from sframegen.elf.opening import map_descriptor
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
 from sframegen.program import patience
 from sframegen.program.forked import Answer, end_with_parent
-from sframegen.program.forker import Forker, SentPool
+from sframegen.program.forker import Forker
+from sframegen.program.pool import Pool
 from sframegen.program.unused_memory import trim_heap
 from sframegen.program.workers import attempt
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
-    from sframegen.program.forker import Question
+    from sframegen.program.pool import Question
 
     Make = Callable[[ElfFile, TableCache | None, Stores], MadeTable]
 
@@ -68,8 +69,10 @@ class TableBuilder:
         self._cache = cache
         self._stores = stores or Stores()
         self._forker = Forker(self._answer, _prepare, () if cache is None else cache.descriptors)
-        self._pool = SentPool(self._forker, partial(_question, proves=False), workers, patience.current.table)
-        self._proofs = SentPool(self._forker, partial(_question, proves=True), -(-workers // 2), patience.current.proof)
+        self._forker.begin()
+        most = patience.current
+        self._pool = Pool(partial(self._forker.forked, most.table), workers, partial(_question, proves=False))
+        self._proofs = Pool(partial(self._forker.forked, most.proof), -(-workers // 2), partial(_question, proves=True))
         self._some_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._some_ready.register(pool.fileno(), select.EPOLLIN)

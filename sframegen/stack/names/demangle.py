@@ -13,9 +13,9 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from sframegen.elf.function_names import MANGLED
+from sframegen.elf.symbols import MANGLED
 from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
-from sframegen.program.helper import Ancestor
+from sframegen.program.forker import Forker
 from sframegen.program.memory_limit import limit_memory
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Demangler:
     """The process; started for the first name if it was not begun before, and again after a name ended it."""
 
     def __init__(self) -> None:
-        self._ancestor = Ancestor(_demangled, _limit)
+        self._forker = Forker(_demangled, _limit)
         self._process: Forked | None = None
         self._deaths = 0
 
@@ -65,16 +65,16 @@ class _Demangler:
 
     def begin(self) -> None:
         """Start the process, which has what this one has now, and so have all after it. Raises OSError."""
-        self._ancestor.begin()
+        self._forker.begin()
         self._next()
 
     def close(self) -> None:
         self._end()
-        self._ancestor.close()
+        self._forker.close()
 
     def _next(self) -> Forked:
         """Return the process, which may start now. Raises OSError."""
-        self._process = alive(self._process, self._ancestor.forked)
+        self._process = alive(self._process, self._forker.forked)
         return self._process
 
     def _end(self) -> None:

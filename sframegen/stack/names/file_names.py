@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
-from sframegen.elf.function_names import MANGLED
-from sframegen.elf.symbols import FunctionColumns
+from sframegen.elf.symbols import MANGLED, FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
