@@ -120,7 +120,7 @@ class RecordReader:
     def _sampled(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         wanted = self._sample_type
         cursor = _Cursor(body, SAMPLE_HEAD.size)
-        head = SAMPLE_HEAD.unpack_from(body)
+        pid, tid, time, cpu = SAMPLE_HEAD.unpack_from(body)
         callchain: tuple[int, ...] = ()
         abi, registers, stack = 0, (), memoryview(b"")
         if wanted & SampleType.CALLCHAIN:
@@ -131,7 +131,7 @@ class RecordReader:
         if wanted & SampleType.STACK_USER and (size := cursor.word()):
             stack = cursor.part(size)
             stack = stack[: min(cursor.word(), size)]
-        return SampleRecord(*head, callchain, abi, registers, stack)
+        return SampleRecord(pid, tid, time, cpu, callchain, abi, registers, stack)
 
 
 def _text(body: bytes, at: int) -> str:

@@ -18,9 +18,9 @@ from sframegen.profile.report.named import MAX_DEPTH, FrameKind, Named, NamedFra
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.symbols.source_lines import Detail
-from tests.profile.report.formats.test_file_formats import fields
 from tests.profile.report.test_naming import collected
 from tests.support.named_stacks import named, stack_of
+from tests.support.pprof_messages import fields
 
 if TYPE_CHECKING:
     from pathlib import Path

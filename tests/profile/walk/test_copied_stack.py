@@ -353,7 +353,7 @@ def test_damaged_tables_do_no_harm(data: st.DataObject) -> None:
 def test_a_table_whose_parts_are_not_in_its_data_is_refused() -> None:
     for wrong in ({"rows": 1 << 40}, {"rules": 1 << 40}, {"pages": 1 << 40}, {"rows_at": -1}, {"data": b""}):
         with pytest.raises(FormatError, match="cut off"):
-            CopyWalker(AMD64, lambda _: None).add_table(FILE, table_of_rules([RETURN_AT_SP])._replace(**wrong))  # type: ignore[arg-type] # wrong on purpose
+            CopyWalker(AMD64, lambda _: None).add_table(FILE, table_of_rules([RETURN_AT_SP])._replace(**wrong))
 
 
 def test_machines_without_frame_records_are_refused() -> None:
