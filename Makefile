@@ -342,10 +342,6 @@ bench-backtrace: .venv/docs-tools | machine ## stack traces of the own process b
 	$(install_packages)
 	.venv/bin/python -m benchmarks.backtrace --report docs/reports/own-stack.md
 
-.PHONY: bench-fleet
-bench-fleet: .venv/fleet-tools ## sframegen fleet run on 200 packages of Debian and 20,000 small ones: docs/reports/fleet-engine.md
-	.venv/bin/python -m benchmarks.fleet --report docs/reports/fleet-engine.md
-
 # What it samples, and with what: what is missing is left out of the report.
 profiled := clang:clang g++:g++ node:nodejs git:git rg:ripgrep pgbench:postgresql
 

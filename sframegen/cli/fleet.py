@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,11 @@ from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from sframegen.cli.shared.common_options import How
+    from sframegen.fleet.engine import Engine, Job
     from sframegen.fleet.policy import Policy
     from sframegen.fleet.run_options import Mode
 
@@ -29,7 +34,11 @@ SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
 MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
-COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles
+NOT_ENCRYPTED = (
+    "is another machine, and not encrypted: whoever is on the way there could run code on the workers; give a tls:// address, or"
+    " --insecure on a network of your own"
+)
+COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles of references
 
 
 def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
@@ -76,6 +85,18 @@ def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> di
     return {} if consumer is None else {"consumer": consumer}
 
 
+def _engine(scheduler: str | None, insecure: bool, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
+    if scheduler is None:
+        from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
+
+        return partial(OneMachine, processes=processes)
+    from sframegen.fleet.dask_cluster import DaskCluster, is_encrypted, is_this_machine  # noqa: PLC0415
+
+    if not (insecure or is_encrypted(scheduler) or is_this_machine(scheduler)):
+        raise click.UsageError(f"{scheduler} {NOT_ENCRYPTED}")
+    return partial(DaskCluster, address=scheduler)
+
+
 def _how_to_sign(directory: str) -> str:
     from sframegen.fleet.apt_repository import RELEASE  # noqa: PLC0415 - only for this command
 
@@ -91,9 +112,10 @@ def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | No
     return workers
 
 
-def _needs_extra(use: str) -> None:
+def _needs_extra(use: str, scheduler: str | None = None) -> None:
     """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
-    libraries = [one for one in EXTRA if f"fleet {use}" in one.use]
+    uses = {f"fleet {use}", *["fleet run --scheduler"] * (scheduler is not None)}
+    libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
         from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
 
@@ -142,7 +164,11 @@ def command() -> None:
     "--scheduler",
     metavar="ADDRESS",
     callback=_address,
-    help="Work on this cluster of Dask, tcp://HOST:PORT or tls://HOST:PORT, instead of this machine.",
+    help="Work on a cluster of Dask: give tls://HOST:PORT of its scheduler. Whoever reaches that runs code as its user, and as the"
+    " workers'. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Take a --scheduler of another machine that is not encrypted, on a network of your own."
 )
 @jobs("Number of packages to process in parallel, on this machine.")
 @click.option("--workers", metavar="N", type=COUNT, callback=_renamed, hidden=True, help="--jobs, until version 0.2.")
@@ -197,6 +223,7 @@ def run(
     output: str,
     mode: str,
     scheduler: str | None,
+    insecure: bool,
     workers: int | None,
     timeout: float,
     memory: int,
@@ -217,11 +244,13 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    _needs_extra("run")
+    _needs_extra("run", scheduler)
+    if insecure and scheduler is None:
+        raise click.UsageError("--insecure needs --scheduler")
+    engine = _engine(scheduler, insecure, workers or how.jobs)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
     from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
-    from sframegen.fleet.dask_engine import Cluster  # noqa: PLC0415
     from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
@@ -245,7 +274,7 @@ def run(
         )
         try:
             with findings.file(output):
-                totals = fleet.run(Cluster(scheduler, workers or how.jobs))
+                totals = fleet.run(engine)
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
             raise

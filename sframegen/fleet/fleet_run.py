@@ -17,7 +17,7 @@ from sframegen.elf.text import count_of
 from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.coverage_gate import CoverageDemand, Gate
-from sframegen.fleet.dask_engine import Cluster, Job, connected, has_workers, results_of
+from sframegen.fleet.engine import Job
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.policy import Patterns
@@ -29,14 +29,15 @@ from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from sframegen.fleet.collecting import RunTotals
+    from sframegen.fleet.engine import Engine
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished, PackageResult
     from sframegen.fleet.run_options import RunOptions
     from sframegen.program.workers import Progress
 
-NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
 
 
@@ -67,8 +68,8 @@ class FleetRun:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def run(self, cluster: Cluster) -> RunTotals | None:
-        """None if there is nothing to run: what an earlier run wrote stays.
+    def run(self, begin: Callable[[Job], AbstractContextManager[Engine]]) -> RunTotals | None:
+        """None if there is nothing to run: what an earlier run wrote stays. `begin`: the engine, if there is work for one.
 
         Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError.
         """
@@ -84,11 +85,8 @@ class FleetRun:
             waiting = self._without_known(listing, keys)
             first = next(waiting, None)
             if first is not None:
-                client = stack.enter_context(connected(cluster))
-                if cluster.scheduler and not has_workers(client):
-                    self.note(f"{cluster.scheduler}: {NO_WORKERS}: `dask worker {cluster.scheduler}`")
-                job = Job(self.options, self.path, self.token, self.total)
-                for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
+                engine = stack.enter_context(begin(Job(self.options, self.output, self.token, self.note)))
+                for number, item, finished in engine.submit(chain([first], waiting)):
                     self._finished(keys, number, item, finished)
             totals = self._collected()
             self._write_run(ended=_now())

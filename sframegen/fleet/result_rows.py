@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from sframegen.elf.text import printable, shortened
 
+KEY = re.compile(r"[0-9a-f]{64}")  # of a result: a SHA256
 SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables
 SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means something else; not if one more comes
 
@@ -94,12 +96,20 @@ class PackageResult:
 
 
 class Finished(NamedTuple):
-    """What a task returns besides its result: a few bytes."""
+    """What comes back of a package besides its result: a few bytes."""
 
     key: str
     outcome: Outcome
     reason: str = ""
     is_new: bool = True  #: not from an earlier run
+
+
+def finished_of(values: object) -> Finished:
+    """From another process or machine. Raises ValueError for what is not one."""
+    match values:
+        case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
+            return Finished(key, Outcome(outcome), one_line(reason), is_new)
+    raise ValueError("not the result of a package")
 
 
 def one_line(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,7 +17,8 @@ from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item, ItemKind
 from sframegen.fleet.sources.listing import items_of_one
-from tests.fleet.made_packages import programs, write_tar
+from tests.fleet.made_packages import programs, served, write_tar
+from tests.fleet.runs import processes_below, sockets_of
 from tests.packages.images.image_inputs import entry, one_image
 
 if TYPE_CHECKING:
@@ -136,3 +139,45 @@ def test_a_report_reads_no_links(directory: Path) -> None:
     with pytest.raises(PermissionError, match="belongs to another user"):
         make_report(directory / "run")
     assert len(list((directory / "run").iterdir())) == 3
+
+
+def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: bytes) -> None:
+    """Another user looks for something that root's processes listen to: who reaches it could have them do things."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("aiohttp")
+    running: list[subprocess.Popen[bytes]] = []
+    seen: list[tuple[int, set[str], set[str]]] = []
+
+    def look(*_: object) -> None:
+        processes = [running[0].pid, *processes_below(running[0].pid)]
+        seen.append((len(processes), sockets_of(processes), listening()))
+
+    write_tar(directory / "pool/it.tar", {"usr/bin/it": program})
+    with served(directory / "pool", look) as (url, _):
+        (directory / "list").write_text("".join(f"{url}/it.tar?{number}\n" for number in range(4)))
+        where = [str(directory / "list"), "-o", str(directory / "out"), "-j", "2"]
+        command = [sys.executable, "-m", "sframegen", "fleet", "run", *where]
+        with subprocess.Popen(command) as process:
+            running.append(process)
+        assert process.returncode == 0
+    for processes, sockets, listen in seen:
+        assert processes >= 2  # the command, and those that work on packages
+        assert len(sockets) >= 3  # of them: a pipe, and a connection that fetches
+        assert listen  # that of the server of this test, for one
+        assert not sockets & listen
+    assert len(seen) == 4
+
+
+def listening() -> set[str]:
+    """The numbers of the sockets that listen, as another user sees them."""
+    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix")) if path.exists()]
+    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    text = subprocess.run(["cat", *tables], check=True, stdout=subprocess.PIPE, text=True, **nobody).stdout
+    found = set()
+    for line in text.splitlines():
+        match line.split():
+            case [_, _, _, "0A", _, _, _, _, _, inode, *_]:  # of TCP: LISTEN
+                found.add(inode)
+            case [_, _, _, flags, _, _, inode, *_] if flags == "00010000":  # of Unix: __SO_ACCEPTCON
+                found.add(inode)
+    return found

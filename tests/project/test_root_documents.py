@@ -78,7 +78,7 @@ def test_only_what_security_md_names_uses_the_network() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in sources if network.search(path.read_text())}
     assert found == {
         "sframegen/detached/store_server.py",
-        "sframegen/fleet/dask_engine.py",
+        "sframegen/fleet/dask_cluster.py",
         "sframegen/fleet/sources/fetching.py",
         "sframegen/profile/symbols/debuginfod.py",
     }
