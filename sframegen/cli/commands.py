@@ -75,6 +75,9 @@ class LazyGroup(Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - only needed here
+
+        refuse_removed(name)
         raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

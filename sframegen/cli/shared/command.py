@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -61,7 +61,12 @@ class Command(click.Command):
         self.exclusive = tuple(tuple(group) for group in exclusive)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
+        words = [word for argument in args for word in argument.split("=", 1)]
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            _refuse_removed(ctx, words, error)
+            raise
         if not ctx.resilient_parsing:
             given = self._given(ctx)
             for group in self.exclusive:
@@ -96,6 +101,19 @@ class Command(click.Command):
                 for example in self.examples:
                     formatter.write(f"{'':{formatter.current_indent}}{example.what}:\n")
                     formatter.write(f"{'':{formatter.current_indent}}    {example.line}\n")
+
+
+def _refuse_removed(ctx: click.Context, words: Sequence[str], error: click.UsageError) -> None:
+    """Raises RemovedError if the error is an option that is gone, or an option's value that is."""
+    from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
+
+    path = ctx.command_path.partition(" ")[2]
+    if isinstance(error, click.NoSuchOption):
+        refuse_removed(path, error.option_name)
+    elif isinstance(error, click.BadParameter) and error.param:
+        for option, value in pairwise(words):
+            if option in error.param.opts:
+                refuse_removed(path, error.param.opts[-1], value)
 
 
 class Group(Command, click.Group):
