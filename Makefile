@@ -409,7 +409,7 @@ survey-show: .venv/fleet-tools | machine ## 350 Debian packages and wheels, 1.6 
 	@packages=(); \
 	command -v dpkg-deb >/dev/null || packages+=(dpkg); \
 	$(install_packages)
-	.venv/bin/python -m corpus.survey --report docs/reports/survey.md --page docs/reports/surveyed-packages.html $(SURVEY_FLAGS)
+	.venv/bin/python -m corpus.survey --report docs/reports/survey.md $(SURVEY_FLAGS)
 
 .PHONY: jit-show
 jit-show: .venv/test-tools ## 10,000 walks through code that a program makes meanwhile; JIT_WALKS

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
+from corpus.survey.figures import STEPS, Figures, Sums, eh_frame_bytes, size_ratio
 from sframegen.elf.text import most_first
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.report.charts import STEP_NAMES
-from sframegen.fleet.report.fleet_figures import STEPS, FleetFigures
-from sframegen.fleet.report.stored_rows import stored_files, stored_packages
-from sframegen.fleet.report.sums import Sums, eh_frame_bytes, size_ratio
+from sframegen.fleet.stored_rows import stored_files, stored_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,19 +49,17 @@ class Survey:
 
     def __init__(self, results: Results) -> None:
         groups = {package.file.name: package.group for package in results.packages}
-        self.figures = FleetFigures()
+        self.figures = Figures()
         self.groups: defaultdict[str, Sums] = defaultdict(Sums)
         self.group_packages: Counter[str] = Counter()
         self.incomplete: list[FileRow] = []
         self.large: list[FileRow] = []  # sections larger than .eh_frame + .eh_frame_hdr
-        kinds = {}
         with OutputDirectory.opened(str(results.surveyed)) as surveyed:
-            for number, package in enumerate(stored_packages(surveyed)):
-                self.figures.add_package(number, package)
+            for package in stored_packages(surveyed):
+                self.figures.add_package(package)
                 self.group_packages[groups[base(package.package)]] += 1
-                kinds[package.package] = package.kind
-            for number, row in enumerate(stored_files(surveyed)):
-                self.figures.add_file(number, row, kinds[row.package])
+            for row in stored_files(surveyed):
+                self.figures.add_file(row)
                 self.groups[groups[base(row.package)]].add(row)
                 if row.section_bytes and row.covered_bytes < GOOD_COVERAGE * row.code_bytes:
                     self.incomplete.append(row)
@@ -91,7 +87,7 @@ def markdown(results: Results) -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
-def sentence(figures: FleetFigures) -> str:
+def sentence(figures: Figures) -> str:
     files, totals = figures.all, figures.totals
     silent = sorted(((sums.silent, name) for name, sums in figures.by["language"].items()), reverse=True)[:2]
     ratio = f"{files.section / files.eh_frame:.3f}" if files.eh_frame else "none"
@@ -100,7 +96,7 @@ def sentence(figures: FleetFigures) -> str:
         f"unpacked {totals.package_sums['unpacked_bytes']:,} bytes, with",
         f"{files.seen:,} linked ELF files. {files.files:,} of these get a section. It covers {files.covered:,} of",
         f"{files.code:,} bytes of code with CFI, {percent(files.covered, files.code)},",
-        f"and all of it in {figures.coverage[0][0]:,} files.",
+        f"and all of it in {figures.whole:,} files.",
         f"Sections take {files.section:,} bytes, {ratio} of .eh_frame + .eh_frame_hdr. Of {files.executable:,} executable bytes,",
         f"{files.silent:,} are code without CFI: {', '.join(f'{size:,} in {name}' for size, name in silent)}.",
     )
@@ -137,15 +133,12 @@ def left_out(survey: Survey) -> list[str]:
     )
 
 
-def without_section(figures: FleetFigures) -> list[str]:
+def without_section(figures: Figures) -> list[str]:
     reasons = sorted(figures.reasons.items(), key=lambda item: (item[0][0], -item[1].number))
     lines = ["## Without a section", ""]
     return lines + table(
         ("", "outcome", "reason", "number", "bytes", "such as"),
-        [
-            (of, outcome, text, reason.number, reason.bytes, f"`{base(reason.examples[0][1])}`")
-            for (of, outcome, text), reason in reasons
-        ],
+        [(of, outcome, text, reason.number, reason.bytes, f"`{base(reason.example)}`") for (of, outcome, text), reason in reasons],
     )
 
 
@@ -193,10 +186,10 @@ def growth(results: Results) -> list[str]:
 
 def shares(seconds: dict[str, float]) -> str:
     total = sum(seconds.values())
-    return "Of the time: " + ", ".join(f"{STEP_NAMES[step]} {100 * used / total:.0f} %" for step, used in seconds.items()) + "."
+    return "Of the time: " + ", ".join(f"{STEPS[step]} {100 * used / total:.0f} %" for step, used in seconds.items()) + "."
 
 
-def time(figures: FleetFigures) -> list[str]:
+def time(figures: Figures) -> list[str]:
     rows = []
     for kind, (size, packages, *seconds) in sorted(figures.steps.items()):
         rate = [f"{used / size * 1e9:.0f}" for used in seconds[:3]]

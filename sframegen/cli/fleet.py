@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.common_options import How
     from sframegen.fleet.engine import Engine, Job
-    from sframegen.fleet.policy import Policy
     from sframegen.fleet.run_options import Mode
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
@@ -57,19 +56,6 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
     if address is not None and (match is None or not 0 < int(match[1]) <= MAX_PORT):
         raise click.BadParameter(f"{address!r} is not an address such as tcp://HOST:PORT or tls://HOST:PORT")
     return address
-
-
-def _policy(_ctx: click.Context, _parameter: click.Parameter, path: str | None) -> Policy:
-    from cfi.errors import SframegenError  # noqa: PLC0415 - only for this command
-    from sframegen.fleet.policy import MAX_BYTES, Policy, policy_in  # noqa: PLC0415
-
-    if path is None:
-        return Policy()
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as the user names it
-            return policy_in(file.read(MAX_BYTES + 1))
-    except (OSError, SframegenError) as error:
-        raise click.BadParameter(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
 
 
 def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
@@ -154,11 +140,10 @@ def command() -> None:
 )
 @click.option(
     "--mode",
-    type=click.Choice(["survey", "detached", "unloaded", "rewrite", "check"]),
+    type=click.Choice(["survey", "rewrite", "check"]),
     default="survey",
     show_default=True,
-    help="survey: only results. detached: sections in DIR/sections. unloaded, rewrite: new packages in DIR/packages, with sections"
-    " that are not loaded, or loaded. check: sections that are there are checked.",
+    help="survey: only results. rewrite: new packages in DIR/packages, with sections. check: sections that are there are checked.",
 )
 @click.option(
     "--scheduler",
@@ -195,13 +180,6 @@ def command() -> None:
     multiple=True,
     help="Leave out packages with these names. May be given again.",
 )
-@click.option(
-    "--policy",
-    metavar="FILE",
-    type=PathName(),
-    callback=_policy,
-    help="Which packages and files to include and exclude, and the coverage that each machine needs, in TOML.",
-)
 @min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
 @click.option(
     "--strict",
@@ -228,7 +206,6 @@ def run(
     timeout: float,
     memory: int,
     exclude: tuple[str, ...],
-    policy: Policy,
     min_coverage: float | None,
     strict: bool,
     consumer: str | None,
@@ -238,8 +215,7 @@ def run(
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
     A SOURCE is a package, a directory, a glob, a file with a path or URL in each line (- is standard input), a URL that fsspec
-    reads (https:, s3:, gs: and others; one that ends with / is a directory), a Packages index of APT, or a repomd.xml of RPM. The
-    linked ELF files of a directory are one package, too.
+    reads (https:, s3:, gs: and others; one that ends with / is a directory), or a Packages index of APT.
 
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
@@ -261,17 +237,15 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), policy.files, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
-        fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
+        fleet.exclude = exclude
         if not how.quiet:
             fleet.note = note
-        fleet.demand = CoverageDemand(
-            policy.minimum if min_coverage is None else min_coverage, policy.machines, strict, options.mode is Mode.CHECK
-        )
+        fleet.demand = CoverageDemand(min_coverage, strict, options.mode is Mode.CHECK)
         try:
             with findings.file(output):
                 totals = fleet.run(engine)
@@ -299,19 +273,16 @@ def run(
 @click.option("-o", "--output", metavar="FILE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
 @click.pass_context
 def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
-    """Make one HTML page of a run's tables, and the tables as CSV: DIR/files.csv, DIR/packages.csv.
-
-    The page needs no network: plots, and tables of all packages and files that can be searched and sorted, are in it.
-    """
+    """Make one HTML page of a run, with plots of DIR/files.parquet. It needs no network."""
     _needs_extra("report")
     from pathlib import Path  # noqa: PLC0415
 
     from cfi.errors import FormatError  # noqa: PLC0415
-    from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415
+    from sframegen.fleet.report import make_report  # noqa: PLC0415
 
     findings = Run()
     with findings.file(directory):
-        if not (Path(directory) / "packages.parquet").exists():
+        if not (Path(directory) / "files.parquet").exists():
             raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
         click.echo(make_report(directory, output))
     ctx.exit(findings.status)

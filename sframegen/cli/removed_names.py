@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 
 # "command", "command --option", "command --option value"
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "fleet run --mode detached": "add-section --detached, or add-tree --detached, on unpacked files",
+    "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
+    "fleet run --policy": "--exclude and --min-coverage",
+}
 
 
 class RemovedError(click.ClickException):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-import stat
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from cfi.errors import FormatError
-from linker.files.own_directory import OwnDirectory, temporary_directory
+from linker.files.own_directory import OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.fleet.result_rows import FileRow, Outcome, PackageResult, PackageRow
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
-UNFINISHED = "unfinished"  # a directory
 NONE = bytes(KEY_BYTES)
 MODE = 0o666  # of files; less the umask
 Row = TypeVar("Row", FileRow, PackageRow)
@@ -32,23 +29,9 @@ Row = TypeVar("Row", FileRow, PackageRow)
 class OutputDirectory(OwnDirectory):
     """An output directory, held open. What is written there is the old content or the new one."""
 
-    def store(self) -> OwnDirectory:
-        """The store of detached sections. Raises OSError."""
-        return self.inner("sections", make=True)
-
     def package(self, name: str, *, make: bool = False) -> Location:
         """A rewritten package. Raises OSError."""
         return self.at(f"packages/{name}", make=make)
-
-    @contextmanager
-    def unfinished(self) -> Iterator[OwnDirectory]:
-        """A directory for the parts of a package until it is whole; it goes at the end of the block. Raises OSError."""
-        with self.at(f"{UNFINISHED}/x", make=True) as place, temporary_directory(place) as temporary:
-            yield temporary
-
-    def remove_unfinished(self) -> None:
-        """Remove what killed runs have left."""
-        shutil.rmtree(UNFINISHED, ignore_errors=True, dir_fd=self.descriptor)
 
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
@@ -104,9 +87,7 @@ class OutputDirectory(OwnDirectory):
                 status = location.status()
         except OSError:
             return False
-        if status is None:
-            return False
-        return stat.S_ISDIR(status.st_mode) or status.st_size == package.new_package_bytes
+        return status is not None and status.st_size == package.new_package_bytes
 
     def forget(self, key: str) -> None:
         """Remove the result of a try that failed. Raises OSError."""

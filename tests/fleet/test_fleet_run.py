@@ -29,12 +29,11 @@ from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
 from sframegen.fleet.run_directory import run_directory
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.items import Item, ItemKind
+from sframegen.fleet.sources.items import Item
 from sframegen.program.forked import Answer
 from tests import ROOT
 from tests.fleet.made_packages import served, write_tar
 from tests.fleet.runs import ONE_PROCESS, PACKAGES, Watched, processes_below, rows, run, wait_for_the_end
-from tests.packages.images.image_inputs import entry, one_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,43 +87,6 @@ def test_a_survey_predicts_what_rewriting_writes(pool: Path, tmp_path: Path, som
     (tmp_path / "given").write_bytes(some_programs[1])
     api.add_section(tmp_path / "given", replace=True)
     assert program.read_bytes() == (tmp_path / "given").read_bytes()
-
-
-def test_detached_sections_are_a_store(pool: Path, tmp_path: Path) -> None:
-    run(pool, tmp_path / "out", RunOptions(Mode.DETACHED))
-    build_ids = {row["build_id"] for row in rows(tmp_path / "out", "files")}
-    stored = {path.parent.name + path.stem for path in (tmp_path / "out/sections/.build-id").rglob("*.sframe")}
-    assert stored == build_ids
-    assert {row["outcome"] for row in rows(tmp_path / "out", "files")} == {"added"}
-
-
-def test_loose_files_of_a_directory_are_one_package(tmp_path: Path, some_programs: list[bytes]) -> None:
-    (tmp_path / "bin").mkdir()
-    for name, content in (("a", some_programs[0]), ("b", some_programs[1]), ("script", b"#!/bin/sh\n")):
-        (tmp_path / "bin" / name).write_bytes(content)
-        (tmp_path / "bin" / name).chmod(0o755)
-    run(tmp_path / "bin", tmp_path / "out", RunOptions(Mode.REWRITE))
-    (package,) = rows(tmp_path / "out", "packages")
-    assert (package["kind"], package["elf_files"], package["outcome"]) == ("directory", 2, "added")
-    new = tmp_path / "out/packages/bin"
-    assert {path.name for path in new.iterdir()} == {"a", "b"}
-    assert subprocess.run([new / "a"], check=False).returncode == 1
-    assert (tmp_path / "bin/a").read_bytes() == some_programs[0]
-
-
-def test_image_layouts(tmp_path: Path, some_programs: list[bytes]) -> None:
-    layout = one_image(entry("usr/bin/it", some_programs[0], mode=0o755)).write(tmp_path / "pool/image")
-    run(tmp_path / "pool", tmp_path / "survey")
-    out = tmp_path / "out"
-    for _ in range(2):
-        run(tmp_path / "pool", out, RunOptions(Mode.REWRITE))
-        (package,) = rows(out, "packages")
-        assert (package["package"], package["kind"], package["outcome"]) == ("image", "OCI layout", "added")
-        assert rows(out, "files") == rows(tmp_path / "survey", "files")
-        new = {path.relative_to(out / "packages/image") for path in (out / "packages/image").rglob("*") if path.is_file()}
-        assert len(new) == len([path for path in layout.rglob("*") if path.is_file()]) + 1  # a layer more
-        assert sorted(path.name for path in (out / "packages").iterdir()) == ["image"]
-        shutil.rmtree(out / "results")
 
 
 def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_programs: list[bytes]) -> None:
@@ -322,23 +284,16 @@ def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("kind", [ItemKind.FILE, ItemKind.LOOSE])
-def test_another_content_than_the_client_saw_is_not_converted(
-    pool: Path, tmp_path: Path, some_programs: list[bytes], kind: ItemKind
-) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/p").write_bytes(some_programs[0])
-    place = {ItemKind.FILE: pool / "01.tar", ItemKind.LOOSE: tmp_path / "bin"}[kind]
-    item, options = Item("x", str(place), kind), RunOptions(Mode.REWRITE)
+def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_path: Path) -> None:
+    item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
     here = seen(item, options)
-    changed = place if kind is ItemKind.FILE else place / "p"
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(state=here.state), options, output).outcome is Outcome.ADDED
-        os.utime(changed, ns=(0, 0))
+        os.utime(item.place, ns=(0, 0))
         with pytest.raises(OSError, match="another size or time than where the run was started"):
             work_on(item._replace(state=here.state), options, output)
-        changed.unlink()
-        with pytest.raises(OSError, match="all workers need the same sources" if kind is ItemKind.FILE else "another size"):
+        (pool / "01.tar").unlink()
+        with pytest.raises(OSError, match="all workers need the same sources"):
             work_on(item._replace(state=here.state), options, output)
 
 
@@ -361,12 +316,6 @@ def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pyt
             *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
         }
     assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
-
-
-def test_parts_of_packages_of_killed_runs_are_removed(pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "out/unfinished/.sframegen.x/layout").mkdir(parents=True)
-    run(pool, tmp_path / "out")
-    assert not (tmp_path / "out/unfinished").exists()
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:
