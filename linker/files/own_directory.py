@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from contextlib import suppress
+from typing import Self
 
 from linker.files.location import ROOT, HeldOpen, Location, below, errors_naming, locate, make_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODE = 0o755  # of directories that are made; less the umask
 
@@ -66,23 +62,6 @@ class OwnDirectory(HeldOpen):
             return descriptor
 
         return below(self.descriptor, name, shown, enter)
-
-    def inner(self, name: str, *, make: bool = False) -> OwnDirectory:
-        """A directory below it. Raises OSError."""
-        with self.at(f"{name}/.", make=make) as location:
-            return OwnDirectory(location.enter(), f"{self.path}/{name}")
-
-
-@contextmanager
-def temporary_directory(place: Location) -> Iterator[OwnDirectory]:
-    """A directory beside that entry, which goes with all that is in it at the end of the block. Raises OSError."""
-    name = f".sframegen.{os.urandom(8).hex()}"
-    os.mkdir(name, 0o700, dir_fd=place.directory)
-    try:
-        with Location(os.dup(place.directory), name, place.path) as location, OwnDirectory(location.enter(), place.path) as own:
-            yield own
-    finally:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=place.directory)
 
 
 def _make(path: str) -> None:

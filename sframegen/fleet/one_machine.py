@@ -26,10 +26,7 @@ class OneMachine:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            directory = stack.enter_context(run_directory())
-            self._idle = [PackageProcess(directory, self._job.output, self._job.options) for _ in range(self._most)]
-            for process in self._idle:
-                stack.callback(process.end)
+            self._directory = stack.enter_context(run_directory())
             self._ends = stack.pop_all()
         return self
 
@@ -39,23 +36,31 @@ class OneMachine:
     def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """One package at a time for each process. Raises OSError where a result cannot be written."""
         left = iter(waiting)
+        idle: list[PackageProcess] = []
         at_work: dict[PackageProcess, NumberedItem] = {}
         while True:
-            while self._idle and (numbered := next(left, None)) is not None:
-                finished = self._idle[-1].begin(numbered[1])
+            while len(at_work) < self._most and (numbered := next(left, None)) is not None:
+                process = idle.pop() if idle else self._new_process()
+                finished = process.begin(numbered[1])
                 if finished is None:
-                    at_work[self._idle.pop()] = numbered
+                    at_work[process] = numbered
                 else:
+                    idle.append(process)
                     yield *numbered, finished
             if not at_work:
                 return
             _wait_for_any(at_work)
-            for process, (number, item) in list(at_work.items()):
+            for process, numbered in list(at_work.items()):
                 finished = process.outcome()
                 if finished is not None:
                     del at_work[process]
-                    self._idle.append(process)
-                    yield number, item, finished
+                    idle.append(process)
+                    yield *numbered, finished
+
+    def _new_process(self) -> PackageProcess:
+        process = PackageProcess(self._directory, self._job.output, self._job.options)
+        self._ends.callback(process.end)
+        return process
 
 
 def _wait_for_any(processes: Iterable[PackageProcess]) -> None:

@@ -155,10 +155,11 @@ def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: b
 def listening() -> set[str]:
     """The numbers of the sockets that listen, as another user sees them."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix")) if path.exists()]
-    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    text = subprocess.run(["cat", *tables], check=True, stdout=subprocess.PIPE, text=True, **nobody).stdout
+    done = subprocess.run(
+        ["cat", *tables], check=True, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[]
+    )
     found = set()
-    for line in text.splitlines():
+    for line in done.stdout.splitlines():
         match line.split():
             case [_, _, _, "0A", _, _, _, _, _, inode, *_]:  # of TCP: LISTEN
                 found.add(inode)

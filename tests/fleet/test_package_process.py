@@ -114,7 +114,7 @@ def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess
         archive.addfile(member)
         small.seek(512)
         assert archive.fileobj is not None
-        archive.fileobj.write(small.read())  # type: ignore[arg-type]
+        archive.fileobj.write(small.read())
     os.truncate(large, LARGE + 10240)
     process.options = RunOptions(memory=LARGE)
     assert failure(process, Item("large.tar", str(large))) == "needs more memory than 512 MiB"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.own_directory import OwnDirectory, temporary_directory
+from linker.files.own_directory import OwnDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,11 +75,8 @@ def test_a_directory_of_another_user(directory: Path) -> None:
 def test_a_directory_of_another_user_below(directory: Path, make: bool) -> None:
     (directory / "a/b").mkdir(parents=True)
     of_another_user(directory / "a")
-    with OwnDirectory.opened(directory) as own:
-        with pytest.raises(PermissionError, match=f"its directory a {THEIRS}"):
-            own.at("a/b/c", make=make)
-        with pytest.raises(PermissionError, match=f"its directory a {THEIRS}"):
-            own.inner("a", make=make)
+    with OwnDirectory.opened(directory) as own, pytest.raises(PermissionError, match=f"its directory a {THEIRS}"):
+        own.at("a/b/c", make=make)
 
 
 @pytest.mark.parametrize("make", [False, True])
@@ -102,14 +99,5 @@ def test_it_stays_the_same_directory(directory: Path) -> None:
     with OwnDirectory.opened(directory / "one") as own:
         (directory / "one").rename(directory / "other")
         (directory / "one").mkdir()
-        with own.inner("new", make=True) as inner:
-            assert os.path.samestat(os.fstat(inner.descriptor), (directory / "other/new").stat())
-
-
-def test_a_temporary_directory_goes_with_all_that_is_in_it(directory: Path) -> None:
-    with OwnDirectory.opened(directory) as own, own.at("place") as place:
-        with temporary_directory(place) as temporary, temporary.at("a/b/c", make=True):
-            (only,) = directory.iterdir()
-            assert (only / "a/b").is_dir()
-            (only / "link").symlink_to("/")
-        assert not list(directory.iterdir())
+        with own.at("new/file", make=True) as location:
+            assert os.path.samestat(os.fstat(location.directory), (directory / "other/new").stat())
