@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,16 +105,8 @@ def drop_empty_links(app: Sphinx, tree: nodes.document, _document: str) -> None:
             link.replace_self(link.children)
 
 
-def copy_pages(app: Sphinx, error: Exception | None) -> None:
-    """Pages that are HTML already are where those that link to them say."""
-    if error is None and app.builder.format == "html":
-        for page in (HERE / "reports").glob("*.html"):
-            shutil.copy(page, Path(app.outdir, "reports"))
-
-
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("source-read", add_dark_pictures)
     app.connect("source-read", name_titles)
     app.connect("doctree-resolved", drop_empty_links)
-    app.connect("build-finished", copy_pages)

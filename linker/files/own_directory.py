@@ -63,11 +63,6 @@ class OwnDirectory(HeldOpen):
 
         return below(self.descriptor, name, shown, enter)
 
-    def inner(self, name: str, *, make: bool = False) -> OwnDirectory:
-        """A directory below it. Raises OSError."""
-        with self.at(f"{name}/.", make=make) as location:
-            return OwnDirectory(location.enter(), f"{self.path}/{name}")
-
 
 def _make(path: str) -> None:
     make_directory(os.path.dirname(path.rstrip("/")))  # noqa: PTH120 - as text, for messages

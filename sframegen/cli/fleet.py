@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,22 @@ from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from sframegen.cli.shared.common_options import How
-    from sframegen.fleet.policy import Policy
+    from sframegen.fleet.engine import Engine, Job
     from sframegen.fleet.run_options import Mode
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
 MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
-COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles
+NOT_ENCRYPTED = (
+    "is another machine, and not encrypted: whoever is on the way there could run code on the workers; give a tls:// address, or"
+    " --insecure on a network of your own"
+)
+COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles of references
 
 
 def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
@@ -50,19 +58,6 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
     return address
 
 
-def _policy(_ctx: click.Context, _parameter: click.Parameter, path: str | None) -> Policy:
-    from cfi.errors import SframegenError  # noqa: PLC0415 - only for this command
-    from sframegen.fleet.policy import MAX_BYTES, Policy, policy_in  # noqa: PLC0415
-
-    if path is None:
-        return Policy()
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as the user names it
-            return policy_in(file.read(MAX_BYTES + 1))
-    except (OSError, SframegenError) as error:
-        raise click.BadParameter(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
-
-
 def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
     """The keywords of the public function that the mode needs. Raises UsageError for options of another mode."""
     if mode != "check":
@@ -74,6 +69,18 @@ def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> di
         if option.name in adding and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} does nothing with --mode check")
     return {} if consumer is None else {"consumer": consumer}
+
+
+def _engine(scheduler: str | None, insecure: bool, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
+    if scheduler is None:
+        from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
+
+        return partial(OneMachine, processes=processes)
+    from sframegen.fleet.dask_cluster import DaskCluster, is_encrypted, is_this_machine  # noqa: PLC0415
+
+    if not (insecure or is_encrypted(scheduler) or is_this_machine(scheduler)):
+        raise click.UsageError(f"{scheduler} {NOT_ENCRYPTED}")
+    return partial(DaskCluster, address=scheduler)
 
 
 def _how_to_sign(directory: str) -> str:
@@ -91,9 +98,10 @@ def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | No
     return workers
 
 
-def _needs_extra(use: str) -> None:
+def _needs_extra(use: str, scheduler: str | None = None) -> None:
     """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
-    libraries = [one for one in EXTRA if f"fleet {use}" in one.use]
+    uses = {f"fleet {use}", *["fleet run --scheduler"] * (scheduler is not None)}
+    libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
         from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
 
@@ -132,17 +140,20 @@ def command() -> None:
 )
 @click.option(
     "--mode",
-    type=click.Choice(["survey", "detached", "unloaded", "rewrite", "check"]),
+    type=click.Choice(["survey", "rewrite", "check"]),
     default="survey",
     show_default=True,
-    help="survey: only results. detached: sections in DIR/sections. unloaded, rewrite: new packages in DIR/packages, with sections"
-    " that are not loaded, or loaded. check: sections that are there are checked.",
+    help="survey: only results. rewrite: new packages in DIR/packages, with sections. check: sections that are there are checked.",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
     callback=_address,
-    help="Work on this cluster of Dask, tcp://HOST:PORT or tls://HOST:PORT, instead of this machine.",
+    help="Work on a cluster of Dask: give tls://HOST:PORT of its scheduler. Whoever reaches that runs code as its user, and as the"
+    " workers'. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Take a --scheduler of another machine that is not encrypted, on a network of your own."
 )
 @jobs("Number of packages to process in parallel, on this machine.")
 @click.option("--workers", metavar="N", type=COUNT, callback=_renamed, hidden=True, help="--jobs, until version 0.2.")
@@ -169,13 +180,6 @@ def command() -> None:
     multiple=True,
     help="Leave out packages with these names. May be given again.",
 )
-@click.option(
-    "--policy",
-    metavar="FILE",
-    type=PathName(),
-    callback=_policy,
-    help="Which packages and files to include and exclude, and the coverage that each machine needs, in TOML.",
-)
 @min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
 @click.option(
     "--strict",
@@ -197,11 +201,11 @@ def run(
     output: str,
     mode: str,
     scheduler: str | None,
+    insecure: bool,
     workers: int | None,
     timeout: float,
     memory: int,
     exclude: tuple[str, ...],
-    policy: Policy,
     min_coverage: float | None,
     strict: bool,
     consumer: str | None,
@@ -211,17 +215,18 @@ def run(
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
     A SOURCE is a package, a directory, a glob, a file with a path or URL in each line (- is standard input), a URL that fsspec
-    reads (https:, s3:, gs: and others; one that ends with / is a directory), a Packages index of APT, or a repomd.xml of RPM. The
-    linked ELF files of a directory are one package, too.
+    reads (https:, s3:, gs: and others; one that ends with / is a directory), or a Packages index of APT.
 
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    _needs_extra("run")
+    _needs_extra("run", scheduler)
+    if insecure and scheduler is None:
+        raise click.UsageError("--insecure needs --scheduler")
+    engine = _engine(scheduler, insecure, workers or how.jobs)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
     from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
-    from sframegen.fleet.dask_engine import Cluster  # noqa: PLC0415
     from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
@@ -232,20 +237,18 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), policy.files, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
-        fleet.packages = policy.packages._replace(exclude=(*policy.packages.exclude, *exclude))
+        fleet.exclude = exclude
         if not how.quiet:
             fleet.note = note
-        fleet.demand = CoverageDemand(
-            policy.minimum if min_coverage is None else min_coverage, policy.machines, strict, options.mode is Mode.CHECK
-        )
+        fleet.demand = CoverageDemand(min_coverage, strict, options.mode is Mode.CHECK)
         try:
             with findings.file(output):
-                totals = fleet.run(Cluster(scheduler, workers or how.jobs))
+                totals = fleet.run(engine)
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
             raise
@@ -270,19 +273,16 @@ def run(
 @click.option("-o", "--output", metavar="FILE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
 @click.pass_context
 def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
-    """Make one HTML page of a run's tables, and the tables as CSV: DIR/files.csv, DIR/packages.csv.
-
-    The page needs no network: plots, and tables of all packages and files that can be searched and sorted, are in it.
-    """
+    """Make one HTML page of a run, with plots of DIR/files.parquet. It needs no network."""
     _needs_extra("report")
     from pathlib import Path  # noqa: PLC0415
 
     from cfi.errors import FormatError  # noqa: PLC0415
-    from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415
+    from sframegen.fleet.report import make_report  # noqa: PLC0415
 
     findings = Run()
     with findings.file(directory):
-        if not (Path(directory) / "packages.parquet").exists():
+        if not (Path(directory) / "files.parquet").exists():
             raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
         click.echo(make_report(directory, output))
     ctx.exit(findings.status)

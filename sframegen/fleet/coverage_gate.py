@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from sframegen.fleet.report.csv_tables import CsvTable
+from sframegen.fleet.csv_table import CsvTable
 from sframegen.fleet.result_rows import FileRow, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.result_rows import PackageResult
@@ -27,16 +27,15 @@ class CoverageDemand(NamedTuple):
     """What each file has to have. True if there is a demand."""
 
     minimum: float | None = None  #: per cent of the code with call frame information
-    machines: Mapping[str, float] = {}
     strict: bool = False  #: nothing left out, and something added; no warning of a check
     checked: bool = False  #: no error of a check, and no file that cannot be checked
 
     def __bool__(self) -> bool:
-        return self.checked or self.strict or self.minimum is not None or bool(self.machines)
+        return self.checked or self.strict or self.minimum is not None
 
     def failure(self, row: FileRow) -> str:
         """Why a file falls short, or "". Debug files, which have no code, do not."""
-        if row.outcome is Outcome.EXCLUDED or (row.outcome in NO_CODE and not row.executable_bytes):
+        if row.outcome in NO_CODE and not row.executable_bytes:
             return ""
         if self.checked and row.outcome in (Outcome.WRONG, Outcome.REFUSED):
             return row.reason
@@ -46,9 +45,8 @@ class CoverageDemand(NamedTuple):
             return row.reason if self.checked else f"nothing was added{f': {row.reason}' if row.reason else ''}"
         if self.strict and row.covered_bytes < row.code_bytes:
             return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
-        least = self.machines.get(row.machine, self.minimum)
-        if least is not None and coverage_of(row) < least:
-            return f"coverage: {coverage_of(row):.4f} % is below {least:g} %"
+        if self.minimum is not None and coverage_of(row) < self.minimum:
+            return f"coverage: {coverage_of(row):.4f} % is below {self.minimum:g} %"
         return ""
 
 

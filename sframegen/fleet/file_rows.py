@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.api.added import Summary
-    from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.run_options import RunOptions
 
 TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
@@ -42,16 +40,12 @@ class PackageFiles:
     package: str
     sha256: str
     options: RunOptions
-    output: OutputDirectory
     rows: list[FileRow] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  #: of sframegen, a line for each file at which it failed
 
     def visit(self, path: str, given: Path, changed: Path) -> bool:
         """Adds a row. Raises OSError, and MemoryError where another limit of memory could give another row."""
         row = self._row(path)
-        if not self.options.files.fit(path):
-            row.outcome, row.file_bytes = Outcome.EXCLUDED, given.stat().st_size
-            return False
         started = perf_counter()
         try:
             with turn():
@@ -70,11 +64,6 @@ class PackageFiles:
         finally:
             row.seconds = round(perf_counter() - started, 6)
         return False
-
-    def refused(self, path: str, size: int, reason: str) -> None:
-        """Adds a row for a file that is not visited."""
-        row = self._row(path)
-        row.file_bytes, row.reason = size, one_line(reason)
 
     def _row(self, path: str) -> FileRow:
         row = FileRow(self.package, self.sha256, one_line(path), Outcome.REFUSED)
@@ -101,28 +90,14 @@ class PackageFiles:
         if is_checked:
             fill_checked(row, api.check(given, **self.options.adding))
             return False
-        with ExitStack() as stack:
-            summary = api.add_section(given, replace=True, **self.options.adding, **self._how(changed, stack))
+        how: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
+        summary = api.add_section(given, replace=True, **self.options.adding, **how)
         _fill(row, summary)
         row.warnings = [one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
-        if self.options.mode is Mode.DETACHED and row.outcome is Outcome.UNCHANGED:
-            row.outcome = Outcome.ADDED  # another package brought the same file: which of them came first says nothing
         if not changed.exists() or row.outcome is not Outcome.ADDED:
             return False
         row.new_file_bytes = changed.stat().st_size
         return True
-
-    def _how(self, changed: Path, stack: ExitStack) -> dict[str, Any]:
-        match self.options.mode:
-            case Mode.SURVEY:
-                return {"dry_run": True}
-            case Mode.DETACHED:
-                return {"detached": stack.enter_context(self.output.store())}
-            case Mode.UNLOADED:
-                return {"output": changed, "unloaded": True}
-            case Mode.REWRITE:
-                return {"output": changed}
-        raise ValueError(self.options.mode)
 
 
 def _fill(row: FileRow, summary: Summary) -> None:

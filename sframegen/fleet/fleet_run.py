@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import chain
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
@@ -17,26 +18,26 @@ from sframegen.elf.text import count_of
 from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.coverage_gate import CoverageDemand, Gate
-from sframegen.fleet.dask_engine import Cluster, Job, connected, has_workers, results_of
+from sframegen.fleet.engine import Job
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.policy import Patterns
 from sframegen.fleet.result_rows import Outcome
-from sframegen.fleet.run_options import WRITES_PACKAGES
+from sframegen.fleet.run_options import Mode
 from sframegen.fleet.sources import items
 from sframegen.fleet.sources.items import Item, shown
 from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from sframegen.fleet.collecting import RunTotals
+    from sframegen.fleet.engine import Engine
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished, PackageResult
     from sframegen.fleet.run_options import RunOptions
     from sframegen.program.workers import Progress
 
-NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
 
 
@@ -52,7 +53,7 @@ class FleetRun:
         self.options = options
         self.finding = finding
         self.progress = progress
-        self.packages = Patterns()  #: by their names
+        self.exclude: Sequence[str] = ()  #: patterns of names
         self.demand = CoverageDemand()
         self.note: Callable[[str], object] = lambda _: None  #: called with a line that is no failure
         self.total = 0
@@ -67,8 +68,8 @@ class FleetRun:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def run(self, cluster: Cluster) -> RunTotals | None:
-        """None if there is nothing to run: what an earlier run wrote stays.
+    def run(self, begin: Callable[[Job], AbstractContextManager[Engine]]) -> RunTotals | None:
+        """None if there is nothing to run: what an earlier run wrote stays. `begin`: the engine, if there is work for one.
 
         Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError.
         """
@@ -83,11 +84,8 @@ class FleetRun:
             waiting = self._without_known(listing, keys)
             first = next(waiting, None)
             if first is not None:
-                client = stack.enter_context(connected(cluster))
-                if cluster.scheduler and not has_workers(client):
-                    self.note(f"{cluster.scheduler}: {NO_WORKERS}: `dask worker {cluster.scheduler}`")
-                job = Job(self.options, self.path, self.token, self.total)
-                for number, item, finished in results_of(client, job, self.output, chain([first], waiting)):
+                engine = stack.enter_context(begin(Job(self.options, self.output, self.token, self.note)))
+                for number, item, finished in engine.submit(chain([first], waiting)):
                     self._finished(keys, number, item, finished)
             totals = self._collected()
             self._write_run(ended=_now())
@@ -98,11 +96,11 @@ class FleetRun:
         also: list[Callable[[PackageResult], object]] = []
         with ExitStack() as stack:
             also.append(stack.enter_context(Gate(self.demand, self.output, self.finding)).add)
-            if self.options.mode in WRITES_PACKAGES:
+            if self.options.mode is Mode.REWRITE:
                 written = stack.enter_context(WrittenPackages(self.output, self.finding))
                 also.append(written.add)
             totals = collect(self.output, *also)
-        self.indexed = written.debs if self.options.mode in WRITES_PACKAGES else 0
+        self.indexed = written.debs if self.options.mode is Mode.REWRITE else 0
         return totals
 
     def _list(self, listing: BinaryIO) -> bool:
@@ -112,7 +110,7 @@ class FleetRun:
             if isinstance(item, Exception):
                 self.finding(_words(item))
                 errors.append(type(item))
-            elif not self.packages.fit(item.name):
+            elif is_excluded(item.name, self.exclude):
                 self.excluded += 1
             else:
                 listing.write(json.dumps(item, separators=(",", ":")).encode("ascii") + b"\n")
@@ -170,6 +168,12 @@ class FleetRun:
     def how_to_continue(self) -> str:
         """For a run that has been interrupted."""
         return f"{count_of(self.done, 'package')} of {self.total:,} done; the same command does the others"
+
+
+def is_excluded(name: str, patterns: Sequence[str]) -> bool:
+    """Patterns have `*`, `?` and `[...]`. One without `/` is for the last part of a name."""
+    last = name.rpartition("/")[2]
+    return any(fnmatchcase(name if "/" in pattern else last, pattern) for pattern in patterns)
 
 
 def _words(error: Exception) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.fleet.loose_files import states_of
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
-from sframegen.fleet.sources.fetching import remote_identity
+from sframegen.fleet.sources.fetching import opened_file, remote_identity
 
 if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory
@@ -31,21 +30,25 @@ class Seen(NamedTuple):
 def seen(item: Item, options: RunOptions) -> Seen:
     """Raises FormatError, OSError."""
     if item.is_local and not item.sha256:
-        states = states_of(item)
-        identity = _key("\n".join((item.place, *map("\0".join, states.items()))), item, options)
-        return Seen(identity, shared_state(states), sum(int(state.split()[0]) for state in states.values()))
+        with opened_file(item.place) as file:
+            status = os.fstat(file.fileno())
+        return Seen(_key(f"{item.place}\n{status_text(status)}", item, options), shared_state(status), status.st_size)
     identity = f"sha256:{item.sha256}" if item.sha256 else remote_identity(item)
     return Seen(_key(identity, item, options) if identity else "", size=item.size)
 
 
 def _key(identity: str, item: Item, options: RunOptions) -> str:
-    return options.key_of("seen", item.name, item.kind, identity)
+    return options.key_of("seen", item.name, identity)
 
 
-def shared_state(states: dict[str, str]) -> str:
-    """Sizes and times of an item's files. Numbers of inodes, and times of their changes, differ between copies."""
-    lines = (f"{name}\0{state.split()[:2]}\n" for name, state in states.items())
-    return sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+def status_text(status: os.stat_result) -> str:
+    """What shows a change of a file on this machine."""
+    return f"{shared_state(status)} {status.st_ctime_ns} {status.st_ino}"
+
+
+def shared_state(status: os.stat_result) -> str:
+    """Size and time: numbers of inodes, and times of their changes, differ between copies."""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def known(identity: str, output: OutputDirectory) -> Finished | None:

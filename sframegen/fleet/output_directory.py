@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -29,10 +28,6 @@ Row = TypeVar("Row", FileRow, PackageRow)
 
 class OutputDirectory(OwnDirectory):
     """An output directory, held open. What is written there is the old content or the new one."""
-
-    def store(self) -> OwnDirectory:
-        """The store of detached sections. Raises OSError."""
-        return self.inner("sections", make=True)
 
     def package(self, name: str, *, make: bool = False) -> Location:
         """A rewritten package. Raises OSError."""
@@ -92,9 +87,7 @@ class OutputDirectory(OwnDirectory):
                 status = location.status()
         except OSError:
             return False
-        if status is None:
-            return False
-        return stat.S_ISDIR(status.st_mode) or status.st_size == package.new_package_bytes
+        return status is not None and status.st_size == package.new_package_bytes
 
     def forget(self, key: str) -> None:
         """Remove the result of a try that failed. Raises OSError."""

@@ -1,7 +1,7 @@
 """A process that works on one package after the other, within limits: if it crashes or hangs, only one package fails.
 
 It is a new program (fork and exec at once), not a fork that goes on: workers of Dask have threads, whose locks a fork would copy in
-any state. It ends with its worker, whatever ends that.
+any state. It ends with the process that started it, whatever ends that.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ import threading
 from contextlib import suppress
 from functools import partial
 from tempfile import TemporaryFile, mkdtemp
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from sframegen.elf.text import count_of
+from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.result_rows import Finished, Outcome, finished_of
 from sframegen.program.forked import death, is_readable, receive, send, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.fleet.result_rows import Finished
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
 
 PROGRAM = "from sframegen.fleet.package_process import main; main()"
 LAST_WORDS = 1 << 12  # bytes of its standard error
+FINISHED, NO_MEMORY, FAILED = "finished", "no memory", "failed"  # the kinds of its answers
 
 
 class LimitError(Exception):
@@ -42,65 +45,94 @@ class LimitError(Exception):
 
 
 class PackageProcess:
-    """The process, as its worker sees it. It is started when there is work."""
+    """The process, as the one that started it sees it. It is started when there is work."""
 
-    def __init__(self, directory: str, output: OutputDirectory) -> None:
+    def __init__(self, directory: str, output: OutputDirectory, options: RunOptions) -> None:
         """`directory`: where its temporary files go. `output`: stays open; the process has it from here, and looks up no path."""
         self.directory = directory
         self.output = output
+        self.options = options
         self.process: subprocess.Popen[bytes] | None = None
 
-    def work_on(self, item: Item, options: RunOptions) -> Finished:
-        """Raises LimitError, and OSError where the output cannot be written. A process that others wore out is not their fault."""
-        while True:
-            is_fresh = self.process is None or self.process.poll() is not None
-            try:
-                return self._answer(item, options)
-            except _TimeoutError as error:
-                self.end()
-                raise LimitError(str(error)) from None
-            except LimitError:
-                self.end()
-                if is_fresh:
-                    raise
+    def work_on(self, item: Item) -> Finished:
+        """Begin, and wait for the outcome. Raises OSError where it cannot be written."""
+        finished = self.begin(item)
+        while finished is None:
+            is_readable(self.pipe, max(0.0, self.deadline - monotonic()))
+            finished = self.outcome()
+        return finished
 
-    def _answer(self, item: Item, options: RunOptions) -> Finished:
-        process = self._started(options)
+    def begin(self, item: Item) -> Finished | None:
+        """Let it work on a package until `deadline`; `pipe` is readable when there is an outcome. Returns that of a process that
+        cannot be started. Raises OSError where that cannot be written.
+        """
+        self.item = item
+        self.deadline = monotonic() + self.options.timeout
+        self.is_fresh = self.process is None or self.process.poll() is not None
         try:
-            send(self.pipe, (item, options))
-            if not is_readable(self.pipe, options.timeout):
-                raise _TimeoutError(f"took longer than {count_of(round(options.timeout), 'second')}")
-            answer: Finished | MemoryError | OSError = receive(self.pipe).value
+            if self.is_fresh:
+                self.end()
+                self._start()
+            with suppress(ConnectionError):  # it has died: `outcome` says so
+                send(self.pipe, (item, self.options))
+        except OSError as error:
+            return self._failed(error.strerror or str(error))
+        return None
+
+    def outcome(self) -> Finished | None:
+        """What came of the package; None: not yet. A process that others wore out is not its fault: a new one tries.
+
+        Raises OSError where it cannot be written.
+        """
+        try:
+            if is_readable(self.pipe, 0):
+                return self._answer()
+            if monotonic() < self.deadline:
+                return None
+            why = f"took longer than {count_of(round(self.options.timeout), 'second')}"
+            self.is_fresh = True
+        except LimitError as error:
+            why = str(error)
+        self.end()
+        return self._failed(why) if self.is_fresh else self.begin(self.item)
+
+    def _answer(self) -> Finished:
+        """Raises LimitError."""
+        try:
+            kind, value = receive(self.pipe).value
+            if kind == FINISHED:
+                return finished_of(value)
         except (EOFError, ConnectionError):
-            raise LimitError(self._death(process)) from None
-        if isinstance(answer, MemoryError):
-            raise LimitError(f"needs more memory than {_size(options.memory)}")
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+            raise LimitError(self._death()) from None
+        except (TypeError, ValueError) as error:
+            raise LimitError(f"its process gave no result: {error}") from None
+        if kind == NO_MEMORY:
+            raise LimitError(f"needs more memory than {_size(self.options.memory)}")
+        return self._failed(str(value))
 
-    def _started(self, options: RunOptions) -> subprocess.Popen[bytes]:
-        if self.process is None or self.process.poll() is not None:
-            self.end()
-            self.temporary = mkdtemp(prefix="package-", dir=self.directory)
-            self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
-            self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            given = (theirs.fileno(), self.output.descriptor)
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", PROGRAM, *map(str, given), self.output.path, str(options.memory)],
-                    pass_fds=given,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self.printed,
-                    stderr=self.printed,
-                    start_new_session=True,  # one signal for it and the tools that it runs; a terminal's are for the command
-                    env=os.environ | {"TMPDIR": self.temporary},
-                )
-        return self.process
+    def _failed(self, why: str) -> Finished:
+        return refuse_or_fail(self.item, self.options, self.output, Outcome.FAILED, why)
 
-    def _death(self, process: subprocess.Popen[bytes]) -> str:
+    def _start(self) -> None:
+        self.temporary = mkdtemp(prefix="package-", dir=self.directory)
+        self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = (theirs.fileno(), self.output.descriptor)
+        numbers = (*given, self.options.memory, self.options.timeout)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *map(str, numbers), self.output.path],
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                stdout=self.printed,
+                stderr=self.printed,
+                start_new_session=True,  # one signal for it and the tools that it runs; a terminal's are for the command
+                env=os.environ | {"TMPDIR": self.temporary},
+            )
+
+    def _death(self) -> str:
         """How the process died, with the last line that it printed."""
-        code = process.wait()
+        code = self.process.wait() if self.process else 0
         self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - LAST_WORDS))
         lines = self.printed.read().decode("utf-8", "replace").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -119,10 +151,6 @@ class PackageProcess:
         self.process = None
 
 
-class _TimeoutError(LimitError):
-    pass
-
-
 def _size(size: int) -> str:
     return next(f"{size >> shift} {unit}iB" for shift, unit in ((30, "G"), (20, "M"), (10, "K")) if size >> shift or shift == 10)
 
@@ -131,23 +159,24 @@ def _size(size: int) -> str:
 
 
 def main() -> None:
-    """Answer until there is no worker any more."""
-    from sframegen.fleet import package_work  # noqa: PLC0415 - with all of the tool, which workers do without
+    """Answer until there is nobody any more who asks."""
+    from sframegen.fleet import package_work  # noqa: PLC0415 - with all of the tool, which the one that asks does without
 
-    descriptor, directory, path, memory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    descriptor, directory, memory, seconds, path = *map(int, sys.argv[1:4]), float(sys.argv[4]), sys.argv[5]
     for inherited in (descriptor, directory):
         os.set_inheritable(inherited, False)  # by the tools that it runs
     gc.set_threshold(1_000_000)  # as in the command
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    threading.Thread(target=_end_with_worker, args=(descriptor,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
     with socket.socket(fileno=descriptor) as pipe:
-        serve(pipe, partial(_work_on, package_work.work_on, OutputDirectory(directory, path)))
-        _end_with_worker(descriptor)
+        work = partial(_work_on, package_work.work_on, OutputDirectory(directory, path))
+        serve(pipe, work, seconds)  # whoever asked ends it at that time, if not killed: then a timer does
+        _end_with_parent(descriptor)
 
 
-def _end_with_worker(pipe: int) -> None:
-    """The worker's death ends the work at once: nobody waits for it."""
+def _end_with_parent(pipe: int) -> None:
+    """The death of who asked ends the work at once: nobody waits for it."""
     poll = select.poll()
     poll.register(pipe, 0)  # the end of the other side
     poll.poll()
@@ -157,10 +186,10 @@ def _end_with_worker(pipe: int) -> None:
 
 def _work_on(
     work: Callable[[Item, RunOptions, OutputDirectory], Finished], output: OutputDirectory, item: Item, options: RunOptions
-) -> Finished | MemoryError | OSError:
+) -> tuple[str, object]:
     try:
-        return work(item, options, output)
+        return FINISHED, tuple(work(item, options, output))
     except MemoryError:
-        return MemoryError()
+        return NO_MEMORY, None
     except OSError as error:
-        return MemoryError() if error.errno == errno.ENOMEM else OSError(None, f"{error.strerror or error}")
+        return (NO_MEMORY, None) if error.errno == errno.ENOMEM else (FAILED, f"{error.strerror or error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
@@ -14,18 +13,14 @@ from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
-from sframegen.fleet.loose_files import PackageContent, content_of, pass_loose
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
-from sframegen.fleet.run_options import WRITES_PACKAGES, Mode
-from sframegen.fleet.sources.fetching import digest, fetched, status_text
-from sframegen.fleet.sources.items import ItemKind
+from sframegen.fleet.run_options import Mode
+from sframegen.fleet.sources.fetching import digest, fetched
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import Unchanged
 from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
@@ -53,16 +48,16 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
     if earlier is not None:
         return earlier
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
-    with _content(item) as content:
-        row.sha256 = content.sha256
-        _check_shared(item, shared_state(content.states))
+    with fetched(item) as content:
+        row.sha256 = digest(content)
+        _check_shared(item, shared_state(os.fstat(content.fileno())))
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
             raise OSError(None, "has another SHA256 than its index gives", item.source)
         key = options.key_of(row.sha256, item.name)
         package = output.done(key)
         if package is None:
-            files = PackageFiles(item.name, row.sha256, options, output)
+            files = PackageFiles(item.name, row.sha256, options)
             _pass(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
             output.forget(failed_key(item, options))
@@ -88,26 +83,13 @@ def _check_shared(item: Item, state: str) -> None:
         raise OSError(None, f"on {gethostname()} it has another size or time than where the run was started: {SHARE}")
 
 
-@contextmanager
-def _content(item: Item) -> Iterator[PackageContent]:
-    if item.kind is ItemKind.FILE:
-        with fetched(item) as source:
-            states = {"": status_text(os.fstat(source.fileno()))}
-            yield PackageContent(digest(source), source, states)
-    else:
-        yield content_of(item)
-
-
-def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
+def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
     """Fill the row. What is wrong with the package is in it; raises OSError, MemoryError."""
     _reset_peak()
+    row.package_bytes = os.fstat(content.fileno()).st_size
     try:
-        if content.file is None:
-            passed, new_size = pass_loose(item, content, files, output)
-        else:
-            row.package_bytes = os.fstat(content.file.fileno()).st_size
-            passed, new_size = _one_file(item, content.file, files, output)
-            row.new_sha256 = _new_sha256(item, output) if new_size else ""
+        passed, row.new_package_bytes = _rewritten(item, content, files, output)
+        row.new_sha256 = _new_sha256(item, output) if row.new_package_bytes else ""
     except SframegenError as error:
         row.outcome = Outcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
@@ -117,9 +99,6 @@ def _pass(item: Item, content: PackageContent, row: PackageRow, files: PackageFi
         row.kind, row.entries, row.unpacked_bytes, row.elf_files = passed[:4]
         row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
         row.warnings = [one_line(warning) for warning in passed.warnings]
-        if item.kind is not ItemKind.FILE:
-            row.package_bytes = passed.unpacked_bytes
-        row.new_package_bytes = new_size
     row.seconds_converting = round(sum(file.seconds for file in files.rows), 6)
     row.peak_memory_bytes = _peak()
 
@@ -134,10 +113,10 @@ def _outcome_of(files: PackageFiles) -> Outcome:
     return next((outcome for outcome in firsts if outcome in outcomes), none)
 
 
-def _one_file(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
+def _rewritten(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
     """The new package takes its place only when it is whole, and only if something in it changed. Returns its size, too."""
     force = files.options.force
-    if files.options.mode not in WRITES_PACKAGES:
+    if files.options.mode is not Mode.REWRITE:
         return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
     passed: list[Passed] = []
 

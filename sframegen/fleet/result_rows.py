@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from sframegen.elf.text import printable, shortened
 
+KEY = re.compile(r"[0-9a-f]{64}")  # of a result: a SHA256
 SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables
 SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means something else; not if one more comes
 
@@ -22,7 +24,6 @@ class Outcome(StrEnum):
     GOOD = "good"  #: `--mode check`: its section has no error
     WRONG = "wrong"  #: `--mode check`: its section has an error; `findings`
     WITHOUT = "no section"  #: `--mode check`: there is none to check
-    EXCLUDED = "excluded"  #: of files: the run leaves it out, as a policy says
     FAILED = "failed"  #: of packages: not fetched, its worker died, it took too much time or memory, sframegen failed; `reason`
 
 
@@ -33,7 +34,7 @@ class FileRow:
     package: str  #: the package, as in packages.parquet
     package_sha256: str  #: of the package's content
     path: str  #: in the package
-    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`, `excluded`; or `good`, `wrong`, `no section`
+    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`; or `good`, `wrong`, `no section`
     reason: str = ""  #: why it has no section, in one line
     build_id: str = ""  #: hexadecimal
     machine: str = ""  #: "x86-64", "AArch64", "s390x"
@@ -66,9 +67,9 @@ class PackageRow:
 
     package: str  #: its file name, or path from the source on
     source: str  #: the path or URL it was read from
-    sha256: str = ""  #: of its content; of a directory: of its list of names and contents
-    new_sha256: str = ""  #: of the rewritten one; "" if nothing was written, and of directories
-    kind: str = ""  #: "deb", "wheel", "tar", "directory"
+    sha256: str = ""  #: of its content
+    new_sha256: str = ""  #: of the rewritten one; "" if nothing was written
+    kind: str = ""  #: "deb", "wheel", "tar"
     outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
     reason: str = ""  #: one line
     package_bytes: int = 0  #: of the package
@@ -94,12 +95,20 @@ class PackageResult:
 
 
 class Finished(NamedTuple):
-    """What a task returns besides its result: a few bytes."""
+    """What comes back of a package besides its result: a few bytes."""
 
     key: str
     outcome: Outcome
     reason: str = ""
     is_new: bool = True  #: not from an earlier run
+
+
+def finished_of(values: object) -> Finished:
+    """From another process or machine. Raises ValueError for what is not one."""
+    match values:
+        case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
+            return Finished(key, Outcome(outcome), one_line(reason), is_new)
+    raise ValueError("not the result of a package")
 
 
 def one_line(text: str) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from sframegen import __version__
 from sframegen.api.adding import add_section
 from sframegen.api.reading import check
-from sframegen.fleet.policy import Patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,13 +21,8 @@ class Mode(StrEnum):
     """The mode: what is done with a package."""
 
     SURVEY = "survey"  #: nothing is written; the results say what a section would be
-    DETACHED = "detached"  #: sections go into a store of their own
-    UNLOADED = "unloaded"  #: a new package, whose files have sections that no segment has
     REWRITE = "rewrite"  #: a new package, whose files have sections
     CHECK = "check"  #: nothing is written; the results say what is wrong with the sections that are there
-
-
-WRITES_PACKAGES = frozenset({Mode.UNLOADED, Mode.REWRITE})
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,6 @@ class RunOptions:
 
     mode: Mode = Mode.SURVEY
     adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `function`, besides those that the mode stands for
-    files: Patterns = field(default_factory=Patterns)  #: by their paths in a package
     timeout: float = 900.0  #: seconds
     memory: int = 4 << 30  #: bytes of address space
 
@@ -55,14 +48,13 @@ class RunOptions:
         """Hexadecimal; another one if the tool, or an option that results depend on, is another. A default is not given."""
         defaults = signature(self.function).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
-        what = [__version__, self.mode, json.dumps([given, self.files], sort_keys=True), *parts]
+        what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        return {"mode": self.mode, **self.adding, "files": self.files._asdict(), "timeout": self.timeout, "memory": self.memory}
+        return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunOptions:
-        adding = {name: value for name, value in values.items() if name not in ("mode", "files", "timeout", "memory")}
-        files = Patterns(**{name: tuple(patterns) for name, patterns in values["files"].items()})
-        return cls(Mode(values["mode"]), adding, files, values["timeout"], values["memory"])
+        adding = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
+        return cls(Mode(values["mode"]), adding, values["timeout"], values["memory"])

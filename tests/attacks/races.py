@@ -174,11 +174,11 @@ def has_fleet() -> bool:
     """True if the packages of the extra are here."""
     from importlib.util import find_spec  # noqa: PLC0415 - only for these races
 
-    return all(find_spec(name) for name in ("fsspec", "pyarrow", "altair", "distributed"))
+    return all(find_spec(name) for name in ("fsspec", "pyarrow", "altair"))
 
 
 def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
-    """A run without Dask: list the tree, work on each package, make the tables and the report."""
+    """A run in this process: list the tree, work on each package, make the tables."""
 
     def change(scene: Scene, _: bool) -> None:
         from sframegen.fleet.apt_repository import WrittenPackages  # noqa: PLC0415 - here and below: they need the extra
@@ -208,22 +208,23 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
 
 
 def fleet_and_report(scene: Scene, is_odd: bool) -> None:
-    from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415 - it needs the extra
+    from sframegen.fleet.report import make_report  # noqa: PLC0415 - it needs the extra
 
     fleet("survey")(scene, is_odd)
-    make_report(scene.output / "run", scene.tree / "d/program")
+    make_report(str(scene.output / "run"), str(scene.tree / "d/program"))
 
 
 def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Scene], tuple[Path, Path]]:
-    """The same scene, with a package in the tree."""
+    """The same scene, with packages in place of the attacker's program and of the secret."""
 
     def prepared(scene: Scene) -> tuple[Path, Path]:
-        from tests.packages.package_makers import tar  # noqa: PLC0415 - with all of pytest
-
-        package = scene.tree / "it.tar"
-        package.write_bytes(tar([("usr/bin/it", scene.program.read_bytes())]))
-        os.chown(package, NOBODY, NOBODY)
-        return prepare(scene)
+        given = scene._replace(program=scene.program.with_name("package.tar"))
+        for program, package in ((scene.program, given.program), (scene.secret, scene.secret)):
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w") as archive:
+                archive.add(program, "usr/bin/it")
+            package.write_bytes(packed.getvalue())
+        return prepare(given)
 
     return prepared
 
@@ -276,9 +277,9 @@ RACES = {
     "a FIFO: lookup": Race(a_section, command("lookup", "TREE/x", "0x1000"), is_refused=True),
 }
 FLEET_RACES = {
-    "a secret: fleet run, loose programs": Race(a_secret, fleet("rewrite"), copies=True, cost=4),
-    "a directory: fleet run, loose programs": Race(a_directory, fleet("rewrite"), copies=True, cost=4),
-    "a FIFO: fleet run": Race(a_fifo, fleet("unloaded"), copies=True, cost=4),
+    "a secret: fleet run": Race(with_package(a_secret), fleet("rewrite"), copies=True, cost=4),
+    "a directory: fleet run": Race(with_package(a_directory), fleet("rewrite"), copies=True, cost=4),
+    "a FIFO: fleet run": Race(with_package(a_fifo), fleet("rewrite"), copies=True, cost=4),
     "a directory: fleet run, the output": Race(with_package(a_directory), fleet("rewrite", "TREE/d"), copies=True, cost=8),
     **{
         f"a directory: fleet run, {inner} in the output": Race(
@@ -286,12 +287,11 @@ FLEET_RACES = {
         )
         for inner, mode in (
             ("packages", "rewrite"),
-            ("sections", "detached"),
             ("results", "survey"),
             ("seen", "survey"),
         )
     },
-    "a directory: fleet report -o": Race(a_directory, fleet_and_report, copies=True, cost=200),
+    "a directory: fleet report -o": Race(with_package(a_directory), fleet_and_report, copies=True, cost=200),
 }
 
 # Each command of the command line: the races that it is in, or why there is none.

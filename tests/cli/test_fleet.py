@@ -23,12 +23,14 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sframegen.cli.fleet.find_spec", lambda _: None)
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["fleet"]
     named = set()
-    for arguments in (["run", str(tmp_path), "--output", str(tmp_path / "out")], ["report", str(tmp_path)]):
+    run = ["run", str(tmp_path), "--output", str(tmp_path / "out")]
+    for arguments in (run, [*run, "--scheduler", "tls://host:1"], ["report", str(tmp_path)]):
         result = CliRunner().invoke(command, arguments)
         [line] = result.output.splitlines()
         what, _, remedy = line.partition("; to install them: ")
         assert (result.exit_code, what.startswith(f"sframegen: sframegen fleet {arguments[0]} needs ")) == (1, True)
         assert remedy.startswith(f"{shlex.quote(sys.executable)} -m pip install ")
+        assert ("distributed" in what) is ("--scheduler" in arguments)
         named |= set(shlex.split(remedy)[4:])
     assert named == set(extra)
     assert not (tmp_path / "out").exists()
@@ -70,9 +72,9 @@ def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from sframegen.fleet import dask_engine  # noqa: PLC0415
+    from sframegen.fleet import dask_cluster  # noqa: PLC0415
 
-    monkeypatch.setattr(dask_engine, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 1)
     (tmp_path / "pool").mkdir()
     (tmp_path / "list").write_text("https://127.0.0.1:1/x.deb\n")
     arguments = ["run", str(tmp_path / "list"), "--output", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"]

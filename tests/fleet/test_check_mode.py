@@ -92,6 +92,5 @@ def test_results_depend_on_the_reader() -> None:
     ],
 )
 def test_options_of_other_modes(options: list[str], why: str, tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
     done = CliRunner().invoke(cli, ["fleet", "run", str(tmp_path), "-o", str(tmp_path / "out"), *options])
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {why}")

@@ -8,93 +8,43 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen import __version__, api
-from sframegen.cli.fleet import command
-from sframegen.fleet import dask_engine
-from sframegen.fleet.batches import BATCH_BYTES, batches
+from sframegen import api
+from sframegen.fleet import package_process
 from sframegen.fleet.collecting import ParquetTable
-from sframegen.fleet.dask_engine import Cluster, EngineError, OutputError, Tasks, connected, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.known_results import seen
+from sframegen.fleet.one_machine import OneMachine
 from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
 from sframegen.fleet.run_directory import run_directory
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.items import Item, ItemKind
+from sframegen.fleet.sources.items import Item
+from sframegen.program.forked import Answer
 from tests import ROOT
-from tests.fleet.made_packages import programs, served, write_tar
+from tests.fleet.made_packages import served, write_tar
+from tests.fleet.runs import ONE_PROCESS, PACKAGES, Watched, processes_below, rows, run, wait_for_the_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
-
-PACKAGES = 12
-TIMES = ("seconds", "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing")
-OF_THE_PROCESS = ("peak_memory_bytes", "worker")
-ONE_WORKER = Cluster(None, 1)
 
 
 @pytest.fixture(autouse=True)
 def _extra() -> None:
-    pytest.importorskip("distributed")
     pytest.importorskip("pyarrow")
-
-
-@pytest.fixture(scope="session")
-def some_programs(compile_c: Compiler) -> list[bytes]:
-    return programs(compile_c, 3)
-
-
-@pytest.fixture
-def pool(tmp_path: Path, some_programs: list[bytes]) -> Path:
-    for number in range(PACKAGES):
-        files = {f"usr/bin/{number}-{n}": content for n, content in enumerate(some_programs[: number % 3 + 1])}
-        write_tar(tmp_path / f"pool/{number:02}.tar", {**files, "README": b"x"})
-    return tmp_path / "pool"
-
-
-class Watched:
-    def __init__(self) -> None:
-        self.findings: list[str] = []
-        self.steps: list[tuple[int, int]] = []
-
-    def finding(self, message: str) -> None:
-        self.findings.append(message)
-
-    def progress(self, done: int, total: int) -> None:
-        self.steps.append((done, total))
-
-
-def run(source: object, out: Path, options: RunOptions | None = None, cluster: Cluster = ONE_WORKER) -> tuple[FleetRun, Watched]:
-    watched = Watched()
-    fleet = FleetRun([str(source)], str(out), options or RunOptions(), watched.finding, watched.progress)
-    fleet.run(cluster)
-    return fleet, watched
-
-
-def rows(out: Path, name: str) -> list[dict[str, Any]]:
-    """A table without times."""
-    from pyarrow import parquet  # noqa: PLC0415
-
-    table = parquet.read_table(out / f"{name}.parquet").to_pylist()
-    return [{key: value for key, value in row.items() if key not in (*TIMES, *OF_THE_PROCESS)} for row in table]
 
 
 def written(out: Path) -> dict[str, int]:
@@ -103,7 +53,7 @@ def written(out: Path) -> dict[str, int]:
 
 def test_tables_are_the_results_in_the_order_of_the_packages(pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fleet, watched = run(pool, out, cluster=Cluster(None, 2))
+    fleet, watched = run(pool, out, engine=partial(OneMachine, processes=2))
     assert [row["package"] for row in rows(out, "packages")] == [f"{number:02}.tar" for number in range(PACKAGES)]
     assert [row["path"] for row in rows(out, "files")][:3] == ["usr/bin/0-0", "usr/bin/1-0", "usr/bin/1-1"]
     with OutputDirectory.opened(str(out)) as output:
@@ -137,28 +87,6 @@ def test_a_survey_predicts_what_rewriting_writes(pool: Path, tmp_path: Path, som
     (tmp_path / "given").write_bytes(some_programs[1])
     api.add_section(tmp_path / "given", replace=True)
     assert program.read_bytes() == (tmp_path / "given").read_bytes()
-
-
-def test_detached_sections_are_a_store(pool: Path, tmp_path: Path) -> None:
-    run(pool, tmp_path / "out", RunOptions(Mode.DETACHED))
-    build_ids = {row["build_id"] for row in rows(tmp_path / "out", "files")}
-    stored = {path.parent.name + path.stem for path in (tmp_path / "out/sections/.build-id").rglob("*.sframe")}
-    assert stored == build_ids
-    assert {row["outcome"] for row in rows(tmp_path / "out", "files")} == {"added"}
-
-
-def test_loose_files_of_a_directory_are_one_package(tmp_path: Path, some_programs: list[bytes]) -> None:
-    (tmp_path / "bin").mkdir()
-    for name, content in (("a", some_programs[0]), ("b", some_programs[1]), ("script", b"#!/bin/sh\n")):
-        (tmp_path / "bin" / name).write_bytes(content)
-        (tmp_path / "bin" / name).chmod(0o755)
-    run(tmp_path / "bin", tmp_path / "out", RunOptions(Mode.REWRITE))
-    (package,) = rows(tmp_path / "out", "packages")
-    assert (package["kind"], package["elf_files"], package["outcome"]) == ("directory", 2, "added")
-    new = tmp_path / "out/packages/bin"
-    assert {path.name for path in new.iterdir()} == {"a", "b"}
-    assert subprocess.run([new / "a"], check=False).returncode == 1
-    assert (tmp_path / "bin/a").read_bytes() == some_programs[0]
 
 
 def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_programs: list[bytes]) -> None:
@@ -237,60 +165,25 @@ def test_hostile_packages_cost_a_line_each(pool: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) -> None:
-    import psutil  # noqa: PLC0415 - of Dask
-
-    def kill(path: str, port: int) -> bool:
-        if path == "/03.tar":
-            # A client that has died already has no number, and another worker is then its package's next.
-            clients = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.raddr}
-            for client in clients - {None, os.getpid()}:
-                worker = psutil.Process(client).parent()
-                # Dask calls its processes so where there is a library for that.
-                if worker is not None and re.search("spawn_main|^dask worker", " ".join(worker.cmdline())):
-                    worker.kill()
-        return path != "/03.tar"
-
-    with served(pool, kill) as (url, requests):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
-        _, watched = run(tmp_path / "list", tmp_path / "out", cluster=Cluster(None, 2))
-    (line,) = watched.findings
-    assert line.endswith("/03.tar: failed: the workers that worked on it died")
-    assert requests.count("/03.tar") > 1
-    assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 1
-
-
-def test_a_worker_that_dask_has_given_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that a package killed while its nanny still waited for word of its start."""
-    import dask  # noqa: PLC0415
-
-    monkeypatch.setattr(dask_engine, "COMPLETE_SECONDS", 0.1)
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}), connected(ONE_WORKER) as client:
-        client.wait_for_workers(1)
-        [nanny] = client.cluster.workers.values()
-        client.sync(nanny.close)
-        assert client.submit(abs, -1).result(timeout=120) == 1
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal.Signals) -> None:
-    import psutil  # noqa: PLC0415 - of Dask
-
     running: list[subprocess.Popen[str]] = []
-    others: list[psutil.Process] = []
+    others: list[int] = []
 
     def interrupt(path: str, _: int) -> None:
         if path == "/07.tar" and running[0].poll() is None:
-            others.extend(psutil.Process(running[0].pid).children(recursive=True))
+            others.extend(os.pidfd_open(pid) for pid in processes_below(running[0].pid))
             running[0].send_signal(number)
             running[0].wait()
 
+    (tmp_path / "temporary").mkdir()
     with served(pool, interrupt) as (url, requests):
         (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
         program = [sys.executable, "-m", "sframegen", "fleet", "run"]
         command = [*program, str(tmp_path / "list"), "--output", str(tmp_path / "out"), "--jobs", "1"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             running.append(process)
             _, errors = process.communicate()
         if number == signal.SIGKILL:
@@ -299,7 +192,10 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
             assert process.returncode == 128 + number
             (line,) = errors.splitlines()
             assert line.endswith(f"packages of {PACKAGES} done; the same command does the others")
-        psutil.wait_procs(others)  # the last package's process ends when it sees that its worker has
+            assert list((tmp_path / "temporary").iterdir()) == []
+        assert len(others) == 1
+        wait_for_the_end(others)  # it sees that its parent has ended
+        assert [path for path in (tmp_path / "temporary").rglob("*") if path.name.startswith("package-")] == []
         done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
         requests.clear()
         fleet, watched = run(tmp_path / "list", tmp_path / "out")
@@ -310,48 +206,53 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
         assert rows(tmp_path / "out", name) == rows(tmp_path / "whole", name)
 
 
-@contextmanager
-def dask_program(*arguments: str, says: str) -> Iterator[str]:
-    """A scheduler or worker of its own; the last word of the line that says it is ready."""
-    command = [sys.executable, "-m", "dask", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            yield next(line.split()[-1] for line in process.stderr if says in line)
-        finally:
-            process.kill()
-            process.stderr.read()
+def test_what_ends_or_holds_a_process_costs_its_package(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: dict[str, PackageProcess] = {}
+    begin = PackageProcess.begin
+
+    def noted(process: PackageProcess, item: Item) -> Finished | None:
+        began[item.place.rpartition("/")[2]] = process
+        return begin(process, item)
+
+    def misbehave(path: str, _: int) -> None:
+        process = began[path[1:]].process
+        assert process is not None
+        if path == "/03.tar":
+            process.send_signal(signal.SIGSEGV)
+        if path == "/05.tar":
+            began[path[1:]].deadline = 0.0  # the other process wakes the engine
+            process.wait()
+
+    monkeypatch.setattr(PackageProcess, "begin", noted)
+    with served(pool, misbehave) as (url, requests):
+        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        _, watched = run(tmp_path / "list", tmp_path / "out", engine=partial(OneMachine, processes=2))
+    assert [line.partition("/")[2] for line in sorted(watched.findings)] == [
+        "03.tar: failed: the process that worked on it was killed by signal 11 (Segmentation fault)",
+        "05.tar: failed: took longer than 900 seconds",
+    ]
+    assert requests.count("/03.tar") == 2  # the first process could have been worn out by others
+    assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 2
+    assert all(process.process is None for process in began.values())
 
 
-def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> None:
-    local = str(tmp_path / "scratch")
-    with (
-        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
-        dask_program("worker", address, "--nthreads", "2", "--no-dashboard", "--local-directory", local, says="Registered to"),
-    ):
-        fleet, watched = run(pool, tmp_path / "out", cluster=Cluster(address))
-        assert (fleet.done, watched.findings) == (PACKAGES, [])
-    run(pool, tmp_path / "local")
-    assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
+def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: PackageProcess) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(PackageProcess, "_start", refuse)
+    _, watched = run(pool, tmp_path / "out")
+    assert watched.findings == [f"{n:02}.tar: failed: Resource temporarily unavailable" for n in range(PACKAGES)]
 
 
-def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path: Path) -> None:
-    started: list[str] = []
-    with (
-        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
-        ExitStack() as workers,
-    ):
-
-        def start_worker(line: str) -> None:
-            started.append(line)
-            options = "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch")
-            workers.enter_context(dask_program("worker", address, *options, says="Registered to"))
-
-        fleet = FleetRun([str(pool)], str(tmp_path / "out"), RunOptions(), pytest.fail, None)
-        fleet.note = start_worker
-        fleet.run(Cluster(address))
-        assert fleet.done == PACKAGES
-    assert started == [f"{address}: this scheduler has no workers yet; the run waits for some: `dask worker {address}`"]
+@pytest.mark.parametrize("answer", [None, ("finished", ["x", "added", "", True]), ("finished", ["0" * 64, "done", "", True]), (1,)])
+def test_an_answer_that_is_none(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    monkeypatch.setattr(package_process, "receive", lambda _: Answer(answer))
+    with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
+        process = PackageProcess(str(tmp_path), output, RunOptions())
+        finished = process.work_on(Item("00.tar", str(pool / "00.tar")))
+        process.end()
+    assert (finished.outcome, finished.reason[:26]) == (Outcome.FAILED, "its process gave no result")
 
 
 def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
@@ -365,24 +266,6 @@ def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
     assert not (out / "run.json").exists()
 
 
-def test_a_worker_without_the_output_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import distributed  # noqa: PLC0415
-
-    class Worker:
-        address = "tcp://there:1"
-        local_directory = str(tmp_path)
-
-    monkeypatch.setattr(distributed, "get_worker", Worker)
-    options = RunOptions().to_json()
-    with pytest.raises(
-        OutputError,
-        match=r"tcp://there:1 cannot write to .*none \(No such file or directory\): give a directory that all workers share",
-    ):
-        package_task([["x", "/x"]], options, str(tmp_path / "none"), "token", __version__)
-    with pytest.raises(OutputError, match=r"and the run is of 0\.0"):
-        package_task([["x", "/x"]], options, str(tmp_path), "token", "0.0")
-
-
 def test_results_depend_on_all_keywords_of_add_section() -> None:
     forced = RunOptions(adding={"force": True})
     assert RunOptions.from_json(json.loads(json.dumps(forced.to_json()))) == forced
@@ -391,170 +274,28 @@ def test_results_depend_on_all_keywords_of_add_section() -> None:
     assert RunOptions(adding=given).key_of("x") == RunOptions().key_of("x") != RunOptions(adding={"version": 2}).key_of("x")
 
 
-def test_a_result_that_is_lost_with_its_worker_is_waited_for() -> None:
-    """The worker held it, and died before the client had it: Dask makes it again."""
-
-    class Future:
-        key = "sframegen-token-0"
-        states = iter(["lost", "pending", "finished", "finished"])
-
-        @property
-        def status(self) -> str:
-            return next(self.states)
-
-        def result(self) -> list[tuple[str, str, str, bool]]:
-            return [("ab", "added", "", False)]
-
-    class Completed(list[Future]):
-        def __next__(self) -> Future:
-            return self.pop(0)
-
-        def add(self, future: Future) -> None:
-            self.append(future)
-
-    tasks = Tasks.__new__(Tasks)
-    tasks.completed, tasks.in_flight = Completed([Future()]), {Future.key: [(0, Item("p.tar", "/p.tar"))]}
-    assert [*tasks.next([]), *tasks.next([])] == []
-    assert list(tasks.next([])) == [(0, Item("p.tar", "/p.tar"), Finished("ab", Outcome.ADDED, "", is_new=False))]
-    assert tasks.in_flight == {}
-
-
 def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(pool, out)
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
     watched = Watched()
     for sources in (["poool"], [str(pool), "poool"]):
-        assert FleetRun(sources, str(out), RunOptions(), watched.finding, None).run(ONE_WORKER) is None
+        assert FleetRun(sources, str(out), RunOptions(), watched.finding, None).run(ONE_PROCESS) is None
     assert watched.findings == ["poool: No such file or directory"] * 2
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("kind", [ItemKind.FILE, ItemKind.LOOSE])
-def test_another_content_than_the_client_saw_is_not_converted(
-    pool: Path, tmp_path: Path, some_programs: list[bytes], kind: ItemKind
-) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/p").write_bytes(some_programs[0])
-    place = {ItemKind.FILE: pool / "01.tar", ItemKind.LOOSE: tmp_path / "bin"}[kind]
-    item, options = Item("x", str(place), kind), RunOptions(Mode.REWRITE)
+def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_path: Path) -> None:
+    item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
     here = seen(item, options)
-    changed = place if kind is ItemKind.FILE else place / "p"
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(state=here.state), options, output).outcome is Outcome.ADDED
-        os.utime(changed, ns=(0, 0))
+        os.utime(item.place, ns=(0, 0))
         with pytest.raises(OSError, match="another size or time than where the run was started"):
             work_on(item._replace(state=here.state), options, output)
-        changed.unlink()
-        with pytest.raises(OSError, match="all workers need the same sources" if kind is ItemKind.FILE else "another size"):
+        (pool / "01.tar").unlink()
+        with pytest.raises(OSError, match="all workers need the same sources"):
             work_on(item._replace(state=here.state), options, output)
-
-
-def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's working directory has another file of that name."""
-    write_tar(tmp_path / "there/pool/00.tar", {"README": b"x"})
-    with (
-        dask_program("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", says="Scheduler at") as address,
-        monkeypatch.context() as patch,
-    ):
-        patch.chdir(tmp_path / "there")
-        arguments = ("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch"))
-        with dask_program(*arguments, says="Registered to"):
-            patch.chdir(pool.parent)
-            _, watched = run("pool/00.tar", tmp_path / "out", cluster=Cluster(address))
-    assert watched.findings == []
-    (row,) = rows(tmp_path / "out", "packages")
-    assert (row["outcome"], row["source"]) == ("added", str(pool / "00.tar"))
-
-
-def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    here = ["--host", "127.0.0.1", "--no-dashboard"]
-    with (
-        served(pool, lambda path, _: scheduler.kill() if path == "/07.tar" else None) as (url, _),
-        subprocess.Popen(
-            [sys.executable, "-m", "dask", "scheduler", "--port", "0", *here], stderr=subprocess.PIPE, text=True
-        ) as scheduler,
-    ):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
-        assert scheduler.stderr is not None
-        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
-        local = ["--nthreads", "1", "--local-directory", str(tmp_path / "scratch")]
-        with (
-            dask_program("worker", address, *local, *here, says="Registered to"),
-            pytest.raises(EngineError, match=f"^{re.escape(dask_engine.GONE)}$"),
-        ):
-            run(tmp_path / "list", out, cluster=Cluster(address))
-    assert list(out.glob("results/*/*.json"))
-    _, watched = run(pool, out)
-    assert watched.findings == []
-
-
-@pytest.mark.parametrize("listens", [False, True])
-def test_an_address_without_a_scheduler_is_one_line(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, listens: bool
-) -> None:
-    """Nobody listens there, or what listens says nothing."""
-    monkeypatch.setattr(dask_engine, "CONNECT_SECONDS", 0.2)
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        if listens:
-            port.listen()
-        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
-        done = CliRunner().invoke(command, ["run", str(pool), "-o", str(tmp_path / "out"), "--scheduler", address])
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"sframegen: {address}: {dask_engine.NO_ANSWER}\n"
-
-
-@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2p1\r\n"])
-def test_another_server_is_not_a_scheduler(answer: bytes) -> None:
-    """Dask takes the first bytes for a length, here of exabytes."""
-    with socket.create_server(("127.0.0.1", 0)) as port:
-
-        def serve() -> None:
-            connection, _ = port.accept()
-            with connection, suppress(OSError):
-                connection.sendall(answer)
-                while connection.recv(4096):
-                    pass
-
-        server = threading.Thread(target=serve)
-        server.start()
-        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
-        with pytest.raises(EngineError) as caught, connected(Cluster(address)):
-            pass
-        server.join()
-    assert str(caught.value) == f"{address}: {dask_engine.NOT_ONE}"
-
-
-def test_tls_without_certificates_is_one_line() -> None:
-    with pytest.raises(EngineError, match="needs certificates"), connected(Cluster("tls://127.0.0.1:1")):
-        pass
-
-
-def test_a_client_that_dask_has_closed_is_one_line() -> None:
-    """As it does when the scheduler has been away for some time."""
-    from distributed.client import ClosedClientError  # noqa: PLC0415
-
-    class Client:
-        def nthreads(self) -> dict[str, int]:
-            raise ClosedClientError("Client is closed. Can't send update-graph message.")
-
-    tasks = Tasks.__new__(Tasks)
-    tasks.client = Client()
-    with pytest.raises(EngineError, match=f"^{re.escape(dask_engine.GONE)}$"):
-        tasks.are_enough()
-
-
-def test_workers_that_die_while_the_cluster_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    import distributed  # noqa: PLC0415
-
-    def dead(**_: object) -> None:
-        raise RuntimeError("Nanny failed to start.")
-
-    monkeypatch.setattr(distributed, "LocalCluster", dead)
-    with pytest.raises(EngineError, match="workers died while they started"), connected(ONE_WORKER):
-        pass
 
 
 def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -576,14 +317,6 @@ def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pyt
             *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
         }
     assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
-
-
-def test_small_packages_share_a_task() -> None:
-    small, large, unknown = Item("s", "/s", size=1000), Item("l", "/l", size=BATCH_BYTES + 1), Item("u", "http://u")
-    given = list(enumerate([small] * 100 + [large, small, small, unknown, small, large]))
-    assert [len(batch) for batch in batches(given, lambda _: 1000)] == [64, 36, 1, 2, 1, 1, 1]
-    assert [one for batch in batches(given, lambda _: 1000) for one in batch] == given
-    assert {len(batch) for batch in batches(given, lambda _: 0)} == {1}
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,13 +14,14 @@ import pytest
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.items import Item, ItemKind
 from sframegen.fleet.sources.listing import items_of_one
-from tests.fleet.made_packages import programs, write_tar
+from tests.fleet.made_packages import programs, served, write_tar
+from tests.fleet.runs import processes_below, sockets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.fleet.sources.items import Item
     from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
@@ -52,85 +54,115 @@ def give(*paths: Path) -> None:
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
-def items(directory: Path, program: bytes) -> list[Item]:
-    """A package of each kind."""
-    (directory / "pool/loose").mkdir(parents=True)
-    (directory / "pool/loose/it").write_bytes(program)
+@pytest.fixture
+def item(directory: Path, program: bytes) -> Item:
     write_tar(directory / "pool/it.tar", {"usr/bin/it": program})
-    found = list(items_of_one(str(directory / "pool")))
-    assert {item.kind for item in found} == set(ItemKind)
+    (found,) = items_of_one(str(directory / "pool"))
     return found
 
 
-@pytest.mark.parametrize("where", ["", "packages", "packages/loose"])
-def test_an_output_directory_of_another_user(directory: Path, program: bytes, where: str) -> None:
+@pytest.mark.parametrize("where", ["", "packages"])
+def test_an_output_directory_of_another_user(directory: Path, item: Item, where: str) -> None:
     (directory / "out" / where).mkdir(parents=True)
     (directory / "out" / where / "keep").write_text("theirs")
     give(directory / "out" / where)
-    refused = 0
-    for item in items(directory, program):
-        try:
-            with OutputDirectory.opened(str(directory / "out")) as output:
-                work_on(item, REWRITE, output)
-        except PermissionError as error:
-            assert "belongs to another user" in str(error)  # noqa: PT017 - some may be written
-            refused += 1
-    assert refused == (1 if "/" in where else len(ItemKind))
+    with (
+        pytest.raises(PermissionError, match="belongs to another user"),
+        OutputDirectory.opened(str(directory / "out")) as output,
+    ):
+        work_on(item, REWRITE, output)
     assert (directory / "out" / where / "keep").read_text() == "theirs"
 
 
-@pytest.mark.parametrize("mode", [Mode.REWRITE, Mode.DETACHED, Mode.SURVEY])
-def test_links_to_a_directory_of_root(directory: Path, program: bytes, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [Mode.REWRITE, Mode.SURVEY])
+def test_links_to_a_directory_of_root(directory: Path, item: Item, mode: Mode) -> None:
     """Whatever directory below the output is one, nothing goes through it."""
     safe = directory / "safe"
     safe.mkdir()
-    for name in ("packages", "sections", "results", "seen"):
+    for name in ("packages", "results", "seen"):
         out = directory / f"out-{name}"
         out.mkdir()
         (out / name).symlink_to(safe)
         give(out / name)
         with OutputDirectory.opened(str(out)) as output:
-            for item in items(directory, program) if not (directory / "pool").exists() else items_of_one(str(directory / "pool")):
-                assert not isinstance(item, Exception)
-                try:
-                    work_on(item, RunOptions(mode), output)
-                except OSError as error:
-                    assert "a symbolic link" in str(error)  # noqa: PT017 - not every mode writes there
+            try:
+                work_on(item, RunOptions(mode), output)
+            except OSError as error:
+                assert "a symbolic link" in str(error)  # noqa: PT017 - not every mode writes there
         assert not list(safe.iterdir())
 
 
-@pytest.mark.parametrize("kind", ItemKind)
 @pytest.mark.parametrize("above", [False, True])
-def test_a_link_in_the_place_of_a_source(directory: Path, program: bytes, kind: ItemKind, above: bool) -> None:
+def test_a_link_in_the_place_of_a_source(directory: Path, item: Item, above: bool) -> None:
     """What comes between listing and reading: a link of the other user to what only root may read."""
-    pool = directory / "pool"
-    (item,) = (item for item in items(directory, program) if item.kind is kind)
-    secret = directory / "secret"
-    place = pool if above else pool / item.name
-    place.rename(secret)
-    secret.chmod(0o700)
-    place.symlink_to(secret)
+    place = Path(item.place).parent if above else Path(item.place)
+    place.rename(directory / "secret")
+    (directory / "secret").chmod(0o700)
+    place.symlink_to(directory / "secret")
     give(place)
     with OutputDirectory.opened(str(directory / "out"), make=True) as output:
         with pytest.raises(OSError, match="a symbolic link that another user controls"):
             work_on(item, REWRITE, output)
         assert not list((directory / "out").rglob("*.json"))
-    if kind is ItemKind.FILE and not above:
+    if not above:
         with pytest.raises(OSError, match="a symbolic link that another user controls"):
             list(items_of_one(str(place)))
 
 
 def test_a_report_reads_no_links(directory: Path) -> None:
     pytest.importorskip("pyarrow")
-    from sframegen.fleet.report.make_report import make_report  # noqa: PLC0415 - needs the extra
+    pytest.importorskip("altair")
+    from sframegen.fleet.report import make_report  # noqa: PLC0415 - needs the extra
 
     (directory / "run").mkdir()
-    for name in ("packages.parquet", "files.parquet", "run.json"):
-        (directory / "secret").write_text(json.dumps({"sframegen": "secret"}))
-        (directory / "run" / name).symlink_to(directory / "secret")
+    (directory / "secret").write_text("secret")
+    (directory / "run/files.parquet").symlink_to(directory / "secret")
     with pytest.raises(OSError, match="a symbolic link"):
-        make_report(directory / "run")
+        make_report(str(directory / "run"))
     give(directory / "run")
     with pytest.raises(PermissionError, match="belongs to another user"):
-        make_report(directory / "run")
-    assert len(list((directory / "run").iterdir())) == 3
+        make_report(str(directory / "run"))
+    assert len(list((directory / "run").iterdir())) == 1
+
+
+def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: bytes) -> None:
+    """Another user looks for something that root's processes listen to: who reaches it could have them do things."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("aiohttp")
+    running: list[subprocess.Popen[bytes]] = []
+    seen: list[tuple[int, set[str], set[str]]] = []
+
+    def look(*_: object) -> None:
+        processes = [running[0].pid, *processes_below(running[0].pid)]
+        seen.append((len(processes), sockets_of(processes), listening()))
+
+    write_tar(directory / "pool/it.tar", {"usr/bin/it": program})
+    with served(directory / "pool", look) as (url, _):
+        (directory / "list").write_text("".join(f"{url}/it.tar?{number}\n" for number in range(4)))
+        where = [str(directory / "list"), "-o", str(directory / "out"), "-j", "2"]
+        command = [sys.executable, "-m", "sframegen", "fleet", "run", *where]
+        with subprocess.Popen(command) as process:
+            running.append(process)
+        assert process.returncode == 0
+    for processes, sockets, listen in seen:
+        assert processes >= 2  # the command, and those that work on packages
+        assert len(sockets) >= 3  # of them: a pipe, and a connection that fetches
+        assert listen  # that of the server of this test, for one
+        assert not sockets & listen
+    assert len(seen) == 4
+
+
+def listening() -> set[str]:
+    """The numbers of the sockets that listen, as another user sees them."""
+    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix")) if path.exists()]
+    done = subprocess.run(
+        ["cat", *tables], check=True, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[]
+    )
+    found = set()
+    for line in done.stdout.splitlines():
+        match line.split():
+            case [_, _, _, "0A", _, _, _, _, _, inode, *_]:  # of TCP: LISTEN
+                found.add(inode)
+            case [_, _, _, flags, _, _, inode, *_] if flags == "00010000":  # of Unix: __SO_ACCEPTCON
+                found.add(inode)
+    return found

@@ -11,7 +11,6 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.run_options import RunOptions
 
@@ -28,7 +27,7 @@ CXX = "struct E { ~E(); }; void g(); void f() { E e; g(); } E::~E() {} void g() 
 
 
 def row(path: Path) -> FileRow:
-    files = PackageFiles("package", "", RunOptions(), OutputDirectory(-1, ""))
+    files = PackageFiles("package", "", RunOptions())
     files.visit("bin/it", path, path.with_name("changed"))
     return files.rows[0]
 

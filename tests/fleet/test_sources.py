@@ -6,9 +6,7 @@ import hashlib
 import io
 import lzma
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -17,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cfi.errors import FormatError
-from sframegen.fleet.sources import fetching, repository_indexes
-from sframegen.fleet.sources.items import Item, ItemKind, absolute, is_url, place_below, shown
+from sframegen.fleet.sources import apt_index, fetching
+from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.made_packages import Handler, served, write_tar
 
@@ -38,27 +36,24 @@ def names(source: str) -> list[str]:
     return [item.name for item in items_of_one(source)]
 
 
-def test_a_directory_has_packages_and_loose_files(tmp_path: Path) -> None:
+def test_a_directory_has_the_packages_below_it(tmp_path: Path) -> None:
     write_tar(tmp_path / "b/one.tar", {"f": b"x"})
     write_tar(tmp_path / "a.tar.gz", {"f": b"x"})
     (tmp_path / "b/README").write_text("no package")
-    for name, content in {"bin/tool": ELF, "bin/deep/lib.so": ELF, "obj/x.o": OBJECT}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "image").mkdir()
-    (tmp_path / "image/oci-layout").write_text("{}")
-    write_tar(tmp_path / "image/blobs.tar", {"f": b"x"})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tool").write_bytes(ELF)
     (tmp_path / "link").symlink_to("b")
     os.mkfifo(tmp_path / "fifo.tar")
-    found = {item.name: item.kind for item in items_of_one(str(tmp_path)) if not item.refused}
-    assert found == {
-        "a.tar.gz": ItemKind.FILE,
-        "b/one.tar": ItemKind.FILE,
-        "bin": ItemKind.LOOSE,
-        "bin/deep": ItemKind.LOOSE,
-    }
-    assert [name for name in names(str(tmp_path)) if name != "image"] == list(found)  # in the same order
-    assert [item.refused[:17] for item in items_of_one(str(tmp_path)) if item.name == "image"] == ["a container image"]
+    assert names(str(tmp_path)) == ["a.tar.gz", "b/one.tar"]
+
+
+def test_a_build_root_is_for_another_command(tmp_path: Path) -> None:
+    assert names(str(tmp_path)) == []
+    (tmp_path / "x.o").write_bytes(OBJECT)
+    assert names(str(tmp_path)) == []
+    (tmp_path / "tool").write_bytes(ELF)
+    with pytest.raises(FormatError, match="a build root is for sframegen add-tree --dry-run"):
+        names(str(tmp_path))
 
 
 def test_globs_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,84 +177,10 @@ def test_a_hostile_index_is_one_line(tmp_path: Path, content: bytes, why: str) -
 
 
 def test_an_index_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository_indexes, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(apt_index, "MAX_UNPACKED_BYTES", 1 << 20)
     (tmp_path / "Packages.gz").write_bytes(gzip.compress(b"A: b\n" * (1 << 19)))
     with pytest.raises(FormatError, match="unpacks to more than"):
         list(items_of_one(str(tmp_path / "Packages.gz")))
-
-
-REPOMD = '<repomd><data type="primary"><checksum type="{}">{}</checksum><location href="{}"/></data></repomd>'
-PRIMARY = (
-    '<metadata xmlns="http://linux.duke.edu/metadata/common" packages="1"><package type="rpm">'
-    '<checksum type="sha256" pkgid="YES">{}</checksum><size package="10"/><location {}/></package></metadata>'
-)
-
-
-def write_repodata(root: Path, primary: bytes, href: str = "repodata/primary.xml.gz", checksum: str | None = None) -> Path:
-    (root / "repodata").mkdir(parents=True)
-    (root / "repodata/primary.xml.gz").write_bytes(gzip.compress(primary))
-    found = hashlib.sha256((root / "repodata/primary.xml.gz").read_bytes()).hexdigest()
-    (root / "repodata/repomd.xml").write_text(REPOMD.format("sha256", checksum or found, href))
-    return root / "repodata"
-
-
-@pytest.mark.parametrize("is_remote", [False, True])
-def test_rpm_repodata(tmp_path: Path, is_remote: bool) -> None:
-    repodata = write_repodata(tmp_path / "repo", PRIMARY.format(SHA, 'href="Packages/x.rpm"').encode())
-    with served(tmp_path) as (url, _):
-        base = url if is_remote else str(tmp_path)
-        (item,) = items_of_one(f"{base}/repo/repodata")
-        assert (item.name, item.place, item.sha256, item.size) == ("Packages/x.rpm", f"{base}/repo/Packages/x.rpm", SHA, 10)
-    assert names(str(repodata / "repomd.xml")) == ["Packages/x.rpm"]
-
-
-@pytest.mark.parametrize(
-    ("location", "why"), [('href="../x.rpm"', "leads out"), ('xml:base="http://other.example/" href="x.rpm"', "another place")]
-)
-def test_rpm_packages_elsewhere(tmp_path: Path, location: str, why: str) -> None:
-    (item,) = items_of_one(str(write_repodata(tmp_path, PRIMARY.format(SHA, location).encode())))
-    assert why in item.refused
-
-
-BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><metadata>&b;</metadata>'
-
-
-@pytest.mark.parametrize(
-    ("primary", "why"),
-    [
-        (BOMB, "document type"),
-        (b"<metadata>" + b"<a>" * 200, "more than 100 others"),
-        (b'<metadata a="' + b"x" * (3 << 20), "a tag of more than"),
-        (b"<metadata><package>", "no XML"),
-    ],
-)
-def test_hostile_repodata_is_one_line(tmp_path: Path, primary: bytes, why: str) -> None:
-    repodata = write_repodata(tmp_path, primary)
-    with pytest.raises(FormatError, match=why):
-        list(items_of_one(str(repodata)))
-
-
-def test_repodata_whose_checksum_or_place_is_wrong(tmp_path: Path) -> None:
-    primary = PRIMARY.format(SHA, 'href="x.rpm"').encode()
-    for name, more, why in (("a", {"checksum": "0" * 64}, "its sha256"), ("b", {"href": "../../x.xml"}, "leads out")):
-        with pytest.raises(FormatError, match=why):
-            list(items_of_one(str(write_repodata(tmp_path / name, primary, **more))))
-
-
-def test_repodata_of_createrepo(tmp_path: Path) -> None:
-    if shutil.which("createrepo_c") is None or shutil.which("rpmbuild") is None:
-        pytest.skip("no createrepo_c and rpmbuild")
-    spec = tmp_path / "x.spec"
-    spec.write_text("Name: x\nVersion: 1\nRelease: 1\nSummary: x\nLicense: x\nBuildArch: noarch\n%description\nx\n%files\n")
-    (tmp_path / "repo").mkdir()
-    command = ["rpmbuild", "-bb", "--define", f"_topdir {tmp_path}/build", "--define", f"_rpmdir {tmp_path}/repo", str(spec)]
-    subprocess.run(command, check=True, capture_output=True)
-    subprocess.run(["createrepo_c", str(tmp_path / "repo")], check=True, capture_output=True)
-    (item,) = items_of_one(str(tmp_path / "repo/repodata"))
-    package = tmp_path / "repo/noarch/x-1-1.noarch.rpm"
-    assert item.place == str(package)
-    assert item.sha256 == hashlib.sha256(package.read_bytes()).hexdigest()
-    assert item.size == package.stat().st_size
 
 
 def test_remote_directories_and_globs(tmp_path: Path) -> None:

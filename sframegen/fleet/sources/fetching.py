@@ -71,10 +71,6 @@ def remote_identity(item: Item) -> str:
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
 
 
-def status_text(status: os.stat_result) -> str:
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
-
-
 def fetched(item: Item) -> AbstractContextManager[BinaryIO]:
     """The content of an item that is one file, as a regular file; one of this machine is not copied.
 

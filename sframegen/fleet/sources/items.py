@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -20,17 +19,11 @@ NOT_QUOTED = "/+~:@=,!$&'()*;"  # in names
 LOCAL = re.compile(r"(?:file|local)://")
 
 
-class ItemKind(StrEnum):
-    FILE = "file"
-    LOOSE = "directory"  #: the linked ELF files of one directory, without those below it
-
-
 class Item(NamedTuple):
     """A package of a run."""
 
     name: str  #: unique in the run: a relative path without `..`
     place: str  #: a path of this machine, or a URL
-    kind: ItemKind = ItemKind.FILE
     sha256: str = ""  #: of its content, if an index gives it
     size: int = -1  #: in bytes; -1 if no index gives it
     refused: str = ""  #: why nobody may fetch it
@@ -163,5 +156,4 @@ def refused_item(name: str, place: str, why: str) -> Item:
 
 
 def item_from_json(values: list[Any]) -> Item:
-    name, place, kind, *others = values
-    return Item(name, place, ItemKind(kind), *others)
+    return Item(*values)

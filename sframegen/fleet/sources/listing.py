@@ -12,10 +12,10 @@ from cfi.errors import FormatError
 from linker.files.location import below, locate
 from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import EHDR_SIZE
+from sframegen.fleet.sources.apt_index import apt_items, is_index
 from sframegen.fleet.sources.fetching import filesystem, in_one_line, opened_file
 from sframegen.fleet.sources.items import (
     Item,
-    ItemKind,
     absolute,
     check_no_chain,
     checked,
@@ -26,7 +26,6 @@ from sframegen.fleet.sources.items import (
     refused_item,
     shown,
 )
-from sframegen.fleet.sources.repository_indexes import index_items, is_index
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
 
@@ -77,11 +76,9 @@ def items_of_one(source: str) -> Iterator[Item]:
     if is_url(place):
         return _of_url(place)
     if os.path.isdir(place):  # noqa: PTH112
-        if os.path.basename(os.path.normpath(place)) == "repodata":  # noqa: PTH119
-            return index_items(os.path.join(place, "repomd.xml"))  # noqa: PTH118
         return _of_directory(place)
     if is_index(place):
-        return index_items(place)
+        return apt_items(place)
     if not os.path.lexists(place) and glob.has_magic(place):
         return _of_glob(place)
     return _of_file(place)
@@ -89,10 +86,8 @@ def items_of_one(source: str) -> Iterator[Item]:
 
 def _of_url(url: str) -> Iterator[Item]:
     path = url.rpartition("?")[0] if "?" in url and not url.startswith("file:") else url
-    if path.rstrip("/").endswith("/repodata"):
-        return index_items(f"{path.rstrip('/')}/repomd.xml")
     if is_index(path):
-        return index_items(url)
+        return apt_items(url)
     if "*" in url or "[" in url:
         return _of_remote_glob(url)
     if url.endswith("/"):
@@ -154,10 +149,10 @@ def _of_file(path: str) -> Iterator[Item]:
         beginning = file.read(BEGINNING)
         if why := kinds.why_unhandled(path, beginning):
             raise FormatError(why, file=shown(path))
-        if is_package_file(path, beginning):
+        if kinds.kind_of(path, beginning) is not None:
             yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
-            raise FormatError("an ELF file, not a package: give its directory, which is taken as one", file=shown(path))
+            raise FormatError("an ELF file, not a package: sframegen add-section --dry-run surveys it", file=shown(path))
         elif b"\0" in beginning:
             raise FormatError("neither a package nor a list of packages", file=shown(path))
         else:
@@ -180,8 +175,9 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
 
 
 def _of_directory(root: str) -> Iterator[Item]:
-    """Packages below it in the order of their names; a directory's linked ELF files are one. Symbolic links are not followed."""
+    """Packages below it, in the order of their names. Symbolic links are not followed. Raises FormatError for a build root."""
     waiting = [""]
+    is_empty, has_programs = True, False
     with locate(root) as location:
         top = location.enter()
     try:
@@ -197,22 +193,26 @@ def _of_directory(root: str) -> Iterator[Item]:
                 yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
                 continue
             try:
-                yield from _in_directory(descriptor, root, directory, waiting)
+                for item in _in_directory(descriptor, root, directory, waiting):
+                    has_programs = has_programs or item is None
+                    if item is not None:
+                        is_empty = False
+                        yield item
             finally:
                 os.close(descriptor)
     finally:
         os.close(top)
+    if is_empty and has_programs:
+        raise FormatError("no packages, but programs: a build root is for sframegen add-tree --dry-run", file=shown(root))
 
 
-def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item]:
-    """The packages in one directory, which is open; those below it wait."""
+def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
+    """The packages in one directory, which is open; None for a linked ELF file. Directories below it wait."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
-    name = directory or os.path.basename(os.path.abspath(root))  # noqa: PTH100, PTH119
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == kinds.LAYOUT for entry in entries):
-        yield refused_item(name, here, kinds.IMAGE)
+        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, kinds.IMAGE)  # noqa: PTH100, PTH119
         return
-    is_loose = False
     inner = []
     for entry in entries:
         path = os.path.join(directory, entry.name)  # noqa: PTH118
@@ -227,15 +227,8 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 continue
             if why := kinds.why_unhandled(entry.name, beginning):
                 yield refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
-            elif is_package_file(entry.name, beginning):
+            elif kinds.kind_of(entry.name, beginning) is not None:
                 yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
-            else:
-                is_loose = is_loose or is_linked(beginning[:EHDR_SIZE])
-    if is_loose:
-        yield checked(Item(name, here, ItemKind.LOOSE))
+            elif is_linked(beginning[:EHDR_SIZE]):
+                yield None
     waiting += inner[::-1]
-
-
-def is_package_file(name: str, beginning: bytes) -> bool:
-    """True for what is passed through."""
-    return kinds.kind_of(name, beginning) is not None

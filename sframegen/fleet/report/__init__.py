@@ -1,1 +1,0 @@
-"""The tables of a run -> one HTML page that needs no network, and CSV."""

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fleet.made_packages import programs, write_tar
+from tests.fleet.runs import PACKAGES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+
+@pytest.fixture(scope="session")
+def some_programs(compile_c: Compiler) -> list[bytes]:
+    return programs(compile_c, 3)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, some_programs: list[bytes]) -> Path:
+    for number in range(PACKAGES):
+        files = {f"usr/bin/{number}-{n}": content for n, content in enumerate(some_programs[: number % 3 + 1])}
+        write_tar(tmp_path / f"pool/{number:02}.tar", {**files, "README": b"x"})
+    return tmp_path / "pool"
