@@ -1,8 +1,8 @@
 """Processes that do one task after the other: a question goes in, an answer comes out, and a death costs one answer.
 
-There are libraries: loky and concurrent.futures lose all tasks with one process, and leave processes behind when this one is
-killed; those that they spawn take a second until the first answer, where a fork takes a tenth. pebble loses one task, but it forks
-beside threads of its own, takes 0.1 seconds to import, pickles what a fork has already, and passes no descriptors.
+There are libraries. loky and concurrent.futures lose all tasks with one process, and their processes outlive this one if it is
+killed. What they spawn takes a second until its first answer, a fork a tenth of that. pebble loses one task, but it forks beside
+threads of its own, takes 0.1 seconds to import, pickles what a fork has already, and passes no descriptors.
 """
 
 from __future__ import annotations

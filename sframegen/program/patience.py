@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Patience(NamedTuple):
     """Seconds. They end what would never end; what only lacks a CPU or a disk of a busy machine has to end before."""
 
-    # For others, in real time
+    # For others, in real time.
     helper: float = 2.0  # until a helper answers that sleeps: a file's mount may be silent
     busy_helper: float = 10.0  # the same of one that runs, or waits for a CPU or a disk
     helpers: float = 4.0  # in vain for all helpers; after that, hardly at all
@@ -20,19 +20,20 @@ class Patience(NamedTuple):
     progress: float = 1.0  # until there is a bar
     server: float = 10.0  # without any byte of a server of debug files
     download: float = 120.0  # for one debug file
-    devices: float = 60.0  # until the numbers of devices are learned again: others get them after an unmount
+    devices: float = 60.0  # that the numbers of devices stay known: others may get them
 
-    # For tables of code that processes make at run time, which may be hostile, in real time
+    # For tables of code that processes make at run time, in real time.
     made_code: float = 10.0
-    made_code_stopped: float = 1.0  # while the process is stopped: it was running when they were first read
+    made_code_stopped: float = 1.0  # while the process is stopped
 
-    # For one file, in time of a CPU; three times as much in real time
+    # For one file, in time of a CPU; three times as much in real time.
     table: float = 30.0  # the largest take less than one
-    proof: float = 10.0  # of rules for code without CFI; on a machine with nothing else to do, 1 MiB of code takes one second
+    proof: float = 10.0  # of rules for code without CFI; 1 MiB of code takes one second
     places: float = 10.0  # of the functions and lines of its addresses
     asked_places: float = 60.0  # the same, for users who ask for lines or inlined functions
 
-    all_places: float = 15.0  # for all files together, in real time, unless users ask: the profile waits to be written
+    # For all files together, in real time, unless users ask: the profile waits to be written.
+    all_places: float = 15.0
 
 
 current = Patience()

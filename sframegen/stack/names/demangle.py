@@ -33,7 +33,7 @@ MAX_DEATHS = 4  # of such processes, with one name each; after these, names stay
 
 
 @cache
-def has_demangler() -> bool:
+def can_demangle() -> bool:
     return find_spec(LIBRARY) is not None
 
 
@@ -126,7 +126,7 @@ atexit.register(_DEMANGLER.close)
 
 def begin_demangling() -> None:
     """Start the process while this one has little memory: what this one changes later, the others keep. Raises OSError."""
-    if has_demangler():
+    if can_demangle():
         _DEMANGLER.begin()
 
 
@@ -140,7 +140,7 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
     """Demangle many names together, which is quicker: {name: text}."""
     found = {name: name for name in names}
     mangled = [name for name in found if name.startswith(MANGLED)]
-    if mangled and has_demangler():
+    if mangled and can_demangle():
         for name, text in zip(mangled, _DEMANGLER.ask_all(mangled), strict=True):
             found[name] = _rust_path(text) or name
     return found

@@ -17,7 +17,7 @@ from sframegen.stack.names.file_names import FileNames, NamedFunction
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.skipif(not module.has_demangler(), reason="no pycxxfilt here")
+pytestmark = pytest.mark.skipif(not module.can_demangle(), reason="no pycxxfilt here")
 
 
 def bomb(levels: int) -> str:
@@ -79,7 +79,7 @@ def test_no_process_begins_for_other_names(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_the_library_names_stay_mangled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "has_library", lambda: False)
+    monkeypatch.setattr(module, "can_demangle", lambda: False)
     monkeypatch.setattr(module, "_DEMANGLER", None)
     begin_demangling()
     assert demangle_all(["_Z1fv", "_RNvC7example4main"]) == {"_Z1fv": "_Z1fv", "_RNvC7example4main": "_RNvC7example4main"}
