@@ -53,7 +53,7 @@ def chosen(size: int) -> Reader:
 
 
 def expect(files: int) -> None:
-    """Before several processes read that number of files back: what is imported here is there in all of them."""
+    """Import LIEF where many files are read back, before several processes do that: all of them have it then."""
     if files >= MANY:
         _lief_loads()
 

@@ -153,11 +153,12 @@ def test_calls_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_kernel_answers_is_told(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(system, "_LIBC", Kernel(number))
     monkeypatch.setattr(system, "has_call", lambda _: True)
-    for ask in (
+    calls: tuple[Callable[[], None], ...] = (
         lambda: system.sframe_register(SframeSetup(0, 0, 0, 0), 4000),
         lambda: system.prctl(4000, 0, 0, 0),
         lambda: system.codectl(4000, CodeOption.UNREGISTER, 0),
-    ):
+    )
+    for ask in calls:
         with pytest.raises(RegistryError) as caught:
             ask()
         assert caught.value.errno == number

@@ -40,7 +40,7 @@ cdef class InstructionReader:
     cdef readonly long long consumed
     cdef long long texts
 
-    cdef long long say(self, bytes raw, Py_ssize_t where, unsigned long long address, long long size) except -1
+    cdef Py_ssize_t say(self, bytes raw, Py_ssize_t where, unsigned long long address, long long size) except -1
     cdef Py_ssize_t slot(self, bytes raw, Py_ssize_t begin) except -1
     cdef Py_ssize_t meaning(self, bytes raw, Py_ssize_t where, Py_ssize_t slot, unsigned long long address, long long size) except -1
     cdef int is_named(self, Py_ssize_t slot, Py_ssize_t pos) except -1

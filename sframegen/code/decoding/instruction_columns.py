@@ -166,7 +166,7 @@ class InstructionReader:
             taken_at[:takes],
         ]
 
-    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.longlong:
+    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.Py_ssize_t:
         """What is said of a record's instruction. `took`: it puts `value` into a register; else that is its target or slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         name: cython.Py_ssize_t = where + self.mnemonic_at

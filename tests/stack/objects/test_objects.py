@@ -143,8 +143,8 @@ class Made:
     def thread_name(self, tid: int) -> str:
         return f"thread {tid}"
 
-    def idle(self, tid: int) -> bool | None:
-        return {5: True}.get(tid)
+    def idle(self, tid: int) -> bool:
+        return tid == 5
 
     def registers(self, tid: int) -> ThreadRegisters:
         return self.threads_registers[tid]

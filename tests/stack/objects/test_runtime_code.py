@@ -164,8 +164,9 @@ class Walked:
     def thread_name(self, tid: int) -> str:
         return str(tid)
 
-    def idle(self, tid: int) -> None:
+    def idle(self, tid: int) -> bool:
         assert tid == 7
+        return False
 
     def registers(self, tid: int) -> ThreadRegisters:
         assert tid == 7
