@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from corpus.fetch.__main__ import cache_directory
 from corpus.report_pages import write_page
+from corpus.survey.figures import stored_packages
 from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
 from corpus.survey.survey_report import Results, markdown
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Outcome
-from sframegen.fleet.stored_rows import stored_files, stored_packages
+from sframegen.fleet.stored_rows import stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +60,7 @@ def main() -> int:
         write_page(options.report, text, results.run["sframegen"])
     else:
         print(text)
-    with OutputDirectory.opened(str(surveyed)) as output:
-        failed = [row for row in stored_packages(output) if row.outcome == Outcome.FAILED]
+    failed = [row for row in stored_packages(surveyed) if row.outcome == Outcome.FAILED]
     return int(bool(failed) or any(one.faults for one in judged))
 
 

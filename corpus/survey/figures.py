@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from sframegen.fleet.collecting import RunTotals
 from sframegen.fleet.report import WITH_SECTION
+from sframegen.fleet.result_rows import PackageRow
 
 if TYPE_CHECKING:
-    from sframegen.fleet.result_rows import FileRow, PackageRow
+    from pathlib import Path
+
+    from sframegen.fleet.result_rows import FileRow
 
 STEPS = {"fetching": "fetch", "reading": "unpack", "converting": "convert", "writing": "pack"}  # with a column of seconds each
 CODE = "code"  # the fate of code without CFI in FileRow.no_cfi
@@ -88,6 +92,10 @@ class Figures:
         reason = self.reasons.setdefault((what, str(row.outcome), NUMBER.sub("…", row.reason)), Reason(name))
         reason.number += 1
         reason.bytes += size
+
+
+def stored_packages(run: Path) -> list[PackageRow]:
+    return [PackageRow(**row) for row in json.loads((run / "packages.json").read_bytes())]
 
 
 def eh_frame_bytes(row: FileRow) -> int:

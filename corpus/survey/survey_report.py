@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
-from corpus.survey.figures import STEPS, Figures, Sums, eh_frame_bytes, size_ratio
+from corpus.survey.figures import STEPS, Figures, Sums, eh_frame_bytes, size_ratio, stored_packages
 from sframegen.elf.text import most_first
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.stored_rows import stored_files, stored_packages
+from sframegen.fleet.stored_rows import stored_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,10 +54,10 @@ class Survey:
         self.group_packages: Counter[str] = Counter()
         self.incomplete: list[FileRow] = []
         self.large: list[FileRow] = []  # sections larger than .eh_frame + .eh_frame_hdr
+        for package in stored_packages(results.surveyed):
+            self.figures.add_package(package)
+            self.group_packages[groups[base(package.package)]] += 1
         with OutputDirectory.opened(str(results.surveyed)) as surveyed:
-            for package in stored_packages(surveyed):
-                self.figures.add_package(package)
-                self.group_packages[groups[base(package.package)]] += 1
             for row in stored_files(surveyed):
                 self.figures.add_file(row)
                 self.groups[groups[base(row.package)]].add(row)
@@ -165,9 +165,7 @@ def growth(results: Results) -> list[str]:
     """The growth of the packages that were rewritten."""
     kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
     seconds = dict.fromkeys(STEPS, 0.0)
-    with OutputDirectory.opened(str(results.rewritten)) as rewritten:
-        packages = list(stored_packages(rewritten))
-    for row in packages:
+    for row in stored_packages(results.rewritten):
         if row.new_package_bytes:
             kinds[row.kind].append(row)
             for step in STEPS:
