@@ -72,7 +72,7 @@ def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
     whole = written(FileRow).getvalue()
     parquet.write_table(pa.table({"package": ["x"]}), path)
     with OutputDirectory.opened(str(tmp_path)) as output:
-        with pytest.raises(FormatError, match="no columns build_id, .*: another version of sframegen wrote it"):
+        with pytest.raises(FormatError, match=r"no columns build_id, .*: another version of sframegen wrote it"):
             list(stored_files(output))
         for damaged in (b"", b"text", whole[:-20], whole[:100] + whole[-100:]):
             path.write_bytes(damaged)
