@@ -59,11 +59,10 @@ def make_wheel(path: Path, library: Path) -> Path:
 
 
 def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    for needed in ("pyarrow", "altair"):
+    for needed in ("pyarrow", "altair", "distributed"):
         pytest.importorskip(needed)
     from corpus.survey import __main__ as survey  # noqa: PLC0415 - needs the extra `fleet`, as does the next
-    from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415 - as above
-    from sframegen.fleet.stored_rows import stored_files  # noqa: PLC0415
+    from corpus.survey.survey_rows import files_of  # noqa: PLC0415
 
     program = Path(shutil.which("true") or "")
     deb = make_deb(tmp_path, "it", program)
@@ -73,8 +72,8 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
         FetchedGroup([Fetched("Wheels", "twice", "1.0", wheel)], []),
     ]
     monkeypatch.setattr(survey, "fetched", lambda _manifest: iter(groups))
-    report, output = tmp_path / "survey.md", tmp_path / "output"
-    monkeypatch.setattr(sys, "argv", ["survey", "--output", str(output), "--report", str(report)])
+    report, page, output = (tmp_path / name for name in ("survey.md", "survey.html", "output"))
+    monkeypatch.setattr(sys, "argv", ["survey", "--output", str(output), "--report", str(report), "--page", str(page)])
     assert survey.main() == 0
     text = report.read_text()
     assert "2 packages, " in text
@@ -83,9 +82,9 @@ def test_a_survey_of_two_packages(tmp_path: Path, compile_c: Compiler, monkeypat
     assert "drawn with a seed: 0 differences." in text
     assert "| Programs (1) | 1 | 1 |" in text
     assert "| deb | 1 |" in text.partition("## Growth of packages")[2]
+    assert page.stat().st_size > 100_000
 
-    with OutputDirectory.opened(str(output / "survey")) as stored:
-        rows = {Path(row.package).name: row for row in stored_files(stored)}
+    rows = {Path(row.package).name: row for row in files_of(output / "survey")}
     row = rows[wheel.name]
     assert rows[deb.name].file_bytes == program.stat().st_size
     assert judge(row, wheel, tmp_path).faults == []
