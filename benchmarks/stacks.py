@@ -71,8 +71,8 @@ class Held:
     def thread_name(self, _: int) -> str:
         return ""
 
-    def idle(self, _: int) -> None:
-        return None
+    def idle(self, _: int) -> bool:
+        return False
 
     def registers(self, tid: int) -> ThreadRegisters:
         return self.known[tid]

@@ -1,4 +1,4 @@
-"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: `make survey-show`, docs/reports/survey.md.
+"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: docs/reports/survey.md.
 
 Exit status 1: a file that was looked at again with others' tools is not as the survey says, or a package failed.
 """
@@ -19,9 +19,8 @@ from corpus.report_pages import write_page
 from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
 from corpus.survey.survey_report import Results, markdown
-from sframegen.fleet.output_directory import OutputDirectory
+from corpus.survey.survey_rows import files_of, packages_of
 from sframegen.fleet.result_rows import Outcome
-from sframegen.fleet.stored_rows import stored_files, stored_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +36,7 @@ def main() -> int:
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
     parser.add_argument("--output", type=Path, default=cache_directory() / "survey" / "results", help="where results are left")
     parser.add_argument("--report", type=Path, help="write the summary to this file")
+    parser.add_argument("--page", type=Path, help="write the page to this file")
     parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=1, help="also rewrite packages up to this size")
     parser.add_argument("--judge", metavar="N", type=int, default=60, help="files to look at again")
     parser.add_argument("--from-results", action="store_true", help="report what the last run left")
@@ -51,6 +51,8 @@ def main() -> int:
     if not options.from_results:
         run(packages, surveyed, "survey")
         run(small, rewritten, "rewrite")
+    page = [] if options.page is None else ["-o", str(options.page)]
+    subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
     results = Results(groups, surveyed, rewritten, options.rewrite_up_to, judged)
@@ -59,9 +61,8 @@ def main() -> int:
         write_page(options.report, text, results.run["sframegen"])
     else:
         print(text)
-    with OutputDirectory.opened(str(surveyed)) as output:
-        failed = [row for row in stored_packages(output) if row.outcome == Outcome.FAILED]
-    return int(bool(failed) or any(one.faults for one in judged))
+    failed = any(row.outcome == Outcome.FAILED for row in packages_of(surveyed))
+    return int(failed or any(one.faults for one in judged))
 
 
 def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
@@ -82,9 +83,7 @@ def run(packages: Iterable[Fetched], output: Path, mode: str) -> None:
 def judge_all(surveyed: Path, packages: Iterable[Fetched], number: int, seed: int) -> list[Judged]:
     files = {package.file.name: package.file for package in packages}
     judged = []
-    with OutputDirectory.opened(str(surveyed)) as output:
-        rows = list(sample(stored_files(output), number, seed))
-    for row in rows:
+    for row in sample(files_of(surveyed), number, seed):
         with tempfile.TemporaryDirectory() as scratch:
             judged.append(judge(row, files[Path(row.package).name], Path(scratch)))
     return judged

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
-from corpus.survey.figures import STEPS, Figures, Sums, eh_frame_bytes, size_ratio
+from corpus.survey.survey_rows import WITH_SECTION, Sums, eh_frame_bytes, files_of, packages_of, size_ratio
 from sframegen.elf.text import most_first
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.stored_rows import stored_files, stored_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from corpus.survey.judged_files import Judged
     from corpus.survey.survey_packages import Fetched, FetchedGroup
@@ -24,6 +23,13 @@ if TYPE_CHECKING:
 HEAD = Path(__file__).with_name("head.md")
 GOOD_COVERAGE = 0.999
 SHOWN = 12  # rows of a table that could have many
+STEPS = {"fetching": "fetch", "reading": "unpack", "converting": "convert", "writing": "pack"}  # of a package, with a column each
+NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
+KEYS: dict[str, Callable[[FileRow], str]] = {  # of files
+    "language": lambda row: row.language or "unknown",
+    "compiler": lambda row: f"{row.producer} {row.producer_version.partition('.')[0]}".strip() or "unknown",
+    "machine": lambda row: row.machine or "unknown",
+}
 
 
 class Results(NamedTuple):
@@ -44,59 +50,86 @@ class Results(NamedTuple):
         return run
 
 
+class Reason:
+    """Files or packages that have no section for the same reason, with the first of them as the example."""
+
+    def __init__(self, example: str) -> None:
+        self.number = 0
+        self.bytes = 0
+        self.example = example
+
+
 class Survey:
     """Sums over the run, and what is worth a line of its own."""
 
     def __init__(self, results: Results) -> None:
         groups = {package.file.name: package.group for package in results.packages}
-        self.figures = Figures()
+        self.packages = packages_of(results.surveyed)
+        self.group_packages = Counter(groups[base(package.package)] for package in self.packages)
+        self.all = Sums()
         self.groups: defaultdict[str, Sums] = defaultdict(Sums)
-        self.group_packages: Counter[str] = Counter()
+        self.by: dict[str, defaultdict[str, Sums]] = {name: defaultdict(Sums) for name in KEYS}
+        self.left_out: Counter[str] = Counter()  # bytes of code by reason
+        self.reasons: dict[tuple[str, str, str], Reason] = {}  # by file or package, outcome, text
+        self.whole = 0  # files of which all code with CFI is covered
         self.incomplete: list[FileRow] = []
         self.large: list[FileRow] = []  # sections larger than .eh_frame + .eh_frame_hdr
-        with OutputDirectory.opened(str(results.surveyed)) as surveyed:
-            for package in stored_packages(surveyed):
-                self.figures.add_package(package)
-                self.group_packages[groups[base(package.package)]] += 1
-            for row in stored_files(surveyed):
-                self.figures.add_file(row)
-                self.groups[groups[base(row.package)]].add(row)
-                if row.section_bytes and row.covered_bytes < GOOD_COVERAGE * row.code_bytes:
-                    self.incomplete.append(row)
-                if (size_ratio(row) or 0) > 1:
-                    self.large.append(row)
+        for package in self.packages:
+            if package.reason:
+                self._reason("package", package, package.package, package.package_bytes)
+        for row in files_of(results.surveyed):
+            self._add(row, groups[base(row.package)])
+
+    def _add(self, row: FileRow, group: str) -> None:
+        for sums in (self.all, self.groups[group], *(by[KEYS[name](row)] for name, by in self.by.items())):
+            sums.add(row)
+        self.left_out.update(row.left_out)
+        if row.outcome not in WITH_SECTION:
+            self._reason("file", row, row.path, row.file_bytes)
+        elif row.code_bytes:
+            self.whole += row.covered_bytes == row.code_bytes
+        if row.section_bytes and row.covered_bytes < GOOD_COVERAGE * row.code_bytes:
+            self.incomplete.append(row)
+        if size_ratio(row) > 1:
+            self.large.append(row)
+
+    def _reason(self, of: str, row: FileRow | PackageRow, name: str, size: int) -> None:
+        """Reasons that differ only in an address or a size count together."""
+        reason = self.reasons.setdefault((of, str(row.outcome), NUMBER.sub("…", row.reason)), Reason(base(name)))
+        reason.number += 1
+        reason.bytes += size
 
 
 def markdown(results: Results) -> str:
     survey = Survey(results)
-    lines = [HEAD.read_text(), "## Results", "", sentence(survey.figures), ""]
+    lines = [HEAD.read_text(), "## Results", "", sentence(survey), ""]
     lines += [f"Python {platform.python_version()}, {results.run['started'][:10]}.", ""]
     if lost := [name for group in results.groups for name in group.lost]:
         lines += [f"Left out, as the archive lists but does not have them: {', '.join(lost)}.", ""]
     order = list(dict.fromkeys(package.group for package in results.packages))
     lines += sums_table("packages", [(name, survey.group_packages[name], survey.groups[name]) for name in order])
     for title, name in (("By language", "language"), ("By compiler", "compiler"), ("By machine", "machine")):
-        by = sorted(survey.figures.by[name].items(), key=lambda item: -item[1].executable)
+        by = sorted(survey.by[name].items(), key=lambda item: -item[1].executable)
         lines += [f"### {title}", "", *sums_table(name, [(key, None, sums) for key, sums in by[:SHOWN]])]
     lines += left_out(survey)
-    lines += without_section(survey.figures)
+    lines += without_section(survey)
     lines += larger(survey)
     lines += growth(results)
-    lines += time(survey.figures)
+    lines += time(survey)
     lines += again(results.judged)
     return "\n".join(lines[:-1]) + "\n"
 
 
-def sentence(figures: Figures) -> str:
-    files, totals = figures.all, figures.totals
-    silent = sorted(((sums.silent, name) for name, sums in figures.by["language"].items()), reverse=True)[:2]
+def sentence(survey: Survey) -> str:
+    files = survey.all
+    silent = sorted(((sums.silent, name) for name, sums in survey.by["language"].items()), reverse=True)[:2]
     ratio = f"{files.section / files.eh_frame:.3f}" if files.eh_frame else "none"
     sentences = (
-        f"{totals.packages.total():,} packages, {totals.package_sums['package_bytes']:,} bytes;",
-        f"unpacked {totals.package_sums['unpacked_bytes']:,} bytes, with",
+        f"{len(survey.packages):,} packages, {sum(package.package_bytes for package in survey.packages):,} bytes;",
+        f"unpacked {sum(package.unpacked_bytes for package in survey.packages):,} bytes, with",
         f"{files.seen:,} linked ELF files. {files.files:,} of these get a section. It covers {files.covered:,} of",
         f"{files.code:,} bytes of code with CFI, {percent(files.covered, files.code)},",
-        f"and all of it in {figures.whole:,} files.",
+        f"and all of it in {survey.whole:,} files.",
         f"Sections take {files.section:,} bytes, {ratio} of .eh_frame + .eh_frame_hdr. Of {files.executable:,} executable bytes,",
         f"{files.silent:,} are code without CFI: {', '.join(f'{size:,} in {name}' for size, name in silent)}.",
     )
@@ -115,7 +148,7 @@ def sums_table(first: str, rows: Iterable[tuple[str, int | None, Sums]]) -> list
 
 
 def left_out(survey: Survey) -> list[str]:
-    lines = ["## Left out", "", *table(("reason", "bytes"), most_first(survey.figures.totals.left_out))]
+    lines = ["## Left out", "", *table(("reason", "bytes"), most_first(survey.left_out))]
     rows = sorted(survey.incomplete, key=lambda row: row.covered_bytes / row.code_bytes)
     lines += [f"Files of which less than {100 * GOOD_COVERAGE:g} % is covered:", ""]
     return lines + table(
@@ -133,23 +166,22 @@ def left_out(survey: Survey) -> list[str]:
     )
 
 
-def without_section(figures: Figures) -> list[str]:
-    reasons = sorted(figures.reasons.items(), key=lambda item: (item[0][0], -item[1].number))
+def without_section(survey: Survey) -> list[str]:
+    reasons = sorted(survey.reasons.items(), key=lambda item: (item[0][0], -item[1].number))
     lines = ["## Without a section", ""]
     return lines + table(
         ("", "outcome", "reason", "number", "bytes", "such as"),
-        [(of, outcome, text, reason.number, reason.bytes, f"`{base(reason.example)}`") for (of, outcome, text), reason in reasons],
+        [(of, outcome, text, one.number, one.bytes, f"`{one.example}`") for (of, outcome, text), one in reasons],
     )
 
 
 def larger(survey: Survey) -> list[str]:
-    files = survey.figures.all
     ours, theirs = sum(row.section_bytes for row in survey.large), sum(map(eh_frame_bytes, survey.large))
     most = sorted(survey.large, key=lambda row: eh_frame_bytes(row) - row.section_bytes)[:SHOWN]
     return [
         "## Larger than .eh_frame + .eh_frame_hdr",
         "",
-        f"{len(survey.large):,} of {files.files:,} sections, with {ours:,} bytes to {theirs:,}. The largest differences:",
+        f"{len(survey.large):,} of {survey.all.files:,} sections, with {ours:,} bytes to {theirs:,}. The largest differences:",
         "",
         *table(
             ("file", "package", "section", ".eh_frame + hdr", "ratio"),
@@ -164,14 +196,9 @@ def larger(survey: Survey) -> list[str]:
 def growth(results: Results) -> list[str]:
     """The growth of the packages that were rewritten."""
     kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
-    seconds = dict.fromkeys(STEPS, 0.0)
-    with OutputDirectory.opened(str(results.rewritten)) as rewritten:
-        packages = list(stored_packages(rewritten))
-    for row in packages:
+    for row in packages_of(results.rewritten):
         if row.new_package_bytes:
             kinds[row.kind].append(row)
-            for step in STEPS:
-                seconds[step] += getattr(row, f"seconds_{step}")
     lines = ["## Growth of packages", ""]
     lines += [f"All packages of at most {results.rewritten_up_to:g} MB were rewritten, packed as they were before.", ""]
     rows = []
@@ -181,25 +208,32 @@ def growth(results: Results) -> list[str]:
         middle = ordered[len(ordered) // 2]
         rows.append((kind, len(packages), before, after, f"{100 * (after / before - 1):.2f} %", f"{100 * middle:.2f} %"))
     lines += table(("kind", "packages", "bytes", "rewritten", "growth", "median"), rows)
-    return [*lines, shares(seconds), ""] if rows else lines
+    return [*lines, shares(row for packages in kinds.values() for row in packages), ""] if rows else lines
 
 
-def shares(seconds: dict[str, float]) -> str:
+def shares(packages: Iterable[PackageRow]) -> str:
+    seconds = dict.fromkeys(STEPS.values(), 0.0)
+    for row in packages:
+        for step, text in STEPS.items():
+            seconds[text] += getattr(row, f"seconds_{step}")
     total = sum(seconds.values())
-    return "Of the time: " + ", ".join(f"{STEPS[step]} {100 * used / total:.0f} %" for step, used in seconds.items()) + "."
+    return "Of the time: " + ", ".join(f"{text} {100 * used / total:.0f} %" for text, used in seconds.items()) + "."
 
 
-def time(figures: Figures) -> list[str]:
-    rows = []
-    for kind, (size, packages, *seconds) in sorted(figures.steps.items()):
-        rate = [f"{used / size * 1e9:.0f}" for used in seconds[:3]]
-        rows.append((kind, int(packages), int(size), *rate, f"{sum(seconds[:3]) / size * 1e9:.0f}"))
+def time(survey: Survey) -> list[str]:
+    kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
+    for row in survey.packages:
+        kinds[row.kind or "unknown"].append(row)
     lines = ["## Time", ""]
-    if not rows:
+    if not kinds:
         return lines
-    steps = {step: sum(row[2 + place] for row in figures.steps.values()) for place, step in enumerate(STEPS)}
-    lines += [shares(steps), ""]
+    lines += [shares(survey.packages), ""]
     lines += ["Seconds of one process for 1 GB of packages, while other work took most of the processors:", ""]
+    rows = []
+    for kind, packages in sorted(kinds.items()):
+        size = sum(row.package_bytes for row in packages)
+        seconds = [sum(getattr(row, f"seconds_{step}") for row in packages) / size * 1e9 for step in list(STEPS)[:3]]
+        rows.append((kind, len(packages), size, *(f"{used:.0f}" for used in seconds), f"{sum(seconds):.0f}"))
     return lines + table(("kind", "packages", "bytes", "read the file", "unpack", "convert", "in all"), rows)
 
 

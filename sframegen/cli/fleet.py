@@ -72,7 +72,10 @@ def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> di
 
 
 def _engine(scheduler: str | None, insecure: bool, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
+    """Raises UsageError for an address that would let others in."""
     if scheduler is None:
+        if insecure:
+            raise click.UsageError("--insecure needs --scheduler")
         from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
 
         return partial(OneMachine, processes=processes)
@@ -220,10 +223,8 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    _needs_extra("run", scheduler)
-    if insecure and scheduler is None:
-        raise click.UsageError("--insecure needs --scheduler")
     engine = _engine(scheduler, insecure, workers or how.jobs)
+    _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
     from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
@@ -278,7 +279,7 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     from pathlib import Path  # noqa: PLC0415
 
     from cfi.errors import FormatError  # noqa: PLC0415
-    from sframegen.fleet.report import make_report  # noqa: PLC0415
+    from sframegen.fleet.report_page import make_report  # noqa: PLC0415
 
     findings = Run()
     with findings.file(directory):

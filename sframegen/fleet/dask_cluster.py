@@ -45,7 +45,7 @@ GONE = "the scheduler is gone; the same command continues the run"
 NO_ANSWER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
 NOT_ONE = "what answers at this address is not a scheduler: give the address that `dask scheduler` prints"
 NO_RESULT = "a worker gave an answer that is none of this version of sframegen"
-NO_CERTIFICATES = "tls:// needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
+NO_CERTIFICATES = "TLS needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
 NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
 CONNECT_SECONDS = 30
 CLOSE_SECONDS = 10
@@ -168,7 +168,7 @@ async def _expect_scheduler(address: str) -> None:
     from distributed.security import Security  # noqa: PLC0415
 
     arguments = Security().get_connection_args("client")
-    if address.startswith("tls:") and arguments["ssl_context"] is None:
+    if is_encrypted(address) and arguments["ssl_context"] is None:
         raise EngineError(NO_CERTIFICATES, file=address)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

@@ -129,7 +129,7 @@ class FleetRun:
                 self._finished(keys, number, item, found)
 
     def _without_worker(self, item: Item) -> Finished | Item:
-        """Return the result of an item that needs no fetch and no server; else the item, with its size and time here."""
+        """Return the result of an item that needs no fetch and no server; else the item, with its state here."""
         if item.refused:
             return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
@@ -140,7 +140,7 @@ class FleetRun:
             return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
             return refuse_or_fail(item, self.options, self.output, Outcome.FAILED, error.strerror or str(error))
-        return known(here.identity, self.output) or item._replace(state=here.state, size=here.size)
+        return known(here.identity, self.output) or item._replace(state=here.state)
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
         keys[number] = finished.key

@@ -24,7 +24,6 @@ class Seen(NamedTuple):
 
     identity: str  #: what `seen` of the output knows it by; "" if only the content shows a change
     state: str = ""  #: of a path: the same on each machine that sees the same content
-    size: int = -1  #: of a path, in bytes
 
 
 def seen(item: Item, options: RunOptions) -> Seen:
@@ -32,9 +31,9 @@ def seen(item: Item, options: RunOptions) -> Seen:
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
-        return Seen(_key(f"{item.place}\n{status_text(status)}", item, options), shared_state(status), status.st_size)
+        return Seen(_key(f"{item.place}\n{status_text(status)}", item, options), shared_state(status))
     identity = f"sha256:{item.sha256}" if item.sha256 else remote_identity(item)
-    return Seen(_key(identity, item, options) if identity else "", size=item.size)
+    return Seen(_key(identity, item, options) if identity else "")
 
 
 def _key(identity: str, item: Item, options: RunOptions) -> str:

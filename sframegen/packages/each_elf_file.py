@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from linker.files.read_back import Reader
     from linker.files.target import Target
     from sframegen.api.added import Summary
     from sframegen.api.options import StrPath
@@ -87,7 +86,7 @@ def change_package(
     each: Callable[..., R],
     *,
     output: StrPath | None = None,
-    verify: bool | Reader = True,
+    verify: bool = True,
     dry_run: bool = False,
     preserve_timestamps: bool = False,
     hard_links: Sequence[StrPath] = (),

@@ -31,7 +31,7 @@ DEPENDENCIES = (
 )
 FLEET = (
     Library("altair", "altair", "fleet report"),
-    Library("distributed", "distributed", "fleet run --scheduler"),
+    Library("distributed", "distributed", "fleet run on a cluster"),
     Library("fsspec", "fsspec", "fleet run"),
     Library("pyarrow", "pyarrow", "fleet run, fleet report"),
     Library("python-debian", "debian", "fleet run"),

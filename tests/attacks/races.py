@@ -210,7 +210,7 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
 
 
 def fleet_and_report(scene: Scene, is_odd: bool) -> None:
-    from sframegen.fleet.report import make_report  # noqa: PLC0415 - it needs the extra
+    from sframegen.fleet.report_page import make_report  # noqa: PLC0415 - it needs the extra
 
     fleet("survey")(scene, is_odd)
     make_report(str(scene.output / "run"), str(scene.tree / "d/program"))

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,15 @@ def test_fleet_too(how: str, tmp_path: Path) -> None:
     [line] = done.stderr.splitlines()
     assert (done.returncode, line.startswith("sframegen: ")) == (1, True)
     assert "'pyarrow>=" in line.partition("; to install it: ")[2]
+
+
+@pytest.mark.once
+def test_one_machine_needs_no_dask(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    (tmp_path / "pool").mkdir()
+    with tarfile.open(tmp_path / "pool/it.tar", "w") as archive:
+        archive.add("/bin/true", "bin/true")
+    done = without("distributed", "missing", tmp_path, "fleet", "run", tmp_path / "pool", "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 package (1 added), 1 ELF file")

@@ -51,15 +51,34 @@ def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa  # noqa: PLC0415 - of the extra
     from pyarrow import parquet  # noqa: PLC0415
 
-    from sframegen.fleet.stored_rows import stored_packages  # noqa: PLC0415
+    from sframegen.fleet.stored_rows import stored_files  # noqa: PLC0415
 
     table = pa.table({"package": ["x"]}, metadata={SCHEMA_KEY: "2"})
-    parquet.write_table(table, tmp_path / "packages.parquet")
+    parquet.write_table(table, tmp_path / "files.parquet")
     with (
         OutputDirectory.opened(str(tmp_path)) as output,
         pytest.raises(FormatError, match="schema version 2: a later sframegen reads it"),
     ):
-        list(stored_packages(output))
+        list(stored_files(output))
+
+
+def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - of the extra
+    from pyarrow import parquet  # noqa: PLC0415
+
+    from sframegen.fleet.stored_rows import stored_files  # noqa: PLC0415
+
+    path = tmp_path / "files.parquet"
+    whole = written(FileRow).getvalue()
+    parquet.write_table(pa.table({"package": ["x"]}), path)
+    with OutputDirectory.opened(str(tmp_path)) as output:
+        with pytest.raises(FormatError, match=r"no columns build_id, .*: another version of sframegen wrote it"):
+            list(stored_files(output))
+        for damaged in (b"", b"text", whole[:-20], whole[:100] + whole[-100:]):
+            path.write_bytes(damaged)
+            with pytest.raises(FormatError, match="not a table of results") as caught:
+                list(stored_files(output))
+            assert "\n" not in str(caught.value)
 
 
 def test_the_document_has_the_columns() -> None:

@@ -264,6 +264,13 @@ def test_another_machine_needs_tls(tmp_path: Path, scheme: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_user_may_take_the_risk(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)
+    address = "tcp://192.0.2.1:8786"
+    done = CliRunner().invoke(command, ["run", str(pool), "-o", str(tmp_path / "out"), "--scheduler", address, "--insecure"])
+    assert (done.exit_code, done.stderr) == (1, f"sframegen: {address}: {dask_cluster.NO_ANSWER}\n")
+
+
 def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's working directory has another file of that name."""
     write_tar(tmp_path / "there/pool/00.tar", {"README": b"x"})

@@ -112,7 +112,7 @@ def test_a_link_in_the_place_of_a_source(directory: Path, item: Item, above: boo
 def test_a_report_reads_no_links(directory: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("altair")
-    from sframegen.fleet.report import make_report  # noqa: PLC0415 - needs the extra
+    from sframegen.fleet.report_page import make_report  # noqa: PLC0415 - needs the extra
 
     (directory / "run").mkdir()
     (directory / "secret").write_text("secret")

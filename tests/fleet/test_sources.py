@@ -52,7 +52,7 @@ def test_a_build_root_is_for_another_command(tmp_path: Path) -> None:
     (tmp_path / "x.o").write_bytes(OBJECT)
     assert names(str(tmp_path)) == []
     (tmp_path / "tool").write_bytes(ELF)
-    with pytest.raises(FormatError, match="a build root is for sframegen add-tree --dry-run"):
+    with pytest.raises(FormatError, match="for a build root, use sframegen add-tree"):
         names(str(tmp_path))
 
 

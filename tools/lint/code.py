@@ -47,7 +47,7 @@ NETWORK = re.compile(
     re.MULTILINE,
 )
 USES_NETWORK = {  # SECURITY.md names them
-    "sframegen/fleet/dask_engine.py",
+    "sframegen/fleet/dask_cluster.py",
     "sframegen/fleet/sources/fetching.py",
     "sframegen/profile/symbols/debuginfod.py",
 }

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
 import re
 import shlex
-import shutil
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,16 +74,6 @@ def parts() -> Iterator[Part]:
     for name, fine, found in probe().facts:
         if name in remedies:
             yield Part("profile", name, "profile, or a better one", fine, found, remedies[name])
-    try:
-        ctypes.CDLL(commands.LIBSTDCXX)
-        why = ""
-    except OSError as error:
-        why = str(error)
-    use, provided = "names of C++ functions", commands.package(*commands.OF_THE_SYSTEM[commands.LIBSTDCXX])
-    yield Part("names", commands.LIBSTDCXX, use, not why, why or "found", provided)
-    tool = shutil.which("rpm2archive")
-    package = commands.package("rpm2cpio", "/usr/bin/rpm2archive")
-    yield Part("packages", "rpm2archive", "RPM packages", bool(tool), tool or "not installed", package)
     yield from (_library("names", one) for one in SYMBOLS)
     yield from (_library("fleet", one) for one in FLEET)
 

@@ -152,7 +152,7 @@ def _of_file(path: str) -> Iterator[Item]:
         if kinds.kind_of(path, beginning) is not None:
             yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
-            raise FormatError("an ELF file, not a package: sframegen add-section --dry-run surveys it", file=shown(path))
+            raise FormatError("an ELF file, not a package: use sframegen add-section", file=shown(path))
         elif b"\0" in beginning:
             raise FormatError("neither a package nor a list of packages", file=shown(path))
         else:
@@ -203,7 +203,7 @@ def _of_directory(root: str) -> Iterator[Item]:
     finally:
         os.close(top)
     if is_empty and has_programs:
-        raise FormatError("no packages, but programs: a build root is for sframegen add-tree --dry-run", file=shown(root))
+        raise FormatError("no packages, but programs: for a build root, use sframegen add-tree", file=shown(root))
 
 
 def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
