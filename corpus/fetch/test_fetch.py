@@ -17,8 +17,6 @@ from tests import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
-
 # The files of the checkout that it is made of.
 PROGRAM = ("corpus/__init__.py", "corpus/fetch/__main__.py", "tests/__init__.py")
 

@@ -10,7 +10,7 @@ from corpus.ground_truth.__main__ import profiled
 from corpus.ground_truth.subjects import builds
 from tests.support.kernel_events import needs_bpf
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.sampled

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from corpus.merge.sources import Source
     from tests.support.peers import Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 MACHINES = {"x86-64": "", "arm64": "aarch64-linux-gnu-", "s390x": "s390x-linux-gnu-"}
 COUNT = 7

@@ -15,7 +15,7 @@ from tests import with_checkout
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 PROGRAM = '#include <stdio.h>\nint main(int n, char **v) { printf("%d %s\\n", n, v[1]); return 0; }\n'
 LIBRARY = "int f(int x) { return x + 1; }\n"

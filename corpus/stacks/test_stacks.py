@@ -17,7 +17,7 @@ from corpus.stacks.workloads import WORKLOADS
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 STOPS = 3
 BY_NAME = {workload.name: workload for workload in WORKLOADS}

@@ -19,7 +19,7 @@ from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
 from sframegen.cli.shared.number_values import COUNT, SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import ON_A_CLUSTER, imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | No
 
 def _needs_extra(use: str, scheduler: str | None = None) -> None:
     """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
-    uses = {f"fleet {use}", *["fleet run --scheduler"] * (scheduler is not None)}
+    uses = {f"fleet {use}", *[ON_A_CLUSTER] * (scheduler is not None)}
     libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
         from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run

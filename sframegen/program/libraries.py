@@ -29,9 +29,10 @@ DEPENDENCIES = (
     Library("pyelftools", "elftools", "reading back, and check", "python3-pyelftools"),
     *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
 )
+ON_A_CLUSTER = "fleet run on a cluster"
 FLEET = (
     Library("altair", "altair", "fleet report"),
-    Library("distributed", "distributed", "fleet run on a cluster"),
+    Library("distributed", "distributed", ON_A_CLUSTER),
     Library("fsspec", "fsspec", "fleet run"),
     Library("pyarrow", "pyarrow", "fleet run, fleet report"),
     Library("python-debian", "debian", "fleet run"),

@@ -205,7 +205,6 @@ print(len(forks))
 """
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("jobs", "forks"), [(0, False), (1, False), (2, True)])
 def test_functions_fork_only_if_asked_to(jobs: int, forks: bool, corpus_file: Callable[[str], Path], tmp_path: Path) -> None:
     done = python("-P", "-c", FORKS, corpus_file("bash"), tmp_path / "out", jobs, cwd=tmp_path)

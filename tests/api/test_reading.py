@@ -80,7 +80,6 @@ def test_functions_have_names_and_rows(program: Path) -> None:
     assert "leaf" in [one.name for one in found]
 
 
-@pytest.mark.once  # pyarrow is in no environment of the interpreted build
 def test_an_arrow_table_has_each_row(program: Path) -> None:
     pytest.importorskip("pyarrow")
     section = sframegen.read(program)

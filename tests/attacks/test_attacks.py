@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ROUNDS = 200
 
 
-@pytest.mark.once
 @pytest.mark.full
 @pytest.mark.parametrize("name", races.ALL)
 def test_no_victim(name: str, compile_c: Compiler) -> None:

@@ -21,8 +21,6 @@ from tests.support.peers import needs_compiler
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
-
 PREFIXES = ["", *(machine.prefix for machine in MACHINES)]
 FUNCTIONS = {"sframe_backtrace", "sframe_backtrace_from", "sframe_backtrace_frames", "sframe_backtrace_prepare", "sframe_end_text"}
 ANSWERED = {"backtrace", "unw_backtrace", "_Unwind_Backtrace"}

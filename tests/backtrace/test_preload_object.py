@@ -20,8 +20,6 @@ from tests.support.peers import needs_compiler
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 PLACE = Path(__file__).parent
 LIBRARIES = ("libc.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 COUNTED = re.compile(r"sframegen preload: process \d+: (\d+) stack traces from sections, (\d+) by the program's own unwinder(.*)\n")

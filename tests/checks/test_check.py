@@ -534,7 +534,8 @@ def test_cfi_of_a_debug_file(compile_c: Compiler, peers: Peers, tmp_path: Path) 
         "libc",
         "arm64-libc",
         "s390x-libc",
-        *(pytest.param(name, marks=pytest.mark.once) for name in ("libstdcxx", "libcrypto")),
+        "libstdcxx",
+        "libcrypto",
     ],
 )
 def test_our_sections_of_real_files_are_good(corpus_file: Callable[[str], Path], name: str, tmp_path: Path) -> None:

@@ -205,7 +205,6 @@ def faulty(sources: Path, directory: Path, fault: Fault) -> Path:
 SECOND = ({"second-reader"}, {"second-reader-left-out"}, {"second-reader", "second-reader-left-out"})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources: Path, tmp_path: Path) -> None:
     """add-section verifies what it wrote, and takes it to be good; so does a check that reads the CFI as add-section did."""
@@ -214,7 +213,6 @@ def test_a_fault_of_the_first_reader_is_found(name: str, library: Path, sources:
     assert with_it in SECOND
 
 
-@pytest.mark.once
 @for_each("name", AARCH64_FAULTS)
 def test_a_fault_that_only_aarch64_shows_is_found(name: str, peers: Peers, sources: Path, tmp_path: Path) -> None:
     file = ARM64.link(peers, source_of(SIGNED), tmp_path)
@@ -224,7 +222,6 @@ def test_a_fault_that_only_aarch64_shows_is_found(name: str, peers: Peers, sourc
     assert with_it in SECOND
 
 
-@pytest.mark.once
 def test_a_first_reader_that_calls_a_good_section_wrong_is_found(library: Path, sources: Path, tmp_path: Path) -> None:
     assert findings(sources, library, tmp_path / "out") == (set(), set())
     packages = faulty(sources, tmp_path, FAULTS["registers are saved elsewhere"])

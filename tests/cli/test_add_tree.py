@@ -529,7 +529,6 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     assert sum(entry["fates"]["covered"].values()) == entry["covered_bytes"]
 
 
-@pytest.mark.once
 def test_ten_thousand_files(tmp_path: Path, program: Path) -> None:
     """Most of them scripts; the time is linear, and no path is reported twice."""
     for number in range(10_000):

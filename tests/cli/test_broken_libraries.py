@@ -41,7 +41,6 @@ def without(module: str, how: str, folder: Path, *arguments: object) -> subproce
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("how", RAISED)
 @for_each("module", NEEDED_BY)
 def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None:
@@ -61,7 +60,6 @@ def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None
     assert file.read_bytes() == before
 
 
-@pytest.mark.once
 @for_each("manager", ["apt-get", "dnf", ""])
 def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installing LIEF again does not bring the C++ library."""
@@ -72,7 +70,6 @@ def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pyt
     assert line == reason + (f"; to install it: {as_root(command)}" if command else "")
 
 
-@pytest.mark.once
 @for_each("how", ["RuntimeError", "SystemError", "another project"])
 def test_results_are_read_back_with_the_other_library(how: str, tmp_path: Path) -> None:
     """Where a library was not asked for by name, one that works is taken."""
@@ -83,7 +80,6 @@ def test_results_are_read_back_with_the_other_library(how: str, tmp_path: Path) 
     assert (done.stdout, done.stderr) == ("elftools\n", "")
 
 
-@pytest.mark.once
 def test_check_does_not_take_a_damaged_library_for_its_own_fault(tmp_path: Path) -> None:
     import sframegen  # noqa: PLC0415 - for this test only
 
@@ -95,7 +91,6 @@ def test_check_does_not_take_a_damaged_library_for_its_own_fault(tmp_path: Path)
     assert "fault" not in done.stderr
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("how", ["missing", "RuntimeError"])
 def test_fleet_too(how: str, tmp_path: Path) -> None:
     for module in ("altair", "pyarrow", "vl_convert"):
@@ -106,7 +101,6 @@ def test_fleet_too(how: str, tmp_path: Path) -> None:
     assert "'pyarrow>=" in line.partition("; to install it: ")[2]
 
 
-@pytest.mark.once
 def test_one_machine_needs_no_dask(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("fsspec")

@@ -14,8 +14,6 @@ import pytest
 
 from tests import ROOT
 
-pytestmark = pytest.mark.once
-
 INSTALLING = (ROOT / "docs" / "installing.md").read_text()
 PROMPT = "ready> "
 TYPED = [  # up to TAB, and what stands there then

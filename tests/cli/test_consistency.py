@@ -172,7 +172,6 @@ def test_examples_are_of_their_command_and_have_its_options(path: str, line: str
 NOT_RUN = ("stack", "profile", "--map", "fleet", "--sections", "cmake", "--probe", "jq", "heaptrack")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("line", [line for _, line in EXAMPLES if not any(word in line for word in NOT_RUN)])
 def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
     source = "int f(int x) { return x + 1; }\nint main(void) { return f(0) - 1; }\n"

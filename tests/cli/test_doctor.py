@@ -66,7 +66,6 @@ def test_an_installation_without_the_object_for_preload(monkeypatch: pytest.Monk
     assert "install a C compiler" in found.found
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_library_costs_its_line(damage: str, tmp_path: Path) -> None:
     text, why = DAMAGES[damage]
@@ -79,7 +78,6 @@ def test_a_damaged_library_costs_its_line(damage: str, tmp_path: Path) -> None:
     assert parts["capstone"]["works"]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("damage", ["no Python", "what it needs is missing"])
 @pytest.mark.parametrize("module", ["click", "capstone"])
 def test_it_runs_without_click_and_without_capstone(module: str, damage: str, tmp_path: Path) -> None:

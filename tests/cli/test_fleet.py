@@ -15,8 +15,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
-
 
 def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a command that installs what is missing: releases that pyproject.toml allows, of projects that an index has."""

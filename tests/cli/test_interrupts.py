@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
 ENDS = {signal.SIGINT: {-signal.SIGINT, 130}, signal.SIGTERM: {-signal.SIGTERM, 143}, signal.SIGHUP: {-signal.SIGHUP, 129}}
 
 # Each run in a process forked before anything of ours is imported. A line of stdin is (arguments, event, signal, moment); one of

@@ -24,8 +24,6 @@ from sframegen.detached.stores import VARIABLE
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 MAIN = "int main(void) { return 7; }\n"
 
 

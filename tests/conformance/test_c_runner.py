@@ -18,7 +18,6 @@ from tests.support.peers import needs_compiler
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
 RUNNERS = ROOT / "conformance/runners"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{RUNNERS}")
 MACHINES = {"": ("x86_64", ""), "aarch64-linux-gnu-": ("aarch64", "qemu-aarch64"), "s390x-linux-gnu-": ("s390x", "qemu-s390x")}

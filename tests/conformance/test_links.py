@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from conformance.linked.mergers import Link
     from tests.support.peers import Peers
 
-pytestmark = pytest.mark.once
 LINKS = {link.name: link for link in all_links() if link.machine.name == "amd64"}
 GNU_FAILS = {"mixed-fixed-ra"}  # docs/upstream/ld-fixed-offsets.md
 # A program that links with ld, and then has `merge` make the section again from the objects.

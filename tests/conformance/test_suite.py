@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from conformance.case import Case
 
-pytestmark = pytest.mark.once
 LARGE = {"v2-amd64-65536-rows", "v3-amd64-65535-rows"}
 
 

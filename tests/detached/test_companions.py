@@ -20,8 +20,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 SOURCE = "int f(int n) { return n ? f(n - 1) + n : 0; }\nint main(int n, char **v) { return f(n) + (v == 0); }\n"
 KINDS = {
     "debug": Companion.DEBUG_FILE,

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sframegen.elf.compressed import Compression
     from tests.support.peers import Peers
 
-pytestmark = pytest.mark.once
-
 SOURCE = "int f(int n) { return n ? f(n - 1) + n : 0; }\nint main(int n, char **v) { return f(n) + (v == 0); }\n"
 BUILD_ID = "-Wl,--build-id=0x0123456789abcdef0123456789abcdef"
 COMPRESSION: tuple[Compression | None, ...] = (None, "zstd")

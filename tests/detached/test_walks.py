@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walking.frames import Frame
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
+pytestmark = [pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 
 SOURCE = r"""
 KEPT void third(void) { hold(); after++; }

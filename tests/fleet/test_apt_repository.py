@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 CONTROL = b"""Package: {name}
 Version: 1.0

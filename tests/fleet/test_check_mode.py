@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow
 from tests import ROOT
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 COLUMNS = json.loads(Path(__file__).with_name("columns_of_schema_1.json").read_text())
 KINDS: dict[str, type[FileRow | PackageRow]] = {"files": FileRow, "packages": PackageRow}

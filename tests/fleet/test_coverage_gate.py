@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 
 def row(path: str = "p", covered: int = 90, **others: object) -> FileRow:
     values = {"outcome": Outcome.ADDED, "machine": "x86-64", "executable_bytes": 100, "code_bytes": 100, "section_bytes": 1}

@@ -35,7 +35,7 @@ from tests.fleet.runs import PACKAGES, processes_below, rows, run, sockets_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 KEY = "0" * 64
 HERE = ("--host", "127.0.0.1", "--no-dashboard")

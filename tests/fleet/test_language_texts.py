@@ -10,8 +10,6 @@ import pytest
 from sframegen.elf.file import ElfFile
 from sframegen.fleet.producers import producer_of
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("text", "language", "compiler"),

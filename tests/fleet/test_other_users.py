@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.sources.items import Item
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 NOBODY = 65534
 REWRITE = RunOptions(Mode.REWRITE)

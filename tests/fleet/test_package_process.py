@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 MANY_SECONDS = 600.0
 LARGE = 1 << 29  # bytes

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sframegen.fleet.result_rows import FileRow
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 C = "int main(void) { return 0; }"
 CXX = "struct E { ~E(); }; void g(); void f() { E e; g(); } E::~E() {} void g() { throw 1; } int main() { f(); }"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

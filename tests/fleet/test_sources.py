@@ -20,7 +20,7 @@ from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, s
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.made_packages import Handler, served, write_tar
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 ELF = b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + bytes(100)  # as far as a list looks
 OBJECT = ELF[:16] + b"\1\0" + ELF[18:]

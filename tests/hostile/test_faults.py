@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 HERE = Path(__file__).parent / "faults"
 NOTHING, ERROR, FULL, SHORT, KILL, HALF_KILL, TERM = range(7)  # as in faults.c
 FAULTS = {
@@ -43,7 +41,7 @@ MODE = 0o4751
 COPIED_MODE = 0o751  # set-user-ID bits of others' files are not copied
 
 # Everything that is used to read, write, keep and replace.
-CALLS = {"flock", "mmap64", "openat64", "lseek64", "copy_file_range", "ftruncate64", "write"}
+CALLS = {"flock", "mmap64", "open64", "openat64", "lseek64", "copy_file_range", "ftruncate64", "write"}
 CALLS |= {
     "flistxattr",
     "fgetxattr",

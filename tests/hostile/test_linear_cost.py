@@ -433,7 +433,6 @@ with limited(len(data), address_space(), 60):
 
 
 @pytest.mark.full
-@pytest.mark.once
 @pytest.mark.parametrize(("make", "count"), [("pushes", 960_000), ("frames_of_all_sizes", 137_000)])
 def test_has_the_memory_that_the_docs_promise(make: str, count: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -17,8 +17,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.once
-
 FILES = {
     "program": small_file(),
     "big-endian": small_file("big"),

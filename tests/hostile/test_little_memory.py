@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
 MANY = "\n".join(f"int f{n}(int x) {{ volatile char b[{8 * n + 8}]; b[0] = x; return b[0]; }}" for n in range(400))
 
 

@@ -133,7 +133,6 @@ def good(file: Path) -> bool:
 
 
 @pytest.mark.dear
-@pytest.mark.once
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(tmp_path: Path, path: str, name: str) -> None:
     build = Build(tmp_path, EXAMPLES[name])
@@ -168,7 +167,6 @@ def test_example(tmp_path: Path, path: str, name: str) -> None:
         assert list(tmp_path.rglob("main")) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", IN_PROJECT)
 def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: Path, path: str, without: str, name: str) -> None:
     build = Build(tmp_path, EXAMPLES[name])
@@ -189,7 +187,6 @@ def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: P
 KILLED = "import os, sframegen.api as api; api.add_section = lambda *_, **__: os.kill(os.getpid(), 9); " + START
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
@@ -227,7 +224,6 @@ def cmake(directory: Path, path: str, text: str) -> subprocess.CompletedProcess[
     return build.run(f"cmake -S . -B build -DSframegen_DIR={HERE / 'cmake'}\ncmake --build build", path)
 
 
-@pytest.mark.once
 def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
     options = "FORMAT 2 OPTIMIZE size FATAL NO_VERIFY"
     done = cmake(tmp_path, path, f"sframegen_add_section(main)\nsframegen_add_section(main {options})\n")
@@ -238,7 +234,6 @@ def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
     assert '"--format 2 --optimize size --no-verify --fatal ' in Path(launcher).read_text()
 
 
-@pytest.mark.once
 def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: Path, path: str) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "CMakeLists.txt").write_text(
@@ -251,7 +246,6 @@ def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: 
     assert not good(tmp_path / "build" / "main")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -269,7 +263,6 @@ def test_cmake_says_what_is_wrong(tmp_path: Path, path: str, text: str, message:
     assert message in " ".join(done.stdout.split())
 
 
-@pytest.mark.once
 def test_cmake_finds_no_program(tmp_path: Path, without: str) -> None:
     elsewhere = shutil.copytree(HERE / "cmake", tmp_path / "a" / "b" / "c" / "d" / "e" / "cmake")
     build = Build(tmp_path, EXAMPLES["cmake, ninja"])
@@ -281,7 +274,6 @@ def test_cmake_finds_no_program(tmp_path: Path, without: str) -> None:
 # -- others
 
 
-@pytest.mark.once
 def test_cargo_s_linker_is_a_shim_that_stands_for_the_compiler(tmp_path: Path, path: str) -> None:
     [configuration], [commands] = blocks("Cargo", "toml"), blocks("Cargo", "console")
     linker = tomllib.loads(configuration)["target"]["x86_64-unknown-linux-gnu"]["linker"]

@@ -21,7 +21,7 @@ from tests.support.packaged import debug_file, elf_files, gdb_says, has_section,
 if TYPE_CHECKING:
     from tests.support.peers import Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 PAGE = ROOT / "docs/packaging.md"
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     needs_bpf,
-    pytest.mark.once,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
 ]
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tests.support.processes.single_step import Step
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
 ]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = needs_bpf
 
 LIBRARY = "void *work(volatile long *count) { for (;;) ++*count; return 0; }"
 # The child maps the code of the second library where the first one's is: with MAP_FIXED, the kernel looks for no free addresses.

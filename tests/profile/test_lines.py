@@ -52,7 +52,6 @@ def hottest(*arguments: object) -> list[dict[str, Any]]:
 
 @pytest.mark.sampled
 @needs_bpf
-@pytest.mark.once
 def test_a_command(program: Path) -> None:
     pytest.importorskip("symbolic")
     found = hottest("--", program)
@@ -70,7 +69,6 @@ def test_a_command(program: Path) -> None:
 
 @pytest.mark.sampled
 @needs_bpf
-@pytest.mark.once
 def test_a_stripped_command_with_its_debug_file(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("symbolic")
     stripped, debug = tmp_path / "program", tmp_path / "program.debug"
@@ -91,7 +89,6 @@ def test_without_the_library(option: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.dear
 @needs_bpf
-@pytest.mark.once
 def test_without_the_library_where_nobody_asks(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
     done = CliRunner().invoke(cli, ["profile", "--", str(program)])
@@ -101,7 +98,6 @@ def test_without_the_library_where_nobody_asks(program: Path, monkeypatch: pytes
 
 
 @needs_bpf
-@pytest.mark.once
 def test_debuginfod_without_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

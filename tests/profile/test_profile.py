@@ -24,7 +24,7 @@ from tests.support.kernel_events import needs_bpf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = needs_bpf
 
 # Each function calls the next; `inner` runs nearly all the time. Without an argument it runs until it is killed.
 CHAIN = """

@@ -73,7 +73,6 @@ def test_kinds_are_different_ones(compile_c: Compiler) -> None:
 
 
 @needs_bpf
-@pytest.mark.once
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SOURCE.replace("MORE", "8"), *FLAGS)) as pid:

@@ -19,8 +19,6 @@ from tests.support.processes.silent_mount import SilentMount
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.once
-
 BUSY = """
 #include <dlfcn.h>
 #include <sys/mman.h>

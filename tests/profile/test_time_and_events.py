@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.kernel_events import needs_bpf
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = needs_bpf
 
 
 def sframegen(*arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:

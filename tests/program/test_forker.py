@@ -159,7 +159,6 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.once
 def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     code = """
 import os, signal

@@ -19,7 +19,7 @@ from sframegen.program.patience import Patience
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled]
+pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ modules = [Extension(name, [name.replace(".", "/") + ".py"]) for name in names]
 for one in cythonize(modules, build_dir=folder, shared_utility_qualified_name=shared, language_level=3, quiet=True):
     print(one.name, one.sources[0])
 """
-pytestmark = [pytest.mark.once, pytest.mark.skipif(not COMPILED, reason="interpreted")]
+pytestmark = pytest.mark.skipif(not COMPILED, reason="interpreted")
 
 
 def test_attributes_are_columns_not_python_objects() -> None:

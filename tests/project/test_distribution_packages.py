@@ -22,8 +22,6 @@ from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from tests import ROOT
 from tests.packages.needed_tools import needs
 
-pytestmark = pytest.mark.once
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
 LATER = {"backports.zstd", "lief"}  # part of Python from 3.14 on; read back with pyelftools where there is none

@@ -14,8 +14,6 @@ import pytest
 from tests import ROOT
 from tests.support.kernel_events import needs_bpf
 
-pytestmark = pytest.mark.once
-
 # Commands and what they print; Python, and in the block after it what it prints; files.
 EXAMPLE = re.compile(
     r"^```console\n(?P<console>.*?)^```$"

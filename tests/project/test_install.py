@@ -101,7 +101,6 @@ def installed(source: Path, **environ: str) -> Path:
 
 
 @pytest.mark.full
-@pytest.mark.once
 @pytest.mark.parametrize(
     "environ",
     [{"CC": "/nonexistent/cc"}, {"CC": "/usr/bin"}, {"SFRAMEGEN_PURE": "1"}, {"PATH": "/nonexistent"}],
@@ -126,7 +125,6 @@ def works_interpreted(site: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.once
 def test_without_a_compiler_what_must_be_compiled_is_an_error(source: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         installed(source, CC=str(source), SFRAMEGEN_PURE="0")
@@ -144,7 +142,6 @@ esac
 
 
 @pytest.mark.full
-@pytest.mark.once
 @pytest.mark.parametrize(("refused", "kept"), [(SHARED_MODULE, set()), ("cfi.scan", set()), ("cfi.none", TWO | {SHARED_MODULE})])
 def test_where_one_module_cannot_be_compiled_none_is(source: Path, refused: str, kept: set[str]) -> None:
     """Compiled modules import the shared one and one another: without it, none of them could be imported."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 PAGES = {commands.PROGRAM: f"{commands.PROGRAM}.1"} | {name: f"{commands.PROGRAM}-{name}.1" for name in COMMANDS}
 

@@ -26,8 +26,6 @@ from tools.release.trial import SOURCE, Trial, changed_since, contents, row_of, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
-
 NARROWED = """
 import re, sys
 from pathlib import Path

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 # Tools that break a file without a section, and the same with a section not.
 BROKEN_WITHOUT = {("LIEF, adding a library", "static-PIE, tail")}

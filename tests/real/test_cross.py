@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     CrossCompiler = Callable[[Machine], Compiler]
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 FREESTANDING = ("-ffreestanding", "-nostdlib")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 # The C library that the compiler has may be older: <dlfcn.h> knows the function, but not the field and the flag.
 ASKING = r"""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 
 class Made(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 # What readelf -a may say of one file alone, once moved sections are given their old places.
 OF_ONE_ALONE = (

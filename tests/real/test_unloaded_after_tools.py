@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sframegen.elf.compressed import Compression
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 # As the table names them; FILE is changed to OUT. Debug files are at DEBUG.
 TOOLS = (
     "strip -o OUT FILE",

@@ -26,7 +26,7 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent / "unwinder"
 SOURCES = [str(HERE / name) for name in ("unwind.c", "stepper.c", "entry.S")]

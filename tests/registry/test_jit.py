@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.search import Match
 
-pytestmark = pytest.mark.once
-
 TEXT, TABLES = 0x1000, 0x10_0000
 INFO = CodeJitInfo(TEXT, TEXT + 0x1000, TABLES)
 SAVED_RA = Where(None, -8, deref=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = [pytest.mark.once, pytest.mark.sampled]
+pytestmark = pytest.mark.sampled
 
 SAVED_RA = Where(None, -8, deref=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import sframegen
@@ -11,7 +10,6 @@ from tools.bare.__main__ import SMOKE
 from tools.lint.sources import found, text_of, tracked
 from tools.lint.words import pages
 from tools.rooms import ROOT
-from tools.terminal_picture import COMMANDS as SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +25,6 @@ FIGURE = re.compile(r"(?<!Linux )(?<!libLLVM )(?<![\d.])(?:\d{1,3}(?:,\d{3})+|\d
 MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)  # corpus/report_pages.py writes it
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 ADDRESS = re.compile(r"\S+@\S+|https?://\S+")
-SVG = "{http://www.w3.org/2000/svg}"
-SMALL = {"docs/first-minute.svg": 20_000, "docs/flame-graph.svg": 100_000}  # bytes
 
 
 def without_blocks(name: str) -> str:
@@ -114,59 +110,6 @@ def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[st
                     yield f"README.md: {page} was measured with sframegen {oldest(page)}, not {version}"
 
 
-def tables_of(text: str) -> dict[str, dict[tuple[str, str], str]]:
-    """Each table by its first heading: cells by row and column."""
-    tables = {}
-    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        tables[head[0]] = {(row[0], column): cell for row in rows for column, cell in zip(head[1:], row[1:], strict=False)}
-    return tables
-
-
-PROFILERS = {  # columns of README's table, and of the report
-    "sframegen": "sframegen",
-    "perf, frame pointers": "perf fp",
-    "perf, DWARF, 64 KB": "perf dwarf, 64 KB",
-    "samply": "samply",
-    "bpftrace, DWARF": "bpftrace dw_ustack",
-}
-
-
-def readme_compares_profilers_with_the_figures_of_the_report() -> Iterator[str]:
-    report = tables_of(text_of("docs/reports/profilers.md"))
-    whole, fast = report.get("stacks that reach the outermost frame", {}), report.get("999 Hz", {})
-    why = text_of("README.md").partition("\n## Why\n")[2].partition("\n## ")[0]
-    for (what, profiler), cell in (pair for table in tables_of(why).values() for pair in table.items()):
-        column = PROFILERS.get(profiler, profiler)
-        subject = what.removesuffix(": whole stacks")
-        measured = fast.get((column, what.removesuffix(", 999 Hz"))) or whole.get((subject, column))
-        if cell != measured:
-            yield f"README.md: {what}, {profiler}: {cell}, in docs/reports/profilers.md {measured}"
-
-
-def the_tutorial_shows_one_build() -> Iterator[str]:
-    """Its stack is of the program whose rules it shows: the same addresses, moved by a multiple of the page size."""
-    text = text_of("docs/tutorial.md")
-    entries = {name: int(address, 16) for address, name in re.findall(r"^0x(\w+) <(\w+)>:", text, re.MULTILINE)}
-    frames = re.findall(r"^#\d+ +0x(\w+) (\w+) \+ 0x(\w+) - \S+/work$", text, re.MULTILINE)
-    loaded_at = {int(pc, 16) - int(offset, 16) - entries[name] for pc, name, offset in frames if name in entries}
-    if len(loaded_at) != 1 or loaded_at.pop() % 4096:
-        yield "docs/tutorial.md: the frames are not of the program whose rules are shown"
-    for address, name, offset in re.findall(r"^0x(\w+) <(\w+)\+0x(\w+)>:", text, re.MULTILINE):
-        if int(address, 16) - int(offset, 16) != entries.setdefault(name, int(address, 16) - int(offset, 16)):
-            yield f"docs/tutorial.md: 0x{address}: not in {name} as the others are"
-
-
-def pictures_show_what_the_pages_say() -> Iterator[str]:
-    for name, size in SMALL.items():
-        texts = ["".join(element.itertext()) for element in ET.fromstring(text_of(name)).iter(f"{SVG}text")]  # noqa: S314 - our own
-        if not texts or len(text_of(name)) > size:
-            yield f"{name}: {len(text_of(name))} bytes, at most {size}, with {len(texts)} texts"
-        typed = [text.removeprefix("$ ") for text in texts if text.startswith("$ ")]
-        if typed and typed != list(SHOWN):
-            yield f"{name}: does not show the commands of tools/terminal_picture.py"
-
-
 RULES = (
     links_lead_to_files,
     the_side_bar_lists_each_page_under_its_title,
@@ -175,7 +118,4 @@ RULES = (
     each_promise_of_security_names_its_tests,
     reports_name_the_version_that_wrote_them,
     figures_of_readme_are_on_the_page_that_is_linked_after_them,
-    readme_compares_profilers_with_the_figures_of_the_report,
-    the_tutorial_shows_one_build,
-    pictures_show_what_the_pages_say,
 )

@@ -134,7 +134,6 @@ def test_names_that_nobody_types_are_left_out(names: list[str], capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.once
 def test_a_terminal_is_told(place: Path) -> None:
     """With a real one for standard error only."""
     above, below = os.openpty()

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def program(tmp_path: Path, compile_c: Compiler) -> Path:

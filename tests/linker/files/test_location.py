@@ -21,8 +21,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.once
-
 NOBODY = 65534
 CONTROLLED = "a symbolic link that another user controls"
 

@@ -15,8 +15,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.once
-
 NOBODY = 65534
 THEIRS, OPEN = "belongs to another user: run as that user", "can be written to by others: chmod go-w"
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 NEW = b"new content"
 NOBODY = 65534
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 THEIRS, OTHER = 65534, 12345
 
 

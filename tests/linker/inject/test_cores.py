@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 CRASHING = r"""
 #include <sys/prctl.h>
 #include <unistd.h>

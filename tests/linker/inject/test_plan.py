@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 ORDERS: list[ByteOrder] = ["little", "big"]
 
 

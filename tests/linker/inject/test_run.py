@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
 STRIPPERS = {
     "strip": ("-o", "{out}", "{in}"),

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 
 def run(file: Path, kind: str, compile_c: Compiler | None = None) -> str:
     file.chmod(0o755)

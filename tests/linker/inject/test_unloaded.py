@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler, Peers
 
-pytestmark = pytest.mark.once
-
 SHAPES = {
     "program": small_file(),
     "library": small_file(library=True),

@@ -8,8 +8,6 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 from linker.files.copying import same_bytes
 from linker.files.read_back import read_back
 from sframegen.elf.file import ElfFile, open_elf
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
+
     from linker.inject.plan import InjectionPlan
 
     Spoiling = tuple[Callable[["Written"], None], str]
-
-pytestmark = pytest.mark.once
 
 
 class Written(NamedTuple):

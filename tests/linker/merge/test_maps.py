@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from tests.support.peers import Peers
 
 
-pytestmark = pytest.mark.once
-
-
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     needs_compiler("g++")

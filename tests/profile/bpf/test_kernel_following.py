@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.once
-
 FORKS = r"""
 int main(void) {
     hold();

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = needs_bpf
 
 # Prints "here\n" and works for ever: all of a stack except its innermost PC stays the same.
 SPIN = r"""

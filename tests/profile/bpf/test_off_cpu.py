@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sframegen.profile.bpf.kernel_records import NewStack
     from tests.support.peers import Compiler
 
-pytestmark = [needs_bpf, pytest.mark.once, pytest.mark.sampled]
+pytestmark = [needs_bpf, pytest.mark.sampled]
 
 SECOND = 1_000_000_000
 # Prints `here`, waits for a byte, does what its name says, and prints how long that took and how much of it was CPU time.

@@ -6,8 +6,6 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.sampling_settings import Only, Sampling
 from sframegen.profile.events.names import event_named
@@ -18,7 +16,7 @@ from tests.support.processes.live import HOLD
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
-pytestmark = [needs_bpf, pytest.mark.once]
+pytestmark = needs_bpf
 
 PAGES = 50
 PROGRAM = (

@@ -61,7 +61,6 @@ def spinning_in(folder: Path) -> Iterator[int]:
 
 @pytest.mark.dear
 @needs_bpf
-@pytest.mark.once
 def test_samples_of_a_control_group_and_those_below_it() -> None:
     with new_cgroups() as (parent, child, other):
         with spinning_in(parent) as first, spinning_in(child) as second, spinning_in(other) as third:

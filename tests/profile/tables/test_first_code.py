@@ -6,8 +6,6 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
@@ -57,7 +55,6 @@ def test_it_reaches_to_its_first_call() -> None:
     assert [added(code, functions) for code, functions, _ in cases] == [expected for *_, expected in cases]
 
 
-@pytest.mark.once
 def test_this_machines_programs_and_loader_begin_without_a_caller() -> None:
     loader = next(path for path in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1")) if path.exists())
     for path in (Path("/usr/bin/bash"), loader):

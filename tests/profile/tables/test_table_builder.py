@@ -158,7 +158,6 @@ def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
     assert not list((tmp_path / "tables").iterdir())
 
 
-@pytest.mark.once
 def test_it_imports_no_library_that_rewrites_files() -> None:
     code = "import sys, sframegen.profile.tables.table_builder; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()

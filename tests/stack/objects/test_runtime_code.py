@@ -132,7 +132,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     code = RuntimeCode(registry)
     for tables, readable in ((5, True), (4, False)):  # of these, three are for the list
         room = Budget(entries=tables * TABLE_COST + 2, clock=lambda: 0.0)
-        monkeypatch.setattr(jit_budget, "Budget", lambda room=room: room)
+        monkeypatch.setattr(jit_budget, "Budget", lambda _, room=room: room)
         code.follow(snapshot(memory, mappings))
         first, second = registry
         assert first.describer.look_up(TEXT) is not None
