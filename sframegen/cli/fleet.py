@@ -95,12 +95,6 @@ def _how_to_sign(directory: str) -> str:
     )
 
 
-def _renamed(_ctx: click.Context, _parameter: click.Parameter, workers: int | None) -> int | None:
-    if workers is not None:
-        note("warning: --workers is now --jobs, and will be removed")
-    return workers
-
-
 def _needs_extra(use: str, scheduler: str | None = None) -> None:
     """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
     uses = {f"fleet {use}", *[ON_A_CLUSTER] * (scheduler is not None)}
@@ -130,7 +124,7 @@ def command() -> None:
 @command.command(
     name="run",
     cls=Command,
-    exclusive=[("--scheduler", "--jobs"), ("--scheduler", "--workers"), ("--jobs", "--workers")],
+    exclusive=[("--scheduler", "--jobs")],
     examples=[
         Example("Survey the packages of a directory", "sframegen fleet run pool --output survey"),
         Example("Write new packages, with four processes", "sframegen fleet run pool -o new --mode rewrite -j 4"),
@@ -159,7 +153,6 @@ def command() -> None:
     "--insecure", is_flag=True, help="Take a --scheduler of another machine that is not encrypted, on a network of your own."
 )
 @jobs("Number of packages to process in parallel, on this machine.")
-@click.option("--workers", metavar="N", type=COUNT, callback=_renamed, hidden=True, help="--jobs, until version 0.2.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -205,7 +198,6 @@ def run(
     mode: str,
     scheduler: str | None,
     insecure: bool,
-    workers: int | None,
     timeout: float,
     memory: int,
     exclude: tuple[str, ...],
@@ -223,7 +215,7 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    engine = _engine(scheduler, insecure, workers or how.jobs)
+    engine = _engine(scheduler, insecure, how.jobs)
     _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415

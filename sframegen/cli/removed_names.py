@@ -16,6 +16,7 @@ REMOVED: dict[str, str] = {
     "fleet run --mode detached": "add-section --detached, or add-tree --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
     "fleet run --policy": "--exclude and --min-coverage",
+    "fleet run --workers": "--jobs",
     "link --optimize share": "--optimize fast",
     "link --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
     "merge --optimize share": "--optimize fast",

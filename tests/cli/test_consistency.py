@@ -198,7 +198,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     assert place.is_dir()
     by_name = {name: option for option in options_of(path) for name in option.opts}
     given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1"}
-    given |= {"--jobs": "1", "--workers": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
+    given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
     given |= {"--scheduler": "tcp://127.0.0.1:1", "--buffer-size": "1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}

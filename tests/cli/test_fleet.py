@@ -40,7 +40,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
         (["--memory", "100"], "100 is too little for any package: at least 256M"),
         (["--timeout", "0"], "0 is too little: more than 0"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--scheduler and --workers exclude each other"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--scheduler and --jobs exclude each other"),
         (["--scheduler", "tcp://127.0.0.1:1", "-j", "2"], "--scheduler and --jobs exclude each other"),
         (["--timeout", "inf"], "inf is not a finite number"),
         (["--scheduler", "foo"], "'foo' is not an address such as tcp://HOST:PORT"),
@@ -82,10 +82,3 @@ def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: 
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
     assert line.startswith("sframegen: tcp://127.0.0.1:1: no scheduler answers at this address")
-
-
-def test_the_old_name_of_jobs_still_works_and_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.cli.fleet.find_spec", lambda _: None)
-    result = CliRunner().invoke(command, ["run", str(tmp_path), "-o", str(tmp_path / "out"), "--workers", "2"])
-    assert result.output.splitlines()[0] == "sframegen: warning: --workers is now --jobs, and will be removed"
-    assert result.exit_code == 1  # of what is missing
