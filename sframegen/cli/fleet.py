@@ -16,7 +16,7 @@ from sframegen.checks.finding import CONSUMERS
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
-from sframegen.cli.shared.number_values import COUNT, SECONDS
+from sframegen.cli.shared.number_values import SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import ON_A_CLUSTER, imported

@@ -20,7 +20,6 @@ COMPILED: bool = cython.compiled
 ROOT = 0  # the node without a frame
 EMPTY64 = memoryview(array("Q"))
 T = TypeVar("T")
-END_SHIFT = 32  # in the key of a row, above its node
 
 
 class CallTree:

@@ -23,7 +23,7 @@ from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
@@ -71,14 +71,6 @@ def _size(file: ElfFile) -> int:
         return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG))
     except FormatError:
         return AT_ONCE
-
-
-def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
-    """Return what is at each address, the outermost function first; nothing where the debug information has nothing."""
-    [(_, found)] = find_places([Question(file, addresses)])
-    if isinstance(found, str):
-        return [()] * len(addresses)
-    return [found[address] for address in addresses]
 
 
 def find_places(

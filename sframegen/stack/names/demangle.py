@@ -9,7 +9,7 @@ import atexit
 import re
 import signal
 import sys
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -128,12 +128,6 @@ def begin_demangling() -> None:
     """Start the process while this one has little memory: what this one changes later, the others keep. Raises OSError."""
     if can_demangle():
         _DEMANGLER.begin()
-
-
-@lru_cache(1 << 14)
-def demangle(name: str) -> str:
-    """Demangle a name. It stays unchanged if it is not mangled, cannot be demangled here, or would be too long."""
-    return demangle_all([name])[name]
 
 
 def demangle_all(names: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from cfi.errors import FormatError
 from sframegen.elf.symbols import MANGLED, FunctionColumns
 from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
-from sframegen.stack.names.debug_files import DIRECTORY, DebugFiles, has_all_symbols, mini_debug_file
+from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sframegen.elf.symbols import Symbol
     from sframegen.stack.names.gopclntab import GoTable
 
-DEBUG_FILES = f"{DIRECTORY}/.build-id"
 MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
 
 

@@ -15,10 +15,11 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.symbols import places as places_module
 from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import Limits, find_places, has_debug_information, places_at
+from sframegen.profile.symbols.places import Limits, find_places, has_debug_information
 from sframegen.profile.symbols.symcache import PlaceColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from tests.support.peers import Compiler
@@ -63,6 +64,12 @@ def settled(path: Path, target: Path) -> ElfFile:
 def addresses_of(elf: ElfFile, function: bytes) -> range:
     [symbol] = functions_named(elf, function)
     return range(symbol.address, symbol.address + symbol.size)
+
+
+def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
+    """At each address, the outermost function first; nothing where the debug information has nothing."""
+    [(_, found)] = find_places([Question(file, addresses)])
+    return [() if isinstance(found, str) else found[address] for address in addresses]
 
 
 def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> None:
