@@ -21,6 +21,7 @@ import sysconfig
 import tomllib
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("LICENSE", "LICENSES", "README.md", "MANIFEST.in", "pyproject.toml", "setup.py", "cfi", "linker", "sframegen")
@@ -34,6 +35,15 @@ print(build_meta.build_wheel(sys.argv[1]))
 """
 
 
+class Source(NamedTuple):
+    content: bytes
+    mode: int  # 0o755 for programs
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        return cls(path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--with", dest="python", metavar="PYTHON", help="which has setuptools and Cython")
@@ -44,10 +54,10 @@ def main() -> int:
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tools = kind_of_build(options.python or build_environment(place))
-        sources = {path: (ROOT / path).read_bytes() for path in files_of(ROOT)}
+        sources = {path: Source.of(ROOT / path) for path in files_of(ROOT)}
         digest = sha256(repr(tools).encode())
-        for path, content in sources.items():
-            digest.update(f"\n{path} {len(content)}\n".encode() + content)
+        for path, source in sources.items():
+            digest.update(f"\n{path} {source.mode} {len(source.content)}\n".encode() + source.content)
         folder = place / digest.hexdigest()[:20]
         if not folder.exists():
             build(place / f"tree-{sha256(repr(tools).encode()).hexdigest()[:12]}", sources, tools[0], folder)
@@ -99,15 +109,16 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path.relative_to(folder) for path in found if path.is_file() and not LEFT_OUT & set(path.parts))
 
 
-def build(tree: Path, sources: dict[Path, bytes], python: str, folder: Path) -> None:
+def build(tree: Path, sources: dict[Path, Source], python: str, folder: Path) -> None:
     """Build a wheel in the tree, which then has these sources and no others, and put it into the folder."""
     for path in set(files_of(tree)) - sources.keys():
         (tree / path).unlink()
-    for path, content in sources.items():
+    for path, source in sources.items():
         target = tree / path
-        if not target.exists() or target.read_bytes() != content:  # else it would be compiled again
+        if not target.exists() or Source.of(target) != source:  # else it would be compiled again
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            target.write_bytes(source.content)
+            target.chmod(source.mode)
     forget_removed(tree, sources)
     new = folder.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)
@@ -120,7 +131,7 @@ def build(tree: Path, sources: dict[Path, bytes], python: str, folder: Path) -> 
     new.rename(folder)
 
 
-def forget_removed(tree: Path, sources: dict[Path, bytes]) -> None:
+def forget_removed(tree: Path, sources: dict[Path, Source]) -> None:
     """Setuptools packs whatever an earlier build has left in its folder."""
     listed = runpy.run_path(str(tree / "sframegen/program/build.py"))
     modules = {name.replace(".", "/") for name in (*listed["MODULES"], listed["SHARED_MODULE"])}

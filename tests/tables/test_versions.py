@@ -202,7 +202,7 @@ def test_real_libraries_go_down_and_up_again(name: str, corpus_file: Callable[[s
     file = tmp_path / "library"
     sframegen.add_section(corpus_file(name), output=file, verify=False, optimize="none")
     before = read_sframe(open_elf(file))
-    change = sframegen.convert(file, 2)
+    change = sframegen.convert(file, 2, optimize="none")
     lowered = read_sframe(open_elf(file))
     assert lowered.header.version == 2
     lost = sum(change.left_out.values())
