@@ -51,7 +51,7 @@ BARS = {
         "look-up",
         {
             "GNU's layout": "libsframe on GNU's layout",
-            **{f"--optimize {level}": f"libsframe on {level}" for level in ("share", "fast", "size")},
+            **{f"--optimize {level}": f"libsframe on {level}" for level in ("fast", "size")},
         },
         ("--optimize fast",),
     ),

@@ -84,7 +84,7 @@ class Set:
         self.must("add-section", "--optimize", "none", "-o", out, file)
         return out
 
-    def merged(self, file: str, inputs: Sequence[str], level: str = "share") -> str:
+    def merged(self, file: str, inputs: Sequence[str], level: str = "none") -> str:
         """A copy with the section of merge --map."""
         out = f"{file}.{level}.merged"
         self.must("merge", "--optimize", level, "--map", f"{file}.map", "-o", out, file, *inputs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 LINKED = {b"\2\0", b"\0\2", b"\3\0", b"\0\3"}  # ET_EXEC and ET_DYN in either byte order
-LEVELS = ("none", "share", "fast", "size")
+LEVELS = ("none", "fast", "size")
 FILES_AT_A_TIME = 200
 SYNTHESIZED_BYTES = 4 << 20  # reading the instructions of larger files takes minutes
 CORPUS = Path(os.environ.get("SFRAMEGEN_CACHE", "~/.cache/sframegen")).expanduser() / "corpus"

@@ -66,7 +66,7 @@ def given(subject: Subject, folder: Path) -> Given | str:
         return f"nothing to add: {summary['note']}"
     if (answer := subject.answer(file, empty(folder / "3"))) != answers[0]:
         return f"BREAKS without any tool: {said(answer)}"
-    return Given(subject, file, facts, answers[0], command("check", "--no-second-reader", file).status == 0)
+    return Given(subject, file, facts, answers[0], command("check", file).status == 0)
 
 
 class Baseline(NamedTuple):
@@ -181,7 +181,7 @@ def compare_facts(verdict: Verdict, start: Given, file: Path, baseline: Baseline
 
 
 def check(verdict: Verdict, start: Given, file: Path, *, good: bool) -> None:
-    done = command("check", "--json", "--no-second-reader", file)
+    done = command("check", "--json", file)
     if done.crash:
         verdict.faults.append(f"check: {done.crash}")
         return
