@@ -69,6 +69,8 @@ class User(NamedTuple):
         print(f"$ {script.strip()}", flush=True)
         began = time.monotonic()
         environment = os.environ | {"HOME": str(self.home), "TMPDIR": str(self.temporary), "SFRAMEGEN_NO_SKIP": "fetched"}
+        if self.name != "root":
+            environment["PATH"] = "/usr/bin"  # Debian gives an ordinary user no /usr/sbin
         process = subprocess.Popen(
             [*([] if self.name == "root" else SETPRIV), "bash", "-euo", "pipefail", "-c", script],
             cwd=self.checkout,
