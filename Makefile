@@ -48,11 +48,11 @@ machine:
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
-    gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
+    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap bwrap:bubblewrap \
-    createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
+    pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap \
+    chromium:chromium bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
     zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
 
 .PHONY: test-machine
