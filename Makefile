@@ -48,11 +48,11 @@ machine:
 
 # What only tests need: those that miss something are skipped, so that it need not be there.
 tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu s390x-linux-gnu-g++:g++-s390x-linux-gnu gdb:gdb \
-    gdb-multiarch:gdb-multiarch perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
+    perf:linux-perf file:file mold:mold ld.gold:binutils mksquashfs:squashfs-tools \
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
-    pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap bwrap:bubblewrap \
-    createrepo_c:createrepo-c rsync:rsync chromium:chromium bpftool:bpftool bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
+    pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap \
+    chromium:chromium bpftrace:bpftrace dwz:dwz lintian:lintian debsums:debsums \
     zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
 
 .PHONY: test-machine
@@ -167,7 +167,7 @@ test-bare: ## README's commands, and make release, in roots of three suites that
 	$(PYTHON) -m tools.bare $(BARE_FLAGS)
 
 # The oldest and the newest releases that pyproject.toml allows, each in an environment of its own. Warnings of deprecation are errors: in the
-# build, in the commands, in the tests. The tests are those of the first ring that come near a dependency.
+# build, in the commands, in the tests. The tests are those of make test that come near a dependency.
 constraints := oldest newest
 deprecations := error::DeprecationWarning,error::PendingDeprecationWarning,error::FutureWarning
 constrained_tests := api checks cli code conversion detached elf linker packages project
@@ -183,7 +183,7 @@ $(constraints:%=.venv-%/test-tools): .venv-%/test-tools: tests/constraints/%.txt
 	touch $@
 
 .PHONY: test-constraints
-test-constraints: $(constraints:%=test-%) ## the first ring's larger part with the oldest and the newest releases of what sframegen needs: docs/testing.md
+test-constraints: $(constraints:%=test-%) ## the larger part of the gate's tests, with the oldest and the newest releases of what sframegen needs: docs/testing.md
 
 .PHONY: $(constraints:%=test-%)
 $(constraints:%=test-%): test-%: .venv-%/test-tools
@@ -282,7 +282,7 @@ writes_corpus.kernels := --report docs/reports/kernels.md
 writes_corpus.merge := --report docs/reports/merging.md
 writes_corpus.projects := --report docs/reports/projects.md
 writes_corpus.stacks := --report docs/reports/stacks.md
-writes_corpus.survey := --report docs/reports/survey.md --page docs/reports/surveyed-packages.html
+writes_corpus.survey := --report docs/reports/survey.md
 writes_corpus.tools := --report docs/reports/tools.md --docs docs/post-link.md
 writes_tests.checks.damages := --docs docs/checking.md
 writes_tests.fuzz := --corpus .fuzz --seconds 60

@@ -60,7 +60,6 @@ SIZE_OF = ".eh_frame + .eh_frame_hdr"
 SIZES = {  # row: marker, colours on light and dark pages
     "GNU's .sframe": ("D", OTHERS),
     "--optimize none": ("o", ("#c8a2e0", "#8a64a8")),
-    "--optimize share": ("o", ("#e0a100", "#e0a92e")),
     "--optimize fast": ("o", OURS),
     "--optimize size": ("o", ("#2b9a66", "#4cc38a")),
 }

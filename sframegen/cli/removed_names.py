@@ -13,7 +13,7 @@ REMOVED: dict[str, str] = {
     "check --no-second-reader": "nothing: only --second-reader reads twice",
     "convert --optimize share": "--optimize fast",
     "convert --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
-    "fleet run --mode detached": "add-section --detached, or add-tree --detached, on unpacked files",
+    "fleet run --mode detached": "add-section --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
     "fleet run --policy": "--exclude and --min-coverage",
     "fleet run --workers": "--jobs",
