@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_CALLERS = "[callers unknown]"
 GUESS = " [guess]"
-_PARAMETERS = re.compile(r"(?<=[\w>])\([^()]*\)( const)?( \[clone [^]]*\])*$")
+_PARAMETERS = re.compile(r"(?<=[\w>])\([^()]*\)( const)?( \(\.[^)]*\))*$")  # LLVM writes ` (.part.0)` after a clone
 
 
 class Verdict(NamedTuple):
