@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.run_options import Mode
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
-ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[^\s/:\[\]]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
+ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
 MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
 NOT_ENCRYPTED = (

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
 NONE = bytes(KEY_BYTES)
-MODE = 0o666  # of files; less the umask
+MODE = 0o644  # of files; less the umask. As with its directories, no umask lets others write
+LOCK_MODE = 0o600  # whoever can open it can lock it
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
@@ -114,7 +115,7 @@ class OutputDirectory(OwnDirectory):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One run at a time works into it. Raises OSError, BlockingIOError if another one does."""
-        with self._opened("lock", os.O_NONBLOCK) as descriptor:
+        with self._opened("lock", os.O_NONBLOCK, LOCK_MODE) as descriptor:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -122,11 +123,11 @@ class OutputDirectory(OwnDirectory):
             yield
 
     @contextmanager
-    def _opened(self, name: str, flags: int) -> Iterator[int]:
+    def _opened(self, name: str, flags: int, mode: int) -> Iterator[int]:
         """A descriptor of a file that is made where there is none. Raises OSError."""
         with self.at(name) as location:
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(location.name, flags, 0o666, dir_fd=location.directory)
+            descriptor = os.open(location.name, flags, mode, dir_fd=location.directory)
         try:
             yield descriptor
         finally:
@@ -139,7 +140,7 @@ class OutputDirectory(OwnDirectory):
         """Raises OSError."""
         with self.at("keys") as location:
             location.unlink()
-        with self._opened("keys", os.O_EXCL) as descriptor:
+        with self._opened("keys", os.O_EXCL, MODE) as descriptor:
             yield Keys(descriptor)
 
     def keys(self) -> Iterator[str]:

@@ -19,6 +19,7 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
+from pickle import PickleError
 from tempfile import TemporaryFile, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "from sframegen.fleet.package_process import main; main()"
 LAST_WORDS = 1 << 12  # bytes of its standard error
+NO_ANSWER = (TypeError, ValueError, LookupError, AttributeError, ImportError, PickleError)  # of an unpickler, for other bytes
 FINISHED, NO_MEMORY, FAILED = "finished", "no memory", "failed"  # the kinds of its answers
 
 
@@ -104,7 +106,7 @@ class PackageProcess:
                 return finished_of(value)
         except (EOFError, ConnectionError):
             raise LimitError(self._death()) from None
-        except (TypeError, ValueError) as error:
+        except NO_ANSWER as error:
             raise LimitError(f"its process gave no result: {error}") from None
         if kind == NO_MEMORY:
             raise LimitError(f"needs more memory than {_size(self.options.memory)}")

@@ -45,6 +45,10 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--timeout", "inf"], "inf is not a finite number"),
         (["--scheduler", "foo"], "'foo' is not an address such as tcp://HOST:PORT"),
         (["--scheduler", "tcp://host:0"], "'tcp://host:0' is not an address such as tcp://HOST:PORT"),
+        # Dask takes what is before the port as the host; parts of a URL would make it look like this machine
+        (["--scheduler", "tcp://192.0.2.1@localhost:1"], "'tcp://192.0.2.1@localhost:1' is not an address"),
+        (["--scheduler", "tcp://localhost#.example:1"], "'tcp://localhost#.example:1' is not an address"),
+        (["--scheduler", "tcp://?example:1"], "'tcp://?example:1' is not an address"),
         (["--scheduler", "http://host:8786"], "'http://host:8786' is not an address such as tcp://HOST:PORT"),
         (["--mode", "other"], "'other' is not one of"),
         (["--insecure"], "--insecure needs --scheduler"),

@@ -16,7 +16,7 @@ from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.listing import items_of_one
 from tests.fleet.made_packages import programs, served, write_tar
-from tests.fleet.runs import processes_below, sockets_of
+from tests.fleet.runs import processes_below, run, sockets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +123,17 @@ def test_a_report_reads_no_links(directory: Path) -> None:
     with pytest.raises(PermissionError, match="belongs to another user"):
         make_report(str(directory / "run"))
     assert len(list((directory / "run").iterdir())) == 1
+
+
+def test_no_umask_lets_others_write_results_or_hold_the_lock(directory: Path, item: Item) -> None:
+    before = os.umask(0)
+    try:
+        run(item.place, directory / "out", REWRITE)
+    finally:
+        os.umask(before)
+    made = [path for path in (directory / "out").rglob("*") if path.parent.name != "packages"]
+    assert [path.name for path in made if path.stat().st_mode & 0o022] == []
+    assert (directory / "out/lock").stat().st_mode & 0o077 == 0
 
 
 def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import tarfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.fleet import package_process
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.result_rows import Outcome
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.full
 
 MANY_SECONDS = 600.0
 LARGE = 1 << 29  # bytes
+SAYS = "import signal, socket, sys; pipe = socket.socket(fileno=int(sys.argv[1])); pipe.recv(1); pipe.send({!r}); signal.pause()"
 
 
 @pytest.fixture
@@ -105,6 +108,13 @@ def test_a_package_that_hangs_ends_at_the_time_limit(process: PackageProcess, pa
         os.kill(number, 0)
     process.options = RunOptions(Mode.REWRITE)
     assert process.work_on(package).is_new
+
+
+def test_what_is_no_answer_costs_its_package(process: PackageProcess, package: Item, monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer in (b"garbage", b"\0", b"cnone\nnone\n.", b"cos\nnone\n.", pickle.dumps((1, 2, 3)), pickle.dumps(("finished", 1))):
+        monkeypatch.setattr(package_process, "PROGRAM", SAYS.format(answer))
+        assert failure(process, package).startswith("its process gave no result: "), answer
+        process.end()
 
 
 def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess, package: Item, tmp_path: Path) -> None:
