@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
 from sframegen.api.by_kind import Kinds, read_bytes
-from sframegen.api.content import file_content
 from sframegen.api.options import Running, check_paths
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
@@ -20,15 +20,16 @@ from sframegen.elf.opening import map_file
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from linker.objects.given_file import Objects
-    from sframegen.api.content import Readable
+    from sframegen.api.options import StrPath
     from sframegen.checks.check_report import CheckReport
     from sframegen.checks.finding import Consumer
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
+
+    Readable = StrPath | bytes | bytearray | memoryview | BinaryIO  # a path, or the content of a file
 
 
 def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> SframeSection:
@@ -125,3 +126,30 @@ def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
         return stores.find_for(elf, lambda data: data) if sframe_of(elf) is None else None
     except FormatError:
         return None
+
+
+class FileContent(NamedTuple):
+    """`name`: for messages; of a path, the path. `data`: None for a path, which is not opened yet."""
+
+    name: str
+    data: memoryview | None
+
+
+def file_content(file: Readable) -> FileContent:
+    """Read a file object to its end, and take bytes as they are: they are what is in a file, never its name.
+
+    Raises FormatError if there are none, OSError, and TypeError.
+    """
+    if isinstance(file, (str, os.PathLike)):
+        return FileContent(os.fspath(file), None)
+    name, found = "<bytes>", file
+    if not isinstance(file, (bytes, bytearray, memoryview)):
+        if not hasattr(file, "read"):
+            raise TypeError(f"path is {file!r}: give a path, bytes, or a file object")
+        given = getattr(file, "name", None)
+        name, found = given if isinstance(given, str) else "<file>", file.read()
+    if not isinstance(found, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{name} gives no bytes: open it in binary mode, 'rb'")
+    if not found:
+        raise FormatError("the file is empty, or was read to its end before", file=name)
+    return FileContent(name, memoryview(found).cast("B"))

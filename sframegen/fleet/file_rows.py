@@ -17,7 +17,6 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.opening import map_file
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from sframegen.elf.strings import strings_at
-from sframegen.fleet.checked_rows import fill_checked
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, Outcome, one_line
 from sframegen.fleet.run_options import Mode
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from sframegen.api.added import Summary
     from sframegen.fleet.run_options import RunOptions
 
+COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
+DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
 TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
 
 
@@ -127,3 +128,18 @@ def _needed(elf: ElfFile) -> list[str]:
         return []
     names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))
     return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT_NEEDED))
+
+
+def fill_checked(row: FileRow, report: api.CheckReport) -> None:
+    """Coverage is that of the section which is there, right or wrong."""
+    row.warnings = [one_line(warning) for warning in report.warnings]
+    if report.lacks_section:
+        row.outcome, row.reason = Outcome.WITHOUT, "no SFrame section"
+        return
+    row.findings = [one_line(line.strip()) for line in report.lines(api.Severity.WARNING)]
+    is_wrong = report.worst() is api.Severity.ERROR
+    row.outcome = Outcome.WRONG if is_wrong else Outcome.GOOD
+    row.reason = row.findings[0] if is_wrong else ""
+    row.functions, row.section_bytes = report.functions, report.section_bytes
+    row.covered_bytes = sum(report.code.get(verdict, 0) for verdict in COVERED)
+    row.code_bytes = sum(report.code.get(verdict, 0) for verdict in DESCRIBED)

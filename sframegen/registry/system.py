@@ -6,9 +6,10 @@ import ctypes
 import errno
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.registry.kernel_calls import has_call
 from sframegen.registry.regions import RegistryError
 from sframegen.registry.structures import SframeSetup, encode, struct_size
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from sframegen.registry.codectl_calls import CodeOption
 
 ORDER: ByteOrder = sys.byteorder
+BTF, SYMBOLS = Path("/sys/kernel/btf/vmlinux"), Path("/proc/kallsyms")
+ENTRY = "__{}_sys_{}"  # the function of a system call
+MACHINES = ("x64", "arm64", "s390x")
 
 
 def sframe_register(setup: SframeSetup, number: int) -> None:
@@ -42,6 +46,23 @@ def codectl(number: int, option: CodeOption, info: bytes | int, flags: int = 0) 
     else:
         buffer = ctypes.create_string_buffer(info, len(info))
         _call("codectl", number, option, ctypes.addressof(buffer), len(info), flags)
+
+
+def has_call(name: str) -> bool | None:
+    """Whether this kernel has a proposed system call, by name: its number may be another call's. None where the kernel shows neither its types nor its symbols."""
+    entries = {ENTRY.format(machine, name).encode() for machine in MACHINES}
+    is_known = False
+    with suppress(OSError):
+        data = BTF.read_bytes()
+        is_known = bool(data)
+        if any(b"\0" + entry + b"\0" in data for entry in entries):
+            return True
+    with suppress(OSError), SYMBOLS.open("rb") as lines:
+        for line in lines:  # address, kind, name, and perhaps a module
+            is_known = True
+            if line.split()[2:3] and line.split()[2] in entries:
+                return True
+    return False if is_known else None
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

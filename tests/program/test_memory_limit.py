@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.program.forked import Forked
-from sframegen.program.memory_limit import limit_memory
+from sframegen.program.forked import Forked, limit_memory
 
 
 def address_space() -> int:

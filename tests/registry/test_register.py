@@ -16,7 +16,7 @@ from sframegen.elf.records import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
-from sframegen.registry import kernel_calls, system
+from sframegen.registry import system
 from sframegen.registry.codectl_calls import CodeOption, codectl
 from sframegen.registry.interface import Caller
 from sframegen.registry.prctl_calls import prctl_register
@@ -215,12 +215,12 @@ def test_where_a_kernel_names_its_calls(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, types: bytes | None, symbols: bytes | None, expected: bool | None
 ) -> None:
     for name, data in (("BTF", types), ("SYMBOLS", symbols)):
-        monkeypatch.setattr(kernel_calls, name, tmp_path / name)
+        monkeypatch.setattr(system, name, tmp_path / name)
         if data is not None:
             (tmp_path / name).write_bytes(data)
-    assert kernel_calls.has_call("codectl") is expected
+    assert system.has_call("codectl") is expected
 
 
 def test_this_kernel_names_a_call_that_every_kernel_has() -> None:
-    assert kernel_calls.has_call("openat") in (True, None)
-    assert not kernel_calls.has_call("no_such_call")
+    assert system.has_call("openat") in (True, None)
+    assert not system.has_call("no_such_call")

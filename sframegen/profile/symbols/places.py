@@ -16,8 +16,7 @@ from sframegen.profile.limits import WORKERS
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.symcache import ENDING, PlaceColumns, places_in
 from sframegen.program import patience
-from sframegen.program.forked import Forked, end_with_parent, nowhere
-from sframegen.program.memory_limit import limit_memory
+from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
 from sframegen.program.pool import Pool
 from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all

@@ -14,9 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from sframegen.elf.symbols import MANGLED
-from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, nowhere
+from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, limit_memory, nowhere
 from sframegen.program.forker import Forker
-from sframegen.program.memory_limit import limit_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
