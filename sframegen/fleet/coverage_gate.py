@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 TABLE = "short.csv"
 FORMULAS = ("=", "+", "-", "@")  # spreadsheets take a text for one that begins so: it gets an apostrophe
 SHOWN = 20  # lines
-
-
 NO_CODE = (Outcome.NOTHING, Outcome.WITHOUT)  # if there are no executable bytes
 
 

@@ -49,7 +49,7 @@ def codectl(number: int, option: CodeOption, info: bytes | int, flags: int = 0) 
 
 
 def has_call(name: str) -> bool | None:
-    """Whether this kernel has a proposed system call, by name: its number may be another call's. None where the kernel shows neither its types nor its symbols."""
+    """True if this kernel has a call of that name; None where it shows neither its types nor its symbols."""
     entries = {ENTRY.format(machine, name).encode() for machine in MACHINES}
     is_known = False
     with suppress(OSError):
