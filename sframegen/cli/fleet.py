@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.common_options import How
     from sframegen.fleet.engine import Engine, Job
-    from sframegen.fleet.run_options import Mode
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
@@ -58,7 +57,7 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
     return address
 
 
-def _of_function(mode: Mode, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
+def _of_function(mode: str, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
     """The keywords of the public function that the mode needs. Raises UsageError for options of another mode."""
     if mode != "check":
         if consumer is not None:
@@ -216,6 +215,7 @@ def run(
     version of sframegen change. Packages that failed are tried again.
     """
     engine = _engine(scheduler, insecure, how.jobs)
+    of_function = _of_function(mode, keywords, consumer)
     _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
@@ -230,7 +230,7 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), _of_function(Mode(mode), keywords, consumer), timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), of_function, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
