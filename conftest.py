@@ -135,9 +135,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=RETRIES))
     if config.getoption("part"):
         number, parts = map(int, config.getoption("part").split("/"))
-        left_out = [item for item in items if is_long(item) and zlib.crc32(item.nodeid.encode()) % parts != number]
-        items[:] = [item for item in items if item not in set(left_out)]
-        config.hook.pytest_deselected(items=left_out)
+        left_out = {item for item in items if is_long(item) and zlib.crc32(item.nodeid.encode()) % parts != number}
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def is_long(item: pytest.Item) -> bool:

@@ -81,7 +81,7 @@ CFA_ROWS: dict[str, tuple[bytes, dict[str, Any], list[tuple[int, RegisterRule]]]
         {},
         [(0, cfa(RSP, 16)), (1, cfa(RSP, 24)), (2, cfa(RSP, 16)), (3, cfa(RSP, 48))],
     ),
-    "behind the function": (b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", {"size": 5}, [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]),
+    "after the function": (b"\x41\x0e\x10\x44\x0e\x18\x44\x0e\x20", {"size": 5}, [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]),
     **{f"a function of {size} bytes": (b"\x41\x0e\x10", {"size": size}, []) for size in (0, 1 << 32, (1 << 64) - 1)},
     # libgcrypt's assembly: an expression for a while, then back to rsp with the offset of before.
     "register and offset outlast an expression": (

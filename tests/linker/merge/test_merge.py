@@ -350,13 +350,13 @@ GROUPS = """
 """
 
 
-@for_each("given", ["as it is", "with a piece for each group"])
+@for_each("given", ["unchanged", "with a piece for each group"])
 def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
     compile_c: Compiler, peers: Peers, tmp_path: Path, given: str
 ) -> None:
     flags = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
     source = tmp_path / "grouped.o"
-    if given == "as it is":
+    if given == "unchanged":
         shutil.copy(compile_c(GROUPS, *flags, "-Wa,--gsframe", peer_binutils=True), source)
     else:
         shutil.copy(compile_c(GROUPS, *flags), source)
