@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import click
 
+LEVELLED = ("add-section", "add-tree", "convert", "link", "merge")
+CHOSEN = "--no-verify, or nothing: sframegen chooses the library that reads back"
 # "command", "command --option", "command --option value"
 REMOVED: dict[str, str] = {
-    "add-section --optimize share": "--optimize fast",
-    "add-section --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
-    "add-tree --optimize share": "--optimize fast",
-    "add-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
+    **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
+    **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
     "check --no-second-reader": "nothing: only --second-reader reads twice",
-    "convert --optimize share": "--optimize fast",
-    "convert --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
     "fleet run --policy": "--exclude and --min-coverage",
     "fleet run --workers": "--jobs",
-    "link --optimize share": "--optimize fast",
-    "link --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
-    "merge --optimize share": "--optimize fast",
-    "merge --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
     "profile --event CATEGORY:NAME": "bpftrace, or perf record -e",
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --filter": "bpftrace, or perf record --filter",
@@ -33,8 +27,6 @@ REMOVED: dict[str, str] = {
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
     "register": "the calls of sframegen.registry: docs/registry.md",
-    "remove --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
-    "remove-tree --verify": "--no-verify, or nothing: sframegen chooses the library that reads back",
     "stack --core": "gdb, eu-stack or coredumpctl",
     "stack --exe": "gdb, eu-stack or coredumpctl",
     "stack --sysroot": "gdb, eu-stack or coredumpctl",
