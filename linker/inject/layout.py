@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from linker.inject.image import Image
 
 WORD = 1 << 64
+BUILD_ID_LEAVES = "the build-id note would leave the first page of the file"
 Layout = Literal["front", "before", "tail", "unloaded"]
 
 
