@@ -247,9 +247,8 @@ def test_a_file_whose_section_kernels_do_not_take(
     assert len(open_elf(file).executable_loads()) == 1 + far
     out = tmp_path / "out"
     warnings = sframegen.add_section(file, output=out, version=version).warnings
-    found = [
-        finding for finding in sframegen.check(out, consumer="kernel").findings if finding.severity is sframegen.Severity.ERROR
-    ]
+    findings = sframegen.check(out, consumer="kernel").findings
+    found = [one for one in findings if one.severity is sframegen.Severity.ERROR and one.rule != "kernel-version"]
     assert tuple(finding.message for finding in found) == warnings
     assert [finding.rule for finding in found] == ["kernel-one-text"] * (far and version == 3)
     if flags == "-shared":
