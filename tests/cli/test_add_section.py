@@ -35,9 +35,9 @@ def run(*arguments: object) -> Result:
 
 
 def summary(file: str = "app", **fields: Any) -> Summary:
-    numbers = {
+    numbers: dict[str, Any] = {
         "functions": 1234, "functions_covered": 1230, "code_bytes": 345678, "covered_bytes": 345600, "rows": 5678,
-        "section_bytes": 40123, "eh_frame_bytes": 40000, "eh_frame_hdr_bytes": 8341,
+        "section_bytes": 40123, "eh_frame_bytes": 40000, "eh_frame_hdr_bytes": 8341, "cfi_sections": (".eh_frame", ".eh_frame_hdr"),
     }  # fmt: skip
     return Summary(file, **(numbers | fields))
 
@@ -128,6 +128,7 @@ def test_one_line(calls: Any) -> None:
             "app: 1 function, 100.00 % of 1 byte with CFI covered, 1 row; ",
         ),
         ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, " .sframe 40,123 bytes\n"),
+        ({"cfi_sections": (".debug_frame",)}, ", 0.83 of .debug_frame\n"),
         ({"note": "no table"}, " of .eh_frame + .eh_frame_hdr; no table\n"),
         (
             {"fates": {"covered": {"default": 345600}, "left_out": {"why": 78}, "no_cfi": {"padding": 22, "code": 10_000_000}}},
