@@ -154,5 +154,5 @@ def test_no_tail_behind_a_huge_bss() -> None:
     data = bytearray(small_file(library=True, blocked=256))
     place = 64 + 2 * PHDR_SIZE + 40  # p_memsz of the segment with .dynamic
     data[place : place + 8] = (1 << 30).to_bytes(8, "little")
-    with pytest.raises(RefusedError, match="neither after it nor at the end of the file; only linking it again helps"):
+    with pytest.raises(RefusedError, match=r"neither after it nor at the end of the file$"):
         plan_injection(ElfFile(memoryview(bytes(data))), 28)
