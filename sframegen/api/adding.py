@@ -184,14 +184,13 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT_INIT, DT_FINI))}
     try:
         section = read_sframe(elf)
+        if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):
+            return False
     except FormatError:
         return False
-    if unloaded_of(elf) is not None or not starts.issuperset(section.table.start):
-        return False
     ignored = () if sayable((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
-    new = [*spans(coverage.table)]
     return sum(section.table.size) < coverage.covered_bytes and all(
-        any(low <= start and end <= high and (now == said or now.rule in ignored) for low, high, now in new)
+        any(low <= start and end <= high and (now == said or now.rule in ignored) for low, high, now in spans(coverage.table))
         for start, end, said in spans(section.table)
     )
 

@@ -237,9 +237,9 @@ def by_ld_in_part(peers: Peers, tmp_path: Path) -> Path:
 START = ".undefined rip; xor %ebp, %ebp; call main; mov %eax, %edi; mov $60, %eax; syscall"
 
 
-@for_each("producer", GNU[1:], ids=lambda producer: producer.name)
+@for_each("producer", GNU, ids=lambda producer: producer.name)
 def test_a_section_of_the_start_files_alone_is_superseded(producer: Producer, peers: Peers, tmp_path: Path) -> None:
-    """As a distribution's C library brings it into every program; Version 2 cannot say that it is the outermost frame."""
+    """As a distribution's C library brings it into every program; earlier versions cannot say that it is the outermost frame."""
     start, file = producer.assemble(functions(_start=START), tmp_path / "start", peers), tmp_path / "program"
     main = producer._replace(assembler=("as",)).assemble(functions(main=START), tmp_path / "main", peers)
     link: list[str | Path] = [producer.tool("ld", peers), start, main, "-o", file]
