@@ -22,7 +22,6 @@ from sframegen.elf.opening import open_regular
 from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
 from sframegen.elf.records import (
     PF_R,
-    PF_W,
     PF_X,
     PHDR_SIZE,
     PT_DYNAMIC,
@@ -113,7 +112,7 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
         return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
     kept = [moved_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
-    changing, executable = may_change(original, elf), code(original)
+    changing, executable = may_change(original, elf), code(original, elf)
     return (
         original.header._replace(**tables) == elf.header
         and all(segment in elf.segments for segment in kept)
@@ -129,16 +128,21 @@ def loaded_end(elf: ElfFile) -> int:
     return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT_LOAD and s.p_filesz), default=0)
 
 
-def code(elf: ElfFile) -> list[Extent]:
-    """Return executable sections and PT_LOADs that do not begin with the headers; of writable ones only what is not metadata."""
+def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
+    """Return executable sections, and PT_LOADs that do not begin with the headers, without what is metadata in them."""
     ranges = [
-        (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR
+        (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in original.sections if s.header.sh_flags & SHF_EXECINSTR
     ]
-    data = metadata(elf)
-    for load in elf.segments:
+    data = join([*metadata(original), program_headers(elf)])
+    for load in original.segments:
         if load.p_type == PT_LOAD and load.p_flags & PF_X and load.p_offset:
-            ranges += gaps(data if load.p_flags & PF_W else [], load.p_offset, load.p_offset + load.p_filesz)
+            ranges += gaps(data, load.p_offset, load.p_offset + load.p_filesz)
     return join(Extent(start, end) for start, end in ranges if start < end)
+
+
+def program_headers(elf: ElfFile) -> Extent:
+    """Return the range of a changed file's table and of the room for more headers after it."""
+    return Extent(elf.header.e_phoff, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
 
 
 def metadata(elf: ElfFile) -> list[Extent]:
@@ -173,11 +177,10 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
 
     And a superseded record: of a file that was edited after it got a section.
     """
-    first_page = max(FIRST_PAGE, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
     tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe_section(s)]
     segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]
-    ranges = [Extent(0, first_page), headers]
+    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers]
     ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]
     ranges += [Extent(segment.p_offset, segment.p_offset + segment.p_filesz) for segment in segments]
     superseded = undo_record.parse(original.data)

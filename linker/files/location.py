@@ -186,28 +186,14 @@ def _walk(path: str) -> Location:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 _check_trusted(status, os.fstat(here.number))
                 text = os.readlink("", dir_fd=entry.number)
-            if status.st_dev == _proc_device():
-                led_to = os.stat(name, dir_fd=here.number)
-                if not stat.S_ISDIR(led_to.st_mode):
-                    return _named(text, led_to, path)
-                here.move(os.open(name, DIRECTORY, dir_fd=here.number))  # its text may be a path for another root
+            if status.st_dev == _proc_device():  # its text may be a path for another root, or of another file
+                if not stat.S_ISDIR(os.stat(name, dir_fd=here.number).st_mode):
+                    raise OSError(errno.ELOOP, "a link of /proc in place of a file's name; name the file, or write to another one")
+                here.move(os.open(name, DIRECTORY, dir_fd=here.number))
                 continue
             if text.startswith("/"):
                 here.move(os.open("/", DIRECTORY))
             waiting += _parts(text)
-
-
-def _named(text: str, status: os.stat_result, path: str) -> Location:
-    """Return the file that a link of /proc leads to, if the link's text is still its path: a deleted or replaced file has none."""
-    try:
-        found = _walk(text)
-    except FileNotFoundError:
-        pass
-    else:
-        if found.is_at(status):
-            return Location(found.directory, found.name, path)
-        found.close()
-    raise OSError(errno.ESTALE, "the file that this link of /proc leads to has no name here; write the result to another file")
 
 
 class _Descriptor:

@@ -16,6 +16,7 @@ class Refusal(Enum):
     DYNAMIC_LOADER = "dynamic loader"  #: Linux before 6.7 could not start programs with it: `min_kernel="6.7"` or `force`
     OLD_KERNELS = "old kernels"  #: Linux before 5.18 could not start it: `min_kernel="5.18"`
     NO_ROOM = "no room"  #: no place for the section or its headers
+    NO_ROOM_LOADED = "no room to load it"  #: the same, but there is one for a section that is not loaded: `unloaded`
     NO_ROOM_IN_PLACE = "no room in place"  #: the section does not fit where the old one is; `add_section` with `replace` moves it
     APPENDED_DATA = "appended data"  #: what follows the ELF image would not be found any more
     INEXPRESSIBLE = "inexpressible"  #: the version cannot express any of it

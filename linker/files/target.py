@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 STDOUT = 1
+STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 class Written(NamedTuple):
@@ -141,10 +142,12 @@ def _leads_to(path: StrPath, location: Location) -> bool:
 
 
 def is_stdout(output: StrPath | None) -> bool:
-    """True if it is the pipe or device of standard output, such as /dev/stdout: it cannot be replaced by name."""
+    """True for its own names, and for the name of its pipe or device, which cannot be replaced."""
+    if output is None or os.fspath(output) in STDOUT_NAMES:
+        return output is not None
     try:
         ours = os.fstat(STDOUT)
-        return output is not None and not stat.S_ISREG(ours.st_mode) and os.path.samestat(os.stat(output), ours)  # noqa: PTH116
+        return not stat.S_ISREG(ours.st_mode) and os.path.samestat(os.stat(output), ours)  # noqa: PTH116
     except OSError:
         return False
 

@@ -16,16 +16,30 @@ from typing import TYPE_CHECKING
 
 from linker.inject.gaps import Gap, moved_segment
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import WORD, LayoutDraft, Move, follow_segment, gap_after, insert_loads, load_at, no_room, sframe_at
-from linker.inject.movable import MOVABLE_SEGMENTS
-from sframegen.elf.ranges import align_up, overlapping
+from linker.inject.layout import (
+    BUILD_ID_LEAVES,
+    WORD,
+    LayoutDraft,
+    Move,
+    follow_segment,
+    gap_after,
+    insert_loads,
+    load_at,
+    no_room,
+    readable_segment,
+    sframe_at,
+)
+from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, may_move, section_range
+from sframegen.elf.ranges import align_up, is_within, overlapping
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET_EXEC,
     PHDR_SIZE,
+    PT_NOTE,
     PT_PHDR,
     SHF_ALLOC,
     SHT_NOBITS,
+    SHT_NOTE,
     SHT_PROGBITS,
     SHT_STRTAB,
     Phdr,
@@ -57,12 +71,15 @@ def before(image: Image, section_size: int) -> LayoutDraft:
     """Raises RefusedError where there are no addresses, before the first segment or after the last. The image is a possible one."""
     first = image.loads[0]
     pieces = notes_and_interpreter(image)
-    table_size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
+    apart = build_id_apart(image, pieces)
+    table_size = (len(image.segments) + NEW_SEGMENTS + len(apart)) * PHDR_SIZE
     moves, at = [], EHDR_SIZE + table_size
-    for piece in pieces:
+    for piece in [*apart, *pieces]:
         at = align_up(at, piece.align)
         moves.append((piece, at))
         at += piece.size
+        if image.has_build_id(piece) and at > FIRST_PAGE:
+            raise no_room(image, BUILD_ID_LEAVES)
     pages = align_up(at + 1, PAGE)
     start = first.p_vaddr - pages
     if start < MIN_ADDRESS:
@@ -77,19 +94,44 @@ def before(image: Image, section_size: int) -> LayoutDraft:
     placed = [Move(piece.names, piece.size, piece.start, to, piece.start + first.p_vaddr, start + to) for piece, to in moves]
     segments = [header_of(segment, first, below, placed, table_size) for segment in image.segments]
     load = load_at(image, offset, address, section_size)
-    segments = [*insert_loads(segments, [load]), sframe]
+    notes = [readable_segment(PT_NOTE, to, start + to, piece.size, piece.align) for piece, to in moves[: len(apart)]]
+    new = [load, sframe, *notes]
+    segments = [*insert_loads(segments, [load]), sframe, *notes]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
     gaps, end = gap_after(image, offset + section_size, below)
     room = Shdr(0, SHT_STRTAB, SHF_ALLOC, start + at, at, pages - at, 0, 0, 1, 0)
     headers = Shdr(0, SHT_PROGBITS, SHF_ALLOC, first.p_vaddr, pages, first_kept(image, pieces), 0, 0, 8, 0)
     covers = [(".sframegen.room", room), (".sframegen.headers", headers)]
-    return LayoutDraft("before", gaps, EHDR_SIZE, segments, [load, sframe], section, end, placed, dropped, covers)
+    covers += [(".sframegen.note", note_over(first, piece, pages)) for piece in apart]
+    return LayoutDraft("before", gaps, EHDR_SIZE, segments, new, section, end, placed, dropped, covers)
 
 
 def notes_and_interpreter(image: Image) -> list[Extent]:
     """Return the pieces of the segments that may move: cores and patchelf look for them in the first page."""
     ranges = [(s.p_offset, s.p_offset + s.p_filesz) for s in image.segments if s.p_type in MOVABLE_SEGMENTS]
     return sorted({piece for start, end in ranges for piece in overlapping(image.pieces, start, end)})
+
+
+def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
+    """Return the build-id's section where the notes around it stay: it gets a PT_NOTE of its own in the first page.
+
+    Its old bytes remain in theirs. Raises RefusedError where it is no section by itself.
+    """
+    note = image.build_id
+    if note is None or any(map(image.has_build_id, pieces)):
+        return []
+    if not image.elf.sections:
+        return [note]
+    for section in image.elf.sections:
+        found = section_range(section)
+        if section.header.sh_type == SHT_NOTE and is_within(note[:2], [found[:2]]) and may_move(image.elf, section, {}):
+            return [found]
+    raise no_room(image, BUILD_ID_LEAVES)
+
+
+def note_over(first: Phdr, piece: Extent, pages: int) -> Shdr:
+    """Return the header of a section for the old bytes of a note that moved out of a PT_NOTE that stays."""
+    return Shdr(0, SHT_NOTE, SHF_ALLOC, first.p_vaddr + piece.start, pages + piece.start, piece.size, 0, 0, piece.align, 0)
 
 
 def header_of(segment: Phdr, first: Phdr, below: tuple[Gap], moves: list[Move], table_size: int) -> Phdr:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import MAX_ADDRESS
-from linker.inject.layout import LayoutDraft, Move, follow_segment, gap_after, insert_loads, load_at, no_room, sframe_at
+from linker.inject.layout import (
+    BUILD_ID_LEAVES,
+    LayoutDraft,
+    Move,
+    follow_segment,
+    gap_after,
+    insert_loads,
+    load_at,
+    no_room,
+    sframe_at,
+)
 from linker.inject.movable import FIRST_PAGE, PT_NULL
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
@@ -81,12 +91,12 @@ def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, 
     if not may_extend(image, end):
         raise no_room(image, "its segment ends after it")
     in_way = overlapping(image.pieces, start, end)
-    build_id = next((p for p in in_way if image.build_id is not None and p.start <= image.build_id < p.end), None)
+    build_id = next(filter(image.has_build_id, in_way), None)
     if build_id is None:
         return in_way, []
     rooms = [place for place in places(image, end, build_id) if fits(image, place, build_id)]
     if not rooms:
-        raise no_room(image, "the build-id note would leave the first page of the file")
+        raise no_room(image, BUILD_ID_LEAVES)
 
     def moved(place: int) -> list[Extent]:
         wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}

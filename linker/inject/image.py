@@ -49,13 +49,17 @@ class Image(NamedTuple):
     dynamic: list[Dyn]
     pieces: list[Extent]  # what may move
     blocks: list[Extent]  # what may not
-    build_id: int | None  # file offset of the note's header, if it is in the first page
+    build_id: Extent | None  # the note, if it is in the first page
     role: Role
 
     @property
     def is_library(self) -> bool:
         """True if it is mapped by a dynamic loader, which reads the program header table from the file."""
         return self.role in (Role.LIBRARY, Role.UNSURE)
+
+    def has_build_id(self, piece: Extent) -> bool:
+        """True if the build-id, in the first page now, is in that piece."""
+        return self.build_id is not None and piece.start <= self.build_id.start < piece.end
 
 
 def read_image(elf: ElfFile) -> Image:
@@ -106,9 +110,11 @@ def kept_in_place(elf: ElfFile) -> int:
     return 0 if elf.header.e_type == ET_EXEC else room_of(elf)
 
 
-def find_build_id(elf: ElfFile) -> int | None:
+def find_build_id(elf: ElfFile) -> Extent | None:
+    """Return the note that is found in the file's first page."""
     ids = (note for note in sound_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
-    return next((note.offset for note in ids if note.offset + 16 + len(note.desc) <= FIRST_PAGE), None)
+    places = (Extent(note.offset, note.offset + 16 + len(note.desc), align=4) for note in ids)
+    return next((place for place in places if place.end <= FIRST_PAGE), None)
 
 
 def check_header(elf: ElfFile, new_headers: int) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from linker.inject.image import Image
 
 WORD = 1 << 64
+BUILD_ID_LEAVES = "the build-id note would leave the first page of the file"
 Layout = Literal["front", "before", "tail", "unloaded"]
 
 
@@ -60,8 +61,7 @@ class NoRoomError(RefusedError):
 
 
 def no_room(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoomError:
-    message = f"no room for two more program headers: {why}" + "; only linking it again helps" * (reason is Refusal.NO_ROOM)
-    error = NoRoomError(reason, message, "program header table", file=image.elf.name)
+    error = NoRoomError(reason, f"no room for two more program headers: {why}", "program header table", file=image.elf.name)
     error.why = why
     return error
 

@@ -120,10 +120,10 @@ def plan_injection(
     """
     check_size(elf, section_size)
     image = read_image(elf)
+    draft = choose(image, section_size, allowed)
     risk = risk_of(image.role)
     if risk and KernelChange.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
-    draft = choose(image, section_size, allowed)
     patches = (*tag_patches(image, draft), *value_patches(elf, draft))
     return complete(elf, draft, patches, tuple(cleared))
 

@@ -251,6 +251,8 @@ def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
             if item.holds(header.sh_offset, header.sh_size):
                 by = item.to_address - item.from_address
                 return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
+    if header.sh_type == SHT_NULL:  # of a section that was taken out
+        return header.sh_addr, header.sh_offset
     empty = header.sh_type == SHT_NOBITS or (header.sh_flags & SHF_ALLOC and not header.sh_size)
     return header.sh_addr, (moved_empty if empty else moved)(plan.gaps, header.sh_offset)
 

@@ -12,7 +12,8 @@ from cfi.errors import FormatError
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
 from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.check_report import ReportDraft
+from sframegen.checks.check import no_section
+from sframegen.checks.check_report import NO_SECTION, ReportDraft
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
@@ -61,13 +62,14 @@ def check_object(elf: ElfFile) -> CheckReport:
     """Raises FormatError where it cannot be laid out."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
-    if not sections:
-        if any(map(is_code, elf.sections)):
-            draft.findings.append(Finding("none", Severity.ERROR, "no SFrame section; sframegen add-section makes one"))
+    if not sections and not any(map(is_code, elf.sections)):
         return draft.report()
     draft.section_bytes = sum(section.header.sh_size for section in sections)
     try:
         view = ObjectView(elf)
+        if not sections:
+            draft.findings.append(Finding(NO_SECTION, Severity.ERROR, no_section(view.placed.image)))
+            return draft.report()
         draft.findings += list(well_formed(view))
         _compare(view, draft)
     except FormatError as error:

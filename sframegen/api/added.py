@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
+from sframegen.conversion.coverage import why_empty
 from sframegen.detached.companion import Companion
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
@@ -68,6 +69,7 @@ class Summary:
     compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
     eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
+    cfi_sections: tuple[str, ...] = ()  #: names of the sections of these bytes
     synthesized_functions: int = 0  #: functions in code without call frame information
     synthesized_bytes: int = 0  #: their bytes; `code_bytes` does not include them
     fates: Fates = field(default_factory=dict)  #: all executable bytes, by group and fate
@@ -75,7 +77,7 @@ class Summary:
     final_calls: int = 0  #: functions whose last instruction is a call
     final_calls_without_padding: int = 0  #: those after which there is no padding for the call's rule
     plan: Plan | None = None  #: what changes in the file; None if nothing does
-    note: str = ""  #: why the file is unchanged
+    note: str = ""  #: why the file is unchanged, or what the section replaced
     warnings: tuple[str, ...] = ()  #: a line each
     faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
     per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`, and of a package
@@ -105,7 +107,7 @@ class Summary:
         line += ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
-            line += f", {self.section_bytes / source_bytes:.2f} of .eh_frame + .eh_frame_hdr"
+            line += f", {self.section_bytes / source_bytes:.2f} of {' + '.join(self.cfi_sections)}"
         if self.synthesized_bytes:
             functions = count_of(self.synthesized_functions, "function")
             line += f"; {functions} of {count_of(self.synthesized_bytes, 'byte')} synthesized"
@@ -147,6 +149,7 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, 
         rows=len(converted.table.row_start),
         eh_frame_bytes=sum(len(section.data) for section in sources.sections),
         eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+        cfi_sections=(*(section.name for section in sources.sections), *[".eh_frame_hdr"] * bool(sources.eh_frame_hdr_bytes)),
         fates=coverage.fates(elf),
         synthesized_functions=sum(map(len, coverage.synthesized)),
         synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
@@ -160,8 +163,7 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, 
 
 def nothing_to_add(summary: Summary) -> Summary:
     """Say why no section was made."""
-    why = "none of its call frame information can be said in SFrame" if summary.functions else "no call frame information"
-    return replace(summary, note=f"nothing to add: {why}")
+    return replace(summary, note=f"nothing to add: {why_empty(summary.functions)}")
 
 
 def detached_already(file: str) -> Summary:
@@ -196,6 +198,7 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
     return Summary(
         file=file,
         **sums,
+        cfi_sections=tuple(dict.fromkeys(name for part in parts for name in part.cfi_sections)),
         fates={group: dict(counts) for group, counts in total_fates(parts).items()},
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from cfi.errors import FormatError, SframegenError
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
 from linker.existing.find_section import extents
 from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
-from linker.inject.plan import risk_of
+from linker.inject.plan import plan_unloaded, risk_of
 from sframegen.api.added import Summary, detached_already, nothing_to_add
 from sframegen.api.by_kind import Kinds, change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, signed, verify_plan, with_written
 from sframegen.api.from_cfi import made_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.detached.companion import is_detached
-from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of
+from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
-from sframegen.tables.compare import agree
+from sframegen.format.model import OUTERMOST
+from sframegen.format.reasons import sayable
+from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
@@ -151,7 +155,10 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
     if had.is_anothers and not options.writing.replace:
-        return with_written(_with_its_own(had, summary, converted, options), target.copy(elf))
+        if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
+            return with_written(_with_its_own(had, summary, converted, options), target.copy(elf))
+        options = options._replace(writing=changed_to(options.writing, replace=True))
+        summary = changed_to(summary, note="in place of a section of the start files alone")
     new = _new(had, converted, options)
     return _written(had, new, _with_new(had, new, summary, options), target, options.writing)
 
@@ -160,6 +167,7 @@ def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Ad
     """For a file that has the section already, from another tool. Raises RefusedError where it says something else."""
     section = unloaded_of(had.elf)
     if (section is not None) != options.writing.unloaded or not _says(had.elf, converted.coverage, options.making.layout):
+        _new(had, converted, options)  # so that `replace`, which the refusal names, works
         raise _other_section(had.elf, unloaded=options.writing.unloaded)
     size = sum(extent.size for extent in had.sections)
     if section is None:
@@ -168,11 +176,42 @@ def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Ad
     return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), had.elf.contents_size(section))
 
 
+def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
+    """True for a loaded section of nothing but start files, which the linker added, all of which the new one says, too.
+
+    Where that says outermost frame, and the old one's version cannot, the rule of the old one does not count.
+    """
+    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT_INIT, DT_FINI))}
+    try:
+        section = read_sframe(elf)
+        if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):
+            return False
+    except FormatError:
+        return False
+    ignored = () if sayable((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
+    return sum(section.table.size) < coverage.covered_bytes and all(
+        any(low <= start and end <= high and (now == said or now.rule in ignored) for low, high, now in spans(coverage.table))
+        for start, end, said in spans(section.table)
+    )
+
+
 def _new(had: _Had, converted: Converted, options: Adding) -> _New:
     writing = options.writing
     encoder = converted.encoder(had.base.elf, options.making.level)
     stored = Stored.of(encoder, writing.compress, had.elf.byte_order) if writing.unloaded else None
-    return _New(encoder, stored, plan_section(had.base, encoder, writing.safe | writing.forced, stored))
+    try:
+        return _New(encoder, stored, plan_section(had.base, encoder, writing.safe | writing.forced, stored))
+    except SframegenError as error:
+        raise error if writing.unloaded else _with_remedy(error, had.base, encoder) from None
+
+
+def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
+    """Return the reason why no section can be loaded, as one that `unloaded` remedies if it does; others have remedies."""
+    if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
+        with suppress(SframegenError):
+            plan_unloaded(base.elf, len(Stored.of(encoder, None, base.elf.byte_order).data), 0)
+            return RefusedError(Refusal.NO_ROOM_LOADED, error.message, error.place, error.offset, error.file)
+    return error
 
 
 def _with_new(had: _Had, new: _New, summary: Summary, options: Adding) -> Summary:

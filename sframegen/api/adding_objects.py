@@ -34,6 +34,8 @@ def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary
         raise FormatError("only linked files can have synthesized rows")
     if writing.unloaded:
         raise FormatError("only linked files can have a section that is not loaded")
+    if making.debug_file is not None:
+        raise FormatError("an object has no separate debug file")
     if any(one.section(MODULE_SECTION) for one in objects.members.values()):
         module = Summary(str(target.path), note=KERNEL_MODULE)
         return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))

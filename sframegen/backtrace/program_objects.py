@@ -57,8 +57,10 @@ def objects_of(program: str, others: Iterable[str] | None = None) -> list[str]:
     With the paths of other programs, the loader runs only if it is also the loader of one of them: a program that is not to be run
     names any file as its loader. Raises OSError, FormatError, and NotPreloadedError with the reason.
     """
-    if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):  # noqa: PTH116 - a text
-        raise NotPreloadedError("set-user-ID and set-group-ID programs ignore LD_PRELOAD", file=program)
+    status = os.stat(program)  # noqa: PTH116 - a text
+    users, groups = status.st_mode & stat.S_ISUID, status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP
+    if (users and status.st_uid != os.getuid()) or (groups and status.st_gid != os.getgid()):
+        raise NotPreloadedError("a set-user-ID or set-group-ID program of another user or group ignores LD_PRELOAD", file=program)
     loader = _loader_of(program)
     if not loader:
         raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)

@@ -14,6 +14,7 @@ from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.detached.detached_file import ADDRESS
@@ -59,7 +60,7 @@ def check_file(
         found = _located(elf, detached)
         if found is None:
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
-            draft.findings.append(Finding(NO_SECTION, severity, "no SFrame section; sframegen add-section makes one"))
+            draft.findings.append(Finding(NO_SECTION, severity, no_section(elf, debug_file)))
         else:
             loaded = detached is None and unloaded_of(elf) is None
             section = _check_section(elf, *found, draft, consumer, loaded=loaded)
@@ -73,6 +74,17 @@ def check_file(
     if instructions:
         _check_instructions(elf, detached, draft, debug_file, jobs, progress)
     return draft.report()
+
+
+def no_section(elf: ElfFile, debug_file: Path | None = None) -> str:
+    """Say that there is none, and what makes one, if something would be in it."""
+    try:
+        made = convert_sources(find_sources(elf, debug_file), elf.executable_ranges(), abi_of(elf))
+    except FormatError as error:
+        return f"no SFrame section, and none can be made: {_why(error, elf)}"
+    if len(made.table):
+        return "no SFrame section; sframegen add-section makes one"
+    return f"no SFrame section, and nothing to make one from: {why_empty(made.coverage.functions)}"
 
 
 def _located(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:

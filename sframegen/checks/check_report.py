@@ -17,7 +17,8 @@ SHOWN = 10  # findings of one rule, unless all are asked for
 WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
 SAID = (Severity.ERROR, Severity.WARNING)
-NO_SECTION = "none"  # the rule
+NO_SECTION, ELSEWHERE = "none", "section-place"  # rules
+MOVED = "; another tool moved the section away from its headers: run add-section after that tool"
 IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
 
 
@@ -77,6 +78,7 @@ class CheckReport:
             elif not self.package.files and not found:
                 found.append("nothing to check")
         line = f"{printable(self.file)}: {', '.join(found) or 'good'}"
+        line += MOVED * any(finding.rule == ELSEWHERE for finding in self.findings)
         if self.package is not None:
             line += f"; {self.package.one_line()}"
         if self.version:

@@ -212,9 +212,10 @@ DEMANDS = (
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
     """Findings about one consumer, or all: their reactions to a section with these facts; none if they accept it.
 
-    A version that a consumer does not read, and a section that it does not find, is one note.
+    A version that a consumer does not read, and a section that it does not find, is one finding: an error if it is the one.
     """
-    return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name)]
+    unused = Severity.NOTE if consumers == "all" else Severity.ERROR
+    return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name, unused)]
 
 
 def takes(facts: Facts, name: str) -> bool:
@@ -230,13 +231,13 @@ def _reads(facts: Facts, name: str) -> bool:
     return facts.layout is None or facts.layout.version in CONSUMERS[name].versions
 
 
-def _findings(facts: Facts, name: str) -> list[Finding]:
+def _findings(facts: Facts, name: str, unused: Severity) -> list[Finding]:
     consumer = CONSUMERS[name]
     if not _finds(facts, name):
-        return [Finding(f"{name}-not-loaded", Severity.NOTE, f"{consumer.title} uses only sections that are loaded", name)]
+        return [Finding(f"{name}-not-loaded", unused, f"{consumer.title} uses only sections that are loaded", name)]
     if facts.layout is not None and not _reads(facts, name):
         message = f"{consumer.title} does not read version {facts.layout.version}"
-        return [Finding(f"{name}-version", Severity.NOTE, message, name)]
+        return [Finding(f"{name}-version", unused, message, name)]
     found = []
     for demand in unmet(facts, name):
         first = facts.broken(*demand.broken) if isinstance(demand.broken, tuple) else None

@@ -18,6 +18,7 @@ from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
 from sframegen.cli.shared.number_values import SECONDS
 from sframegen.cli.shared.output import PathName, Run, note
+from sframegen.cli.shared.write_options import OutputName
 from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import ON_A_CLUSTER, imported
 
@@ -263,7 +264,7 @@ def run(
     ],
 )
 @click.argument("directory", metavar="DIR", type=PathName())
-@click.option("-o", "--output", metavar="FILE", type=PathName(), help="Write the page here.  [default: DIR/report.html]")
+@click.option("-o", "--output", metavar="FILE", type=OutputName(), help="Write the page here.  [default: DIR/report.html]")
 @click.pass_context
 def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     """Make one HTML page of a run, with plots of DIR/files.parquet. It needs no network."""

@@ -13,7 +13,7 @@ from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_Q
 from sframegen.cli.shared.next_step import next_step
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
-from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, dry_run, format_version, level
+from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     ],
 )
 @click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=PathName())
-@click.option("-o", "--output", metavar="FILE", type=PathName(), required=True, help=f"Write to this file. {OWNED}")
+@click.option(
+    "-o", "--output", metavar="FILE", type=OutputName(), required=True, help=f"Write to this file (-: standard output). {OWNED}"
+)
 @click.option("--map", "map_file", metavar="FILE", type=PathName(), help="The linker's map (-Map) of the link that produced EXE.")
 @click.option("--linker", metavar="LINKER", default="ld", show_default=True, help="Without --map: LINKER -r combines OBJs.")
 @format_version()

@@ -55,6 +55,11 @@ IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
 ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are 0, too
 
 
+def why_empty(functions: int) -> str:
+    """Say why no section can be made. `functions`: how many the CFI describes."""
+    return "none of its call frame information can be said in SFrame" if functions else "no call frame information"
+
+
 class FunctionFates(NamedTuple):
     """The fates of the code that one FDE describes."""
 

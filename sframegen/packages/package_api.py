@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"
 MAX_FINDINGS = 200_000  # of a package: all of them are kept until its end
-NO_SECTIONS = "no program or library in it has an SFrame section; sframegen add-section makes them"
+NO_SECTIONS = "no program or library in it has an SFrame section"
 
 
 def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - here and below: as the public function has them

@@ -7,6 +7,7 @@ import hashlib
 import io
 import re
 from base64 import urlsafe_b64encode
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
@@ -43,12 +44,13 @@ class WheelRecord:
     def __init__(self, path: str, data: bytes) -> None:
         """Raises FormatError if it is not a table of three columns, and for files with two rows."""
         self.path = path
+        self._mark = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
         self._rows: dict[str, RecordRow] = {}
         self._lines: list[tuple[RecordRow | None, str]] = []  # with its text; None: an empty line
         self._seen: set[str] = set()
         try:
             taken: list[str] = []
-            reader = csv.reader(_lines(data.decode(), taken), strict=True)
+            reader = csv.reader(_lines(data.decode("utf-8-sig"), taken), strict=True)
             for fields in reader:
                 text, done = "".join(taken), reader.line_num
                 taken.clear()
@@ -87,7 +89,7 @@ class WheelRecord:
         )
 
     def rewritten(self) -> bytes:
-        return "".join(self._rewritten_lines()).encode()
+        return self._mark + "".join(self._rewritten_lines()).encode()
 
     def _rewritten_lines(self) -> Iterator[str]:
         for given, text in self._lines:

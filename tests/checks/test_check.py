@@ -20,7 +20,7 @@ from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT_LOAD, RECORDS, SHDR_SIZE, SHT_PROGBITS, Phdr, Shdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
@@ -437,6 +437,19 @@ def test_a_wrong_row_is_an_error(program: Path, tmp_path: Path) -> None:
     assert run("-v", program)[1].count("\n") == 2 + 2 + len(Verdict)
 
 
+def test_the_first_line_says_if_the_section_is_not_where_its_headers_are(program: Path, tmp_path: Path) -> None:
+    """As LIEF leaves it: the bytes and the section header moved, and PT_GNU_SFRAME did not."""
+    data, elf = bytearray(program.read_bytes()), open_elf(program)
+    section = elf.section(".sframe")
+    assert section is not None
+    moved = section.header._replace(sh_offset=section.header.sh_offset + 8, sh_addr=section.header.sh_addr + 8)
+    RECORDS[Shdr, "little"].pack_into(data, elf.header.e_shoff + section.number * SHDR_SIZE, *moved)
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    first = run(bad)[1].splitlines()[0]
+    assert "; another tool moved the section away from its headers: run add-section after that tool" in first
+
+
 def test_json(program: Path, tmp_path: Path) -> None:
     bad = damaged(program, tmp_path)
     status, output = run("--json", program, bad)
@@ -455,6 +468,7 @@ def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
     status, output = run("--consumer", "gnu", "--strict", file)
     assert (status, "1 error;" in output) == (1, True)
     assert run("--consumer", "glibc", "--strict", file)[0] == 0
+    assert run("--consumer", "kernel", file)[0] == 1  # which does not read the version
     with pytest.raises(ValueError, match="unknown consumer 'linux', only kernel, glibc, gnu, all"):
         sframegen.check(file, consumer="linux")  # type: ignore[arg-type]
 
@@ -464,6 +478,10 @@ def test_files_without_a_section(compile_c: Compiler) -> None:
     assert run(plain) == (1, f"{plain}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
     made = compile_c("int f(void) { return 0; }", "-c", name="f.o")
     assert run(made) == (1, f"{made}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
+    for flags in (["-nostdlib", "-static"], ["-c"]):
+        bare = compile_c("void _start(void) { for (;;); }", "-fno-asynchronous-unwind-tables", *flags)
+        line = "  error: none: no SFrame section, and nothing to make one from: no call frame information\n"
+        assert run(bare) == (1, f"{bare}: 1 error\n{line}")
 
 
 def test_a_section_that_cannot_be_read_is_still_reported(program: Path, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_sound_sections_are_accepted_by_all(base: Base) -> None:
     assert [finding for finding in found if finding.severity > Severity.NOTE] == []
     unread = [name for name, consumer in CONSUMERS.items() if base.data[2] not in consumer.versions]
     assert [(finding.consumer, finding.rule) for finding in found] == [(name, f"{name}-version") for name in unread]
+    assert [finding.severity for name in unread for finding in accepted(facts, name)] == [Severity.ERROR] * len(unread)
 
 
 @pytest.mark.parametrize("producer", GNU, ids=lambda producer: producer.name)
@@ -136,6 +137,7 @@ def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
     assert {finding.rule for finding in found} == {"kernel-not-loaded", "glibc-not-loaded", "gnu-sorted"}
     assert {finding.severity for finding in found if finding.consumer != "gnu"} == {Severity.NOTE}
     assert [takes(facts, name) for name in CONSUMERS] == [False, False, True]
+    assert [(one.rule, one.severity) for one in accepted(facts, "kernel")] == [("kernel-not-loaded", Severity.ERROR)]
 
 
 def test_what_is_rejected_is_not_judged_further() -> None:

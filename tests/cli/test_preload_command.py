@@ -172,7 +172,7 @@ def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> Non
         program_of("no-such-program-anywhere")
 
 
-def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path) -> None:
+def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = compile_c(MAIN)
     first, *others = objects_of(str(program))
     assert first == str(program)
@@ -180,7 +180,9 @@ def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.write_bytes(program.read_bytes())
     private.chmod(0o4755)
-    with pytest.raises(NotPreloadedError, match="ignore LD_PRELOAD"):
+    assert objects_of(str(private))[1:] == others  # the user's own
+    monkeypatch.setattr(os, "getuid", lambda: private.stat().st_uid + 1)
+    with pytest.raises(NotPreloadedError, match="of another user or group ignores LD_PRELOAD"):
         objects_of(str(private))
 
 

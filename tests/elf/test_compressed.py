@@ -46,7 +46,10 @@ def test_a_debug_file_compressed_with_zstd_serves_as_one_that_is_not(debug: tupl
     results = []
     for file in (plain, packed):
         shutil.copy(program, tmp_path / "result")
-        assert add_section(tmp_path / "result", debug_file=file).functions > 60
+        summary = add_section(tmp_path / "result", debug_file=file)
+        assert summary.functions > 60
+        assert summary.one_line().endswith(f" of {' + '.join(summary.cfi_sections)}")
+        assert ".debug_frame" in summary.cfi_sections
         results.append((tmp_path / "result").read_bytes())
         report = check(tmp_path / "result", debug_file=file)
         assert (report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (0, 0)

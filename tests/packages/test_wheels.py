@@ -268,6 +268,13 @@ def test_a_row_keeps_its_quotes_and_one_without_a_hash_stays(files: dict[str, by
     assert '"x/a.so","sha256=' in now[RECORD].decode()
 
 
+def test_a_record_that_begins_with_a_byte_order_mark_keeps_it(files: dict[str, bytes], tmp_path: Path) -> None:
+    plain, marked = wheel(tmp_path / NAME, files), wheel(tmp_path / f"marked-{NAME}", files, record="\ufeff{}".format)
+    for path in (plain, marked):
+        add_to_package(path)
+    assert contents(marked)[RECORD] == b"\xef\xbb\xbf" + contents(plain)[RECORD]
+
+
 INNER = "x/_vendor/y-1.0.dist-info/RECORD"
 
 

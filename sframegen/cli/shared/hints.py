@@ -11,6 +11,7 @@ HINTS = {
     Refusal.FOREIGN_SECTION: "--force takes it out",
     Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
     Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[KernelChange.TABLE_AT_THE_END]} puts them at the end of the file",
+    Refusal.NO_ROOM_LOADED: "--unloaded adds a section for tools that read the file",
     Refusal.NO_ROOM_IN_PLACE: "sframegen add-section --replace makes a new one",
     Refusal.NO_LINKER: "--linker names another",
     Refusal.NO_MEMORY_TO_VERIFY: "--no-verify does without",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from linker.files.target import STDOUT_NAMES
 from linker.inject.kernel_versions import safe_on
 from sframegen.cli.shared.command import options
 from sframegen.cli.shared.common_options import JOBS, keyword, part_of_how
@@ -13,15 +14,27 @@ from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
 
 if TYPE_CHECKING:
+    import os
+
     from sframegen.cli.shared.command import Decorator
 
 OWNED = "The file belongs to you; one that exists keeps its owner and mode."
+
+
+class OutputName(PathName):
+    """Of a file that is written; a dash is standard output."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = super().convert(value, param, ctx)
+        return STDOUT_NAMES[0] if name == "-" else name
+
+
 OUTPUT = part_of_how(
     "-o",
     "--output",
     metavar="FILE",
-    type=PathName(),
-    help=f"Write to this file and leave the given one unchanged. {OWNED}",
+    type=OutputName(),
+    help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
 )
 OUTPUT_DIR = part_of_how(
     "--output-dir",

@@ -198,7 +198,7 @@ def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
         assert not list(victim.iterdir())
 
 
-# -- links of /proc, whose text is a path only as long as the file has it
+# -- links of /proc
 
 
 @pytest.fixture
@@ -219,26 +219,34 @@ def add(*arguments: object) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def test_a_running_program(running: tuple[Path, str]) -> None:
+def test_no_link_of_proc_is_a_target(running: tuple[Path, str]) -> None:
+    """In place, or as output: what it leads to may be another file by now, or one that nobody named. Reading it is allowed."""
     program, link = running
-    size = program.stat().st_size
-    assert add(link).returncode == 0
-    assert program.stat().st_size > size
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_program_that_was_deleted_or_replaced(running: tuple[Path, str], is_replaced: bool) -> None:
-    program, link = running
+    data, output = program.read_bytes(), program.with_name("output")
+    with program.open("rb") as file:
+        for name in (link, f"/proc/self/fd/{file.fileno()}", f"/dev/fd/{file.fileno()}"):
+            with pytest.raises(OSError, match="a link of /proc in place of a file's name"):
+                locate(name)
+    for arguments in ((link,), ("-o", link, "/bin/true")):
+        run = add(*arguments)
+        message = f"sframegen: {link}: a link of /proc in place of a file's name; name the file, or write to another one\n"
+        assert (run.returncode, run.stderr.decode()) == (1, message)
+    assert program.read_bytes() == data
     program.unlink()
-    if is_replaced:
-        program.write_bytes(b"another one")
-    run = add(link)
-    message = f"sframegen: {link}: the file that this link of /proc leads to has no name here; write the result to another file\n"
-    assert (run.returncode, run.stderr.decode()) == (1, message)
-    assert [path.read_bytes() for path in program.parent.iterdir()] == [b"another one"] * is_replaced
-    output = program.with_name("output")
     assert add("-o", output, link).returncode == 0
     assert output.stat().st_mode & stat.S_IXUSR
+
+
+def test_a_dash_is_standard_output(tmp_path: Path) -> None:
+    """A pipe, or a file, into which the shell has opened it."""
+    output, redirected = tmp_path / "output", tmp_path / "redirected"
+    assert add("-o", output, "/bin/true").returncode == 0
+    command = [sys.executable, "-m", "sframegen", "add-section", "-o", "-", "/bin/true"]
+    assert subprocess.run(command, stdout=subprocess.PIPE, cwd=tmp_path, check=True).stdout == output.read_bytes()
+    with redirected.open("wb") as file:
+        subprocess.run(command, stdout=file, cwd=tmp_path, check=True)
+    assert redirected.read_bytes() == output.read_bytes()
+    assert set(tmp_path.iterdir()) == {output, redirected}
 
 
 def test_the_current_directory_of_a_process(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,35 @@ def test_interpreter_and_build_id_are_in_the_first_page(compile_c: Compiler, tmp
     assert [s.p_type for s in elf.segments].index(PT_INTERP) < elf.segments.index(first)
 
 
+VENDOR = r"""
+#include <stdio.h>
+__attribute__((section(".note.vendor"), aligned(4), used))
+static const struct { unsigned owner, size, type; char name[8]; unsigned value; } note = {7, 4, 1, "Vendor", 42};
+int main(void) { printf("%u\n", *(const volatile unsigned *) &note.value); return 0; }
+"""
+
+
+@for_each("flags", [("-no-pie",), ("-static",), ("-no-pie", "-fuse-ld=lld")], ids=" ".join)
+@for_each("tool", ["", "strip", "eu-strip"])
+def test_a_build_id_among_notes_that_stay(
+    tool: str, flags: tuple[str, ...], compile_c: Compiler, peers: Peers, tmp_path: Path
+) -> None:
+    """It alone is in the first page; in the PT_NOTE of a vendor's own note it is, too, and every note has its old address."""
+    original, result = compile_c(VENDOR, *flags, "-Wl,--build-id=sha1"), tmp_path / "result"
+    add_section(original, output=result)
+    if tool:
+        subprocess.run([peers.tool(tool), result], check=True)
+    elf, build_id = open_elf(result), build_id_of(open_elf(original))
+    assert build_id is not None
+    assert build_id in bytes(elf.data[:0x1000])
+    own, vendors = sorted((s for s in elf.segments if s.p_type == PT_NOTE and s.p_align == 4), key=lambda s: s.p_vaddr)
+    assert [build_id in elf.at(s.p_vaddr, s.p_filesz).tobytes() for s in (own, vendors)] == [True, True]
+    assert vendors in [s._replace(p_offset=s.p_offset + PAGE) for s in open_elf(original).segments]
+    assert answer_of(result) == "42\n"
+    assert remove(result).restored or tool
+    assert answer_of(result) == "42\n"
+
+
 @for_each("arguments", PATCHES, ids=" ".join)
 def test_patchelf_and_then_the_program_runs(arguments: list[str], compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """.dynamic stays where ld.so can write, whatever patchelf puts before it."""

@@ -148,7 +148,7 @@ def test_a_build_id_is_in_the_first_page_or_not(place: int, found: bool) -> None
     note = writer.put(".note.gnu.build-id", SHT_NOTE, 2, content, 1)
     segment = Phdr(PT_NOTE, 4, note.sh_offset, 0, 0, note.sh_size, note.sh_size, 4)
     elf = ElfFile(memoryview(writer.finish([segment])))
-    assert find_build_id(elf) == (place if found else None)
+    assert (find_build_id(elf) or [None])[0] == (place if found else None)
 
 
 def test_addresses_follow_all_loads_and_offsets_keep_the_largest_alignment() -> None:
@@ -269,6 +269,16 @@ def test_pages_hold_headers_and_metadata() -> None:
     assert draft.section.sh_offset == align_up(image.room + pages, 8)
 
 
+def test_the_build_id_is_in_the_first_page_or_this_layout_is_not_taken() -> None:
+    """Not with so many headers before it, nor where it is in one section with a note that stays."""
+    image = at_address(0x40_0000)
+    with pytest.raises(NoRoomError, match="the build-id note would leave the first page of the file"):
+        before(image._replace(segments=[*image.segments, *[image.segments[-1]] * 65]), 28)
+    elf = elf_of(bytes(image.elf.data).replace(b"GNU\0", b"GNUs", 1))
+    with pytest.raises(NoRoomError, match="the build-id note would leave the first page of the file"):
+        before(image._replace(elf=elf, pieces=[]), 28)
+
+
 def test_the_last_new_address_after_the_pages_is_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     image = at_address(0x40_0000)
     draft = before(image, 28)
@@ -288,7 +298,8 @@ def near(pieces: list[Extent], blocks: list[Extent] | None = None, build_id: int
     image = read_image(elf_of(small_file()))
     load = LOAD._replace(p_offset=0, p_filesz=0x3000, p_memsz=0x3000)
     table = Extent(0x40, 0x100)
-    return image._replace(table=table, load=load, loads=[load], pieces=pieces, blocks=blocks or [], build_id=build_id)
+    note = None if build_id is None else Extent(build_id, build_id + ID.size)
+    return image._replace(table=table, load=load, loads=[load], pieces=pieces, blocks=blocks or [], build_id=note)
 
 
 ID = Extent(0x100, 0x124, ("id",), 4)

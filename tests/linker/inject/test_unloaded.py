@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -450,10 +450,17 @@ def test_options_that_exclude_each_other(file: Path) -> None:
         assert "--compress needs --unloaded" in result.output
 
 
-def test_an_object_has_none(compile_c: Compiler, tmp_path: Path) -> None:
+@for_each(
+    ("option", "why"),
+    [
+        ({"unloaded": True}, "only linked files can have a section that is not loaded"),
+        ({"debug_file": "none"}, "an object has no separate debug file"),
+    ],
+)
+def test_an_object_has_none(option: dict[str, Any], why: str, compile_c: Compiler, tmp_path: Path) -> None:
     made = compile_c(SOURCE, *FLAGS, "-c", name="main.o")
-    with pytest.raises(FormatError, match=r"only linked files can have a section that is not loaded"):
-        add_section(made, output=tmp_path / "out.o", unloaded=True)
+    with pytest.raises(FormatError, match=why):
+        add_section(made, output=tmp_path / "out.o", **option)
 
 
 def test_two_of_them(file: Path) -> None:

@@ -559,8 +559,8 @@ def test_to_standard_output_goes_the_file_and_nothing_else(linked: Link) -> None
     arguments: list[str | Path] = ["--map", linked.map, linked.program, *linked.objects]
     command = [sys.executable, "-m", "sframegen", "merge", "-o"]
     subprocess.run([*command, out, *arguments], check=True)
-    for options in ((), ("--json",)):
-        done = subprocess.run([*command, "/dev/stdout", *options, *arguments], check=True, capture_output=True)
+    for name, *options in (["/dev/stdout"], ["-"], ["-", "--json"]):
+        done = subprocess.run([*command, name, *options, *arguments], check=True, capture_output=True)
         assert done.stdout == out.read_bytes()
         assert b"/dev/stdout" in done.stderr
 

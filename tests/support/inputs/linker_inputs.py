@@ -17,6 +17,7 @@ from sframegen.elf.records import (
     EM_S390,
     EM_X86_64,
     ET_DYN,
+    PF_R,
     PHDR_SIZE,
     PN_XNUM,
     PT_DYNAMIC,
@@ -283,19 +284,19 @@ def with_many_segments(data: bytes, count: int) -> bytes:
     return bytes(out) + bytes((count - elf.phnum) * PHDR_SIZE) + own
 
 
-def with_table_behind(data: bytes) -> bytes:
-    """The same file with its program headers after all else in the first segment, which reaches further for them."""
+def with_table_behind(data: bytes, flag: int = PF_R) -> bytes:
+    """The same file with its program headers after all else in the first segment with that flag, which reaches further for them."""
     elf = ElfFile(memoryview(data))
     out = bytearray(data)
     code = RECORDS[Phdr, elf.byte_order]
-    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    first = next(s for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & flag)
     size = elf.phnum * PHDR_SIZE
-    offset = align_up(first.p_filesz, 8)
-    assert first.p_offset == 0
-    assert not any(data[first.p_filesz : offset + size])
-    address = first.p_vaddr + offset
+    offset = align_up(first.p_offset + first.p_filesz, 8)
+    end = offset + size - first.p_offset
+    assert not any(data[first.p_offset + first.p_filesz : offset + size])
+    address = first.p_vaddr + offset - first.p_offset
     moved = {
-        PT_LOAD: first._replace(p_filesz=offset + size, p_memsz=offset + size),
+        PT_LOAD: first._replace(p_filesz=end, p_memsz=end),
         PT_PHDR: Phdr(PT_PHDR, 4, offset, address, address, size, size, 8),
     }
     table = [moved[s.p_type] if s is first or s.p_type == PT_PHDR else s for s in elf.segments]
