@@ -256,6 +256,8 @@ def others_write(directory: os.stat_result) -> bool:
 def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
     """Raise OSError if someone other than root and this user can have made the link or moved it there."""
     ours = {ROOT, os.geteuid()}
-    is_kept = directory.st_uid in ours and directory.st_mode & stat.S_ISVTX
-    if link.st_uid not in ours or (others_write(directory) and not is_kept):
-        raise OSError(errno.ELOOP, "a symbolic link that another user controls is in its way; name the file that it leads to")
+    if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)
+        raise OSError(
+            errno.ELOOP,
+            "a symbolic link that another user controls, or can have put there, is in its way; name the file that it leads to",
+        )
