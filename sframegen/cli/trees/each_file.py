@@ -128,7 +128,9 @@ def each_file(
             yield [name], _refused(run, name, error, tree, how)
         sums: dict[str, dict[str, Md5Sums]] = {root: {} for root in trees.roots if is_summed}
         try:
-            for path, outcome in all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True):
+            for path, outcome in all_of(
+                tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, writes=not keywords["dry_run"], apart=True
+            ):
                 names = names_of[path]
                 if isinstance(outcome, Exception):
                     yield names, _refused(run, names[0], outcome, tree, how)
