@@ -20,6 +20,7 @@ from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_afte
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
+from sframegen.elf.opening import open_text
 from sframegen.elf.text import count_of
 from sframegen.program.turn import FaultError
 
@@ -50,7 +51,7 @@ class Tree(NamedTuple):
         """Raises UsageError if it is not a pattern."""
         try:
             return Exclusions([*self.globs, *(glob for file in self.lists for glob in _lines(file))])
-        except ValueError as error:
+        except (ValueError, FormatError) as error:
             raise click.UsageError(str(error)) from error
 
 
@@ -180,8 +181,8 @@ def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Re
 
 
 def _lines(file: str) -> Iterable[str]:
-    """Without empty lines and those that begin with #. Raises ValueError if the file is too long."""
-    with open(file, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123 - a pipe, too, as of `<(command)`
+    """Without empty lines and those that begin with #. Raises FormatError, and ValueError if the file is too long."""
+    with open_text(file, MAX_LIST) as stream:
         text = stream.read(MAX_LIST + 1)
     if len(text) > MAX_LIST:
         raise ValueError(f"{file}: a list of patterns has at most {MAX_LIST >> 20} MiB")
