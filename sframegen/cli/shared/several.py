@@ -17,6 +17,7 @@ from linker.files.location import locate, make_directory
 from linker.files.read_back import expect
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import Report, note
+from sframegen.cli.shared.packages_too import refuse_package
 from sframegen.elf.text import printable
 from sframegen.program import patience
 from sframegen.program.turn import DiedError
@@ -60,6 +61,7 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
 
     def work(path: str) -> R:
         if Path(path).is_dir():
+            refuse_package(path)
             raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):

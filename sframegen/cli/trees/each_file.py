@@ -14,6 +14,7 @@ from linker.existing.find_section import extents
 from sframegen.cli.shared.command import Part, Value, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
+from sframegen.cli.shared.packages_too import refuse_package
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
 from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_after, sums_before
@@ -108,6 +109,9 @@ def each_file(
     Raises OSError where a root cannot be opened.
     """
     left_out = tree.exclusions()
+    for root in roots:
+        with run.file(root):
+            refuse_package(root)
     verify = not keywords["dry_run"] and keywords["verify"]
     with Trees(roots) as trees:
         found = find(trees, left_out, one_file_system=tree.one_file_system)
