@@ -60,7 +60,7 @@ class Location(HeldOpen):
         return self.path
 
     def close(self) -> None:
-        _close(self.directory)
+        close_quietly(self.directory)
 
     def status(self) -> os.stat_result | None:
         """The entry's own, even if it is a link; None where there is none. Raises OSError."""
@@ -217,18 +217,18 @@ class _Descriptor:
         self.number = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
 
     def move(self, number: int) -> None:
-        _close(self.number)
+        close_quietly(self.number)
         self.number = number
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _close(self.number)
+        close_quietly(self.number)
 
 
-def _close(descriptor: int) -> None:
-    """Ignore errors: the descriptor could only look up names."""
+def close_quietly(descriptor: int) -> None:
+    """Ignore errors: nothing was written by the descriptor."""
     with suppress(OSError):
         os.close(descriptor)
 

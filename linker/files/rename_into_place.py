@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from linker.files.location import close_quietly
 from linker.files.rights import Rights, give_rights
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def opened_directory(location: Location) -> Iterator[int]:
             )
         yield descriptor
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def is_append_only(directory: int) -> bool:
