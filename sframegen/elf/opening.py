@@ -50,7 +50,7 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
     file: BinaryIO = os.fdopen(descriptor, "rb")
     if stat.S_ISFIFO(mode):
         with file:
-            data = beginning + file.read(most + 1 - len(beginning))
+            data = beginning + file.read(max(most + 1 - len(beginning), 0))
         if len(data) > most:
             raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=shown)
         file = io.BytesIO(data)

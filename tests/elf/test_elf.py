@@ -157,7 +157,7 @@ def test_a_text_from_a_pipe(tmp_path: Path) -> None:
         open_text(fifo, 12)
     written = os.open(fifo, os.O_RDWR)
     try:
-        os.write(written, b"13 characters")
+        os.write(written, b"more than 13 characters")
         with pytest.raises(FormatError, match="more than 12 bytes come from this pipe: write them to a file"):
             open_text(fifo, 12)
     finally:
