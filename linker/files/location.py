@@ -60,7 +60,7 @@ class Location(HeldOpen):
         return self.path
 
     def close(self) -> None:
-        _close(self.directory)
+        close_quietly(self.directory)
 
     def status(self) -> os.stat_result | None:
         """The entry's own, even if it is a link; None where there is none. Raises OSError."""
@@ -203,18 +203,18 @@ class _Descriptor:
         self.number = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
 
     def move(self, number: int) -> None:
-        _close(self.number)
+        close_quietly(self.number)
         self.number = number
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _close(self.number)
+        close_quietly(self.number)
 
 
-def _close(descriptor: int) -> None:
-    """Ignore errors: the descriptor could only look up names."""
+def close_quietly(descriptor: int) -> None:
+    """Ignore errors: nothing was written by the descriptor."""
     with suppress(OSError):
         os.close(descriptor)
 
@@ -242,6 +242,8 @@ def others_write(directory: os.stat_result) -> bool:
 def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
     """Raise OSError if someone other than root and this user can have made the link or moved it there."""
     ours = {ROOT, os.geteuid()}
-    is_kept = directory.st_uid in ours and directory.st_mode & stat.S_ISVTX
-    if link.st_uid not in ours or (others_write(directory) and not is_kept):
-        raise OSError(errno.ELOOP, "a symbolic link that another user controls is in its way; name the file that it leads to")
+    if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)
+        raise OSError(
+            errno.ELOOP,
+            "a symbolic link that another user controls, or can have put there, is in its way; name the file that it leads to",
+        )

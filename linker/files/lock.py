@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from linker.files.location import close_quietly
 from sframegen.program import patience
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def close_locked(descriptor: int) -> None:
     """Unlock before closing: a mapping of the file has a copy of the descriptor, which would keep the lock."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
+    close_quietly(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

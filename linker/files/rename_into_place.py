@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from linker.files.location import close_quietly
 from linker.files.rights import Rights, give_rights
 
 if TYPE_CHECKING:
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
     from linker.files.location import Location
     from linker.files.rights import Source
+
+
+GET_FLAGS, APPEND_ONLY = 0x80086601, 0x20  # FS_IOC_GETFLAGS, FS_APPEND_FL
 
 
 class StepError(OSError):
@@ -52,7 +58,7 @@ def write_atomically(
     with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = begun or new_file(directory, temporary)
-        with step("cannot be written", target), file:
+        with step("cannot be written", target), closed_quietly(file):
             descriptor = file.fileno()
             nameless = not os.fstat(descriptor).st_nlink
             write(file)
@@ -66,7 +72,7 @@ def write_atomically(
                     os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
             if replaced is not None:
                 os.fsync(descriptor)
-            os.close(os.dup(descriptor))  # where a network file system says that it could not be written
+            tell_errors(descriptor)
             if nameless:
                 give_name(descriptor, directory, temporary)
             with step("cannot be replaced", target):
@@ -104,12 +110,28 @@ def writing_new(target: Location, mode: int) -> Iterator[BinaryIO]:
     with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
             file = new_file(directory, temporary, mode)
-        with step("cannot be written", target), file:
+        with step("cannot be written", target), closed_quietly(file):
             yield file
             file.flush()
+            tell_errors(file.fileno())
             if not os.fstat(file.fileno()).st_nlink:
                 give_name(file.fileno(), directory, temporary)
             os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def tell_errors(descriptor: int) -> None:
+    """Raises OSError where a network file system could not write what was written: it says so when a descriptor is closed."""
+    os.close(os.dup(descriptor))
+
+
+@contextmanager
+def closed_quietly(file: BinaryIO) -> Iterator[None]:
+    """Close the file at the end of the block. What could not be written has been said before: by then it may have its name."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 def regular_there(target: Location) -> os.stat_result | None:
@@ -164,9 +186,22 @@ def opened_directory(location: Location) -> Iterator[int]:
     with step("its directory cannot be read", location):
         descriptor = location.open_directory()
     try:
+        if is_append_only(descriptor):
+            raise StepError(
+                errno.EPERM, "its directory keeps all files that come into it: chattr -a, or name another one", location.path
+            )
         yield descriptor
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
+
+
+def is_append_only(directory: int) -> bool:
+    """True for a directory with the attribute `a` (chattr): a temporary file there could be neither renamed nor removed."""
+    try:
+        flags = fcntl.ioctl(directory, GET_FLAGS, bytes(8))
+    except OSError:  # a file system without such attributes
+        return False
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & APPEND_ONLY)
 
 
 @contextmanager

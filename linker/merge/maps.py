@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 
 from cfi.errors import FormatError
+from sframegen.elf.opening import open_text
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Longer lines are refused: symbols of C++ have some ten thousand characters at most.
 MAX_LINE = 1 << 20
 BLOCK = 1 << 16  # characters that are read at a time
+MAX_FROM_PIPE = 1 << 28  # bytes, which are kept in memory
 
 # lld and mold: columns. Names of input sections are indented by 8, symbols by 16; lld names pieces of .eh_frame one by one.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16
@@ -110,7 +112,7 @@ def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) 
     GNU ld has the path of a thin archive's member. Most of what is in output sections that have no code is left out, which is
     quicker. Raises FormatError, which names the line.
     """
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:  # noqa: PTH123 - `path` may be bytes
+    with open_text(path, MAX_FROM_PIPE, newline="\n") as stream:
         yield from _read(_Map(stream, os.fsdecode(path)), has_code)
 
 

@@ -69,16 +69,15 @@ def merge(
     inputs = Inputs(objects, progress)
     if executable is not None and map_file is not None:
         return _merge_into(executable, making, writing, Linked(inputs, Path(map_file), file))
-    from tempfile import TemporaryDirectory  # noqa: PLC0415 - here and below: not with a map
-
-    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415
+    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
+    from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     def meanwhile() -> None:
         import_module("sframegen.api.merging_object")
         inputs.open_first()
 
     check_regular_files(objects)
-    with TemporaryDirectory() as directory:
+    with PrivateDirectory() as directory:
         try:
             made = partial_link(linker, objects, Path(directory), meanwhile)
         except SframegenError as failed:

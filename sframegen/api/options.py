@@ -37,6 +37,7 @@ class Making:
     per_function: bool = False
 
     def __post_init__(self) -> None:
+        check_flags(synthesize=self.synthesize, per_function=self.per_function)
         if self.version not in WRITABLE:
             raise ValueError(f"SFrame version {self.version!r} is not written, only {_all(WRITABLE)}")
         if self.optimize not in LEVELS:
@@ -72,8 +73,8 @@ class Writing:
             raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
         if self.compress is not None and not self.unloaded and self.detached is None:
             raise ValueError("only a section that is not loaded can be compressed")
-        if not isinstance(self.verify, bool):
-            raise TypeError(f"verify is {self.verify!r}: give True or False")
+        names = ("verify", "dry_run", "preserve_timestamps", "force", "replace", "unloaded")
+        check_flags(**{name: getattr(self, name) for name in names})
         check_paths("hard_links", self.hard_links)
         safe_on(self.min_kernel)
         if self.detached is not None and (self.unloaded or self.output is not None):
@@ -120,6 +121,13 @@ class Adding(NamedTuple):
     making: Making
     writing: Writing
     running: Running
+
+
+def check_flags(**flags: bool) -> None:
+    """Raises TypeError for what is neither True nor False, such as "no"."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is {flag!r}: give True or False")
 
 
 def check_paths(name: str, paths: Iterable[StrPath]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from cfi.errors import FormatError, naming
 from linker.objects.object_check import check_objects
 from sframegen.api.by_kind import Kinds, read_bytes
-from sframegen.api.options import Running, check_paths
+from sframegen.api.options import Running, check_flags, check_paths
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
 from sframegen.detached.stores import Stores
@@ -84,6 +84,7 @@ def check(
     and TypeError if `sections` is a single path, or `path` is none of these.
     """
     running = Running(jobs, progress)
+    check_flags(instructions=instructions, second_reader=second_reader)
     check_paths("sections", sections)
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")

@@ -113,10 +113,11 @@ static bool open_file(const uint8_t *bytes, size_t size, const struct object *ob
 		return false;
 	for (unsigned number = 0; number < file->e_shnum; number++) {
 		const ElfW(Shdr) *part = (const ElfW(Shdr) *)(const void *)(bytes + file->e_shoff) + number;
-		const uint8_t *start = bytes + part->sh_offset;
+		const uint8_t *start;
 
 		if (part->sh_offset > size || part->sh_size > size - part->sh_offset)
 			continue;
+		start = bytes + part->sh_offset;
 		if (part->sh_type == SHT_NOTE && part->sh_size >= 16 + id_size && load32(start) == 4 && load32(start + 4) == id_size)
 			is_for_object |= load32(start + 8) == NT_GNU_BUILD_ID && memcmp(start + 16, id, id_size) == 0;
 		if (part->sh_type == SECTION_TYPE && !(part->sh_flags & SHF_COMPRESSED))

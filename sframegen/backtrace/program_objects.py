@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError, SframegenError
 from sframegen.elf.file import open_elf
+from sframegen.elf.opening import beginning_of
 from sframegen.elf.records import PT_INTERP
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def is_program(path: str) -> bool:
     """True for an executable ELF file."""
     if not (os.path.isfile(path) and os.access(path, os.X_OK)):  # noqa: PTH113 - a text
         return False
-    with open(path, "rb") as file:  # noqa: PTH123 - a text
-        return file.read(4) == b"\x7fELF"
+    return beginning_of(path, path, 4) == b"\x7fELF"
 
 
 def program_of(command: str) -> str:
@@ -39,8 +39,7 @@ def program_of(command: str) -> str:
         path = shutil.which(command)
         if path is None:
             raise FileNotFoundError(2, os.strerror(2), command)
-        with open(path, "rb") as file:  # noqa: PTH123 - as the kernel does
-            first = file.read(FIRST_LINE).partition(b"\n")[0]
+        first = beginning_of(path, path, FIRST_LINE).partition(b"\n")[0]
         if not first.startswith(b"#!"):
             return os.path.realpath(path)
         words = [os.fsdecode(word) for word in first[2:].split()] or [""]

@@ -265,13 +265,16 @@ static enum rule_kind find_row_of(const struct section *section, uintptr_t pc, s
 	return kind == RULE ? find_row(&function, row) : kind;
 }
 
+/* A word of a damaged section may be too large to be scaled: then it wraps around. */
+static int32_t scaled(int32_t word) { return (int32_t)((uint32_t)word * CFA_SCALE + CFA_BIAS); }
+
 /* CFA, and then, without those that the machine fixes, RA and FP, all from the CFA. */
 static enum rule_kind read_default(const struct words *words, uint8_t info, uint8_t version, struct rule *rule)
 {
 	struct value *tracked[] = { &rule->ra, &rule->fp };
 	unsigned number = 1;
 
-	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = signed_word(words, 0) * CFA_SCALE + CFA_BIAS };
+	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = scaled(signed_word(words, 0)) };
 	for (unsigned which = RA_OFFSET ? 1 : 0; which < 2 && number < words->count; which++, number++) {
 		int32_t offset = signed_word(words, number);
 
@@ -300,7 +303,7 @@ static enum rule_kind read_flexible(const struct words *words, struct rule *rule
 			.offset = signed_word(words, number++) };
 	}
 	if (CFA_SCALE != 1 && rule->cfa.base < 32)
-		rule->cfa.offset = rule->cfa.offset * CFA_SCALE + CFA_BIAS;
+		rule->cfa.offset = scaled(rule->cfa.offset);
 	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
 }
 

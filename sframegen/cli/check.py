@@ -13,7 +13,7 @@ from sframegen.checks.finding import CONSUMERS, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
-from sframegen.cli.shared.packages_too import packages_too
+from sframegen.cli.shared.packages_too import packages_too, refuse_package
 from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
 
@@ -119,6 +119,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
             refused = len(run.reports)
             found = with_sections(run, file)
             if not found and len(run.reports) == refused:
+                refuse_package(file)
                 run.refuse(file, f"{file}: no program or library below it has an SFrame section")
             paths += found
     return tuple(paths)

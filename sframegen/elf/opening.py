@@ -1,17 +1,20 @@
-"""Opening regular files, and mapping their bytes."""
+"""Opening regular files, and mapping their bytes; opening texts, which may come from a pipe."""
 
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from cfi.errors import FormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+PIPE_BYTES = 1 << 16  # as many as a pipe holds
 
 
 def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None = None) -> int:
@@ -26,6 +29,44 @@ def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None
         os.close(descriptor)
         raise
     return descriptor
+
+
+def open_text(path: str | os.PathLike[str], most: int, newline: str | None = None) -> io.TextIOWrapper:
+    """A text that a user names: in a regular file, or up to `most` bytes from a pipe that somebody writes, as of `<(command)`.
+
+    `newline`: as for open(). Raises FormatError for other kinds of files, and OSError.
+    """
+    shown = os.fsdecode(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISFIFO(mode):
+            beginning = _first_bytes(descriptor, shown)
+        else:
+            check_regular(mode, shown)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    file: BinaryIO = os.fdopen(descriptor, "rb")
+    if stat.S_ISFIFO(mode):
+        with file:
+            data = beginning + file.read(max(most + 1 - len(beginning), 0))
+        if len(data) > most:
+            raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=shown)
+        file = io.BytesIO(data)
+    return io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline=newline)
+
+
+def _first_bytes(pipe: int, shown: str) -> bytes:
+    """What can be read now, from then on waiting for more. Raises FormatError for a FIFO that nobody has opened to write."""
+    try:
+        beginning = os.read(pipe, PIPE_BYTES)
+        if not beginning and not os.readlink(f"/proc/self/fd/{pipe}").startswith("pipe:"):  # noqa: PTH115 - without pathlib, which takes longer
+            raise FormatError("nobody writes to this FIFO", file=shown)
+    except BlockingIOError:
+        beginning = b""
+    os.set_blocking(pipe, True)
+    return beginning
 
 
 def check_regular(mode: int, shown: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -116,6 +116,8 @@ class OutputDirectory(OwnDirectory):
     def locked(self) -> Iterator[None]:
         """One run at a time works into it. Raises OSError, BlockingIOError if another one does."""
         with self._opened("lock", os.O_NONBLOCK, LOCK_MODE) as descriptor:
+            with suppress(PermissionError):  # of another user, as root's may be
+                os.fchmod(descriptor, LOCK_MODE)  # an earlier version let others read it
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -9,6 +9,8 @@ import tempfile
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from sframegen.program.signals import signals_held
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,8 @@ def run_directory() -> Iterator[str]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with signals_held():
+            shutil.rmtree(directory, ignore_errors=True)
         os.close(descriptor)
 
 

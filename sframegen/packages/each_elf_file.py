@@ -12,6 +12,7 @@ from cfi.errors import SframegenError, VerificationError, naming
 from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Written
 from sframegen.api.options import Writing
+from sframegen.elf.opening import open_regular
 from sframegen.packages.kinds import pass_through
 from sframegen.program.turn import FaultError, turn
 
@@ -140,7 +141,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage
 def read_package(path: StrPath, each: Callable[..., R | None]) -> PassedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file that it only reads; of None, nothing is kept."""
     visits = Visits(each, is_written=False)
-    with open(path, "rb") as source:  # noqa: PTH123 - a PathLike of any kind
+    with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size
     return visits.seen(os.fspath(path), passed, Written(), size, size)

@@ -7,7 +7,6 @@ import os
 import posixpath
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
@@ -17,6 +16,7 @@ from linker.files.rights import OF_CONTENT
 from linker.files.signatures import beside
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
+from sframegen.program.signals import PrivateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator
@@ -83,13 +83,13 @@ class Pass:
         self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
         self._seconds_visiting = 0.0
-        self._directory = TemporaryDirectory(prefix="sframegen.")  # of this user alone
+        self._directory = PrivateDirectory()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._directory.cleanup()
+    def __exit__(self, *raised: object) -> None:
+        self._directory.__exit__(*raised)
 
     def free_file(self, name: str) -> Path:
         """A private path, which is free unless the caller has used it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import stat
 import struct
 import zlib
@@ -63,6 +64,8 @@ def write_zip(given: ZipFile, found: list[ZipEntry], contents: dict[str, Content
     """Write the archive with other contents of some entries."""
     source = _file_of(given)
     with ZipFile(target, "w") as out:
+        if out.fp is not target:  # in place of an error of the system, zipfile takes it for a pipe
+            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         out.comment = given.comment
         for entry in found:
             content = contents.get(entry.path)
@@ -144,9 +147,8 @@ def damage_named(place: str = "a damaged zip archive: ") -> Iterator[None]:
     """What zipfile raises in the block becomes a FormatError; errors of the system do not."""
     try:
         yield
-    except DAMAGED as error:
-        raise FormatError(f"{place}{error}") from None
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):
-            raise
+    except (*DAMAGED, OSError) as error:
+        cause = error.__context__ if isinstance(error, BadZipFile) else error  # zipfile says so of a file that cannot be read, too
+        if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
+            raise cause from None
         raise FormatError(f"{place}{error}") from None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakSet
 
 from sframegen.program.signals import ENDING, signals_held
+from sframegen.program.turn import DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ def death(code: int) -> ChildProcessError:
     if code == -signal.SIGBUS:
         return ChildProcessError("it became shorter while it was read")
     how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
-    return ChildProcessError(f"the process that worked on it {how}")
+    return DiedError(f"the process that worked on it {how}")
 
 
 class Forked:

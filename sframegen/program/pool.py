@@ -106,8 +106,9 @@ class Pool(Generic[I]):
         """Start processes for what waits."""
         while self._waiting and len(self._workers) < self._most:
             try:
-                with signals_held():  # a process is known before it can be left running
+                with signals_held():  # a process is known, and `close` can end it, before it can be left running
                     process = self._start()
+                    self._epoll.register(process.pipe, select.EPOLLIN)
                     self._workers[process.pipe.fileno()] = process, self._waiting[0]
             except OSError as error:
                 if error.errno not in TOO_LITTLE:
@@ -116,7 +117,6 @@ class Pool(Generic[I]):
                     return
                 self.finish(self._waiting.popleft(), ChildProcessError(f"cannot start a process: {error.strerror}"))
             else:
-                self._epoll.register(process.pipe, select.EPOLLIN)
                 self._begin(process)
 
     def _begin(self, process: Forked) -> None:

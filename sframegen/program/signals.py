@@ -1,4 +1,4 @@
-"""Signals that end a program, and code that they must not interrupt."""
+"""Signals that end a program, code that they must not interrupt, and a directory that is removed in spite of them."""
 
 from __future__ import annotations
 
@@ -20,3 +20,21 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class PrivateDirectory:
+    """A directory of this user alone. It is removed at the end of the block, even if a signal comes while it is made or removed."""
+
+    def __init__(self) -> None:
+        from tempfile import TemporaryDirectory  # noqa: PLC0415 - takes longer than a small file
+
+        with signals_held():
+            self._made = TemporaryDirectory(prefix="sframegen.")
+        self.name = self._made.name
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        with signals_held():
+            self._made.cleanup()

@@ -19,6 +19,10 @@ class FaultError(SframegenError):
     """An exception that nothing in sframegen expects: its own fault, whatever the file is."""
 
 
+class DiedError(ChildProcessError):
+    """The process that worked on a file died, before or after what it did."""
+
+
 @contextmanager
 def turn(*passing: type[Exception]) -> Iterator[None]:
     """The block works on one file. What leaves it is one of REFUSALS, a FaultError among them, or of `passing`."""

@@ -112,3 +112,15 @@ def test_of_another_file(own_stack: OwnStack, plain: Path, tmp_path: Path) -> No
     assert count(plain, store) == 0
     shutil.copy(ours, place)
     assert count(plain, store) == 1
+
+
+def test_a_header_that_leads_out_of_the_address_space(own_stack: OwnStack, tmp_path: Path) -> None:
+    checked = ("-O0", "-fsanitize=pointer-overflow", "-fno-sanitize-recover=all")
+    program = own_stack.compiled("cases.c", own_stack.object(*checked), "-Wl,--build-id=sha1", *checked)
+    store = filled(tmp_path / "store", program)
+    (file,) = store.rglob("*.sframe")
+    data = bytearray(file.read_bytes())
+    first = int.from_bytes(data[40:48], "little")  # section header, of type SHT_NULL
+    data[first + 24 : first + 32] = (1 << 63).to_bytes(8, "little")  # sh_offset
+    file.write_bytes(data)
+    assert count(program, store) == 1

@@ -206,5 +206,14 @@ def test_a_list_may_come_through_a_pipe_and_has_an_end(program: Path) -> None:
     result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", f"/dev/fd/{reading}", str(program.parent)])
     os.close(reading)
     assert (result.exit_code, result.stderr) == (0, "")
-    result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", "/dev/zero", str(program.parent)])
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: /dev/zero: a list of patterns has at most 16 MiB")
+    large = program.with_name("large")
+    large.write_bytes(b"\n" * ((16 << 20) + 1))
+    fifo = program.with_name("fifo")
+    os.mkfifo(fifo)
+    for file, line in {
+        large: "a list of patterns has at most 16 MiB",
+        fifo: "nobody writes to this FIFO",
+        Path("/dev/zero"): "not a regular file",
+    }.items():
+        result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", str(file), str(program.parent)])
+        assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {file}: {line}")

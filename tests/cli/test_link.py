@@ -399,6 +399,15 @@ cli.main(["link", *sys.argv[1:]])
     assert done.stderr == "sframegen: warning: prog: not a regular file; linked without a new section\n"
 
 
+def test_a_response_file_that_names_itself_costs_no_more_than_16_mib(here: Path) -> None:
+    (here / "self").write_text("@self " + f"{'object' * 1000}.o " * 300)
+    length, last = 0, ["", ""]
+    for word in expanded(["@self", "-o", "out"]):
+        length, last = length + len(word), [last[1], word]
+    assert 0 < length < 16 << 20
+    assert last == ["-o", "out"]
+
+
 def test_response_files_that_become_a_fifo(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(here / "response")
     answers = iter([True, False])  # before it is opened, and afterwards

@@ -170,6 +170,9 @@ def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> Non
         program_of(str(script))
     with pytest.raises(FileNotFoundError):
         program_of("no-such-program-anywhere")
+    os.mkfifo(tmp_path / "fifo", 0o755)
+    with pytest.raises(FormatError, match="not a regular file"):
+        program_of(str(tmp_path / "fifo"))
 
 
 def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

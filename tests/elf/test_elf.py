@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from threading import Thread
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -13,6 +14,7 @@ from linker.inject.image import check_loads
 from sframegen import add_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
+from sframegen.elf.opening import open_text
 from sframegen.elf.records import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
@@ -130,6 +132,36 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(FormatError, match="not a regular file"):
         open_elf(tmp_path / "fifo")
+
+
+def test_a_text_from_a_pipe(tmp_path: Path) -> None:
+    def write_rest() -> None:
+        os.write(writing, b"o\n\xff")
+        os.close(writing)
+
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"one\r\ntw")
+        rest = Thread(target=write_rest)
+        rest.start()
+        with open_text(f"/dev/fd/{reading}", 12, newline="\n") as text:
+            assert list(text) == ["one\r\n", "two\n", "\udcff"]
+        rest.join()
+        with open_text(f"/dev/fd/{reading}", 12) as text:  # the command may have ended, and printed nothing
+            assert not text.read()
+    finally:
+        os.close(reading)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(FormatError, match="nobody writes to this FIFO"):
+        open_text(fifo, 12)
+    written = os.open(fifo, os.O_RDWR)
+    try:
+        os.write(written, b"more than 13 characters")
+        with pytest.raises(FormatError, match="more than 12 bytes come from this pipe: write them to a file"):
+            open_text(fifo, 12)
+    finally:
+        os.close(written)
 
 
 def test_other_machines_are_refused() -> None:

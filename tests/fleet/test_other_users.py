@@ -128,6 +128,8 @@ def test_a_report_reads_no_links(directory: Path) -> None:
 def test_no_umask_lets_others_write_results_or_hold_the_lock(directory: Path, item: Item) -> None:
     before = os.umask(0)
     try:
+        (directory / "out").mkdir(0o755)
+        (directory / "out/lock").touch(0o644)  # of an earlier version
         run(item.place, directory / "out", REWRITE)
     finally:
         os.umask(before)

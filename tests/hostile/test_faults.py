@@ -192,6 +192,7 @@ def test_no_fault_loses_anything(
         elif status == 1:
             assert 1 <= len(lines) <= len(scenario.changed), where
             assert all(line.startswith(f"sframegen: {directory}/") for line in lines), where
+            assert after != new or "replaced, but" in lines[0], where
         else:
             assert status == {KILL: KILLED, HALF_KILL: KILLED, TERM: 128 + signal.SIGTERM}[fault[0]], where
             assert not lines, where

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,9 +10,6 @@ from click.testing import CliRunner
 from sframegen.cli.commands import cli
 from sframegen.fleet.sources.listing import items_of_one
 from sframegen.packages.kinds import why_unhandled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIVEN = {
     "a.gem": (b"metadata.gz", "a Ruby gem"),
@@ -36,7 +33,7 @@ GIVEN = {
     "a.cpio": (b"070701", "an initramfs"),
     "a.cpio.xz": (b"\xfd7zXZ\0", "an initramfs"),
 }
-COMMANDS = (("add-section",), ("remove",), ("check",), ("convert", "--format", "2"))
+COMMANDS = (("add-section",), ("remove",), ("check",), ("convert", "--format", "2"), ("dump",))
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -55,6 +52,25 @@ def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_
 def test_what_was_handled_once_names_what_is_to_be_used(name: str) -> None:
     assert why_unhandled(name).endswith(": run add-tree in its build (docs/packaging.md)")
     assert why_unhandled(name, GIVEN[name][0]) == why_unhandled(name)
+
+
+def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.rpm").write_bytes(GIVEN["a.rpm"][0])
+    Path("a.tar").write_bytes(bytes(257) + b"ustar")
+    Path("layout").mkdir()
+    Path("layout/oci-layout").touch()
+    for said, lines in {
+        "a.rpm: an RPM package: run": ("lookup a.rpm main",),
+        "a.tar: a package: add-section, remove": ("dump a.tar", "lookup a.tar main", "convert --format 3 a.tar"),
+        "layout: a container image: run": (
+            *("dump layout", "lookup layout main", "convert --format 3 layout"),
+            *(f"{command} layout" for command in ("add-section", "remove", "check", "add-tree", "remove-tree")),
+        ),
+    }.items():
+        for line in lines:
+            result = CliRunner().invoke(cli, line.split())
+            assert (result.exit_code, result.stderr.startswith(f"sframegen: {said}")) == (1, True), (line, result.output)
 
 
 def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import importlib.util
 import io
@@ -19,6 +20,7 @@ import pytest
 from cfi.errors import FormatError
 from sframegen import Refusal, RefusedError
 from sframegen.packages.package_api import add_to_package, remove_from_package
+from sframegen.packages.zip_entries import damage_named, write_zip
 from tests.packages.package_makers import NAME, RECORD, row, wheel
 
 if TYPE_CHECKING:
@@ -311,3 +313,17 @@ def test_a_list_of_parts_with_an_old_checksum_is_a_warning(files: dict[str, byte
     assert contents(path)[name] == text
     other = wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})
     assert add_to_package(other).warnings == ()
+
+
+def test_an_error_of_a_seek_is_no_pipe_and_no_damage(files: dict[str, bytes], tmp_path: Path) -> None:
+    class Unseekable(io.BytesIO):
+        def seek(self, *_: int) -> int:
+            raise OSError(errno.EIO, "no position")
+
+        tell = seek
+
+    given = wheel(tmp_path / NAME, files)
+    with zipfile.ZipFile(given) as archive, pytest.raises(OSError, match="Illegal seek"):
+        write_zip(archive, [], {}, Unseekable())
+    with pytest.raises(OSError, match="no position"), damage_named(), zipfile.ZipFile(Unseekable(given.read_bytes())):
+        pass

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "a.out"
 MAX_RESPONSE_FILES = 2000  # GNU's own limit: a file may name itself
+MAX_RESPONSES = 1 << 24  # characters of all of them
 
 # Options whose value is the next argument, with every linker that has them: it is not an option, whatever it looks like.
 # Long ones may begin with one dash or two.
@@ -50,14 +51,17 @@ def output_of(arguments: Iterable[str]) -> str:
 def expanded(arguments: Iterable[str]) -> Iterator[str]:
     """The arguments, with those of response files (`@file`) in their places; one that cannot be read is an argument itself."""
     waiting = list(arguments)[::-1]
-    files = 0
+    files, left = MAX_RESPONSE_FILES, MAX_RESPONSES
     while waiting:
         word = waiting.pop()
-        text = _response(word[1:]) if word.startswith("@") and files < MAX_RESPONSE_FILES else None
-        if text is None:
+        text = _response(word[1:]) if word.startswith("@") and files else None
+        left -= len(text or "")
+        if left < 0:
+            files = 0
+        if text is None or not files:
             yield word
         else:
-            files += 1
+            files -= 1
             waiting += words_of(text)[::-1]
 
 
@@ -71,11 +75,11 @@ def _unquoted(part: re.Match[str]) -> str:
 
 
 def _response(path: str) -> str | None:
-    """Regular files only: a pipe can be read only once, by the linker."""
+    """Regular files only: a pipe can be read only once, by the linker. One that is too long is cut off."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
-                return os.fsdecode(file.read())
+                return os.fsdecode(file.read(MAX_RESPONSES + 1))
     except (OSError, ValueError, FormatError):
         pass
     return None

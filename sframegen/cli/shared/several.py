@@ -17,8 +17,10 @@ from linker.files.location import locate, make_directory
 from linker.files.read_back import expect
 from linker.files.target import is_stdout
 from sframegen.cli.shared.output import Report, note
+from sframegen.cli.shared.packages_too import refuse_package
 from sframegen.elf.text import printable
 from sframegen.program import patience
+from sframegen.program.turn import DiedError
 from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
 
     def work(path: str) -> R:
         if Path(path).is_dir():
+            refuse_package(path)
             raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):
@@ -76,7 +79,7 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
         return report
 
     verify = not dry_run and keywords["verify"]
-    done = each(run, tuple(links), work, how.jobs, verify=verify, lines=how.prints_lines)
+    done = each(run, tuple(links), work, how.jobs, verify=verify, lines=how.prints_lines, writes=not dry_run)
     return (warned(path, report) for path, report in done)
 
 
@@ -127,10 +130,10 @@ def leave_stdout_to(output: str | None) -> None:
 
 
 def each(
-    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool
+    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool = False
 ) -> Iterator[tuple[str, T]]:
     """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`."""
-    for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines):
+    for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines, writes=writes):
         if isinstance(outcome, Exception):
             with run.file(file):
                 raise outcome
@@ -139,12 +142,19 @@ def each(
 
 
 def all_of(
-    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, apart: bool = False
+    files: Sequence[str],
+    work: Callable[[str], T],
+    jobs: int,
+    *,
+    verify: bool,
+    lines: bool,
+    writes: bool,
+    apart: bool = False,
 ) -> Iterator[tuple[str, T | Exception]]:
     """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
 
-    `verify`: results are read back; `lines`: the caller prints something for each file. `apart`: not in this process, even one
-    at a time: a file that is truncated while it is read kills its reader.
+    `verify`: results are read back; `lines`: the caller prints something for each file; `writes`: `work` replaces it. `apart`: not
+    in this process, even one at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
     if apart or min(jobs, len(files)) > 1:
@@ -155,7 +165,10 @@ def all_of(
         results = one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
         results = with_bar(results, len(files))
-    yield from zip(files, in_order(results), strict=True)
+    for file, outcome in zip(files, in_order(results), strict=True):
+        if writes and isinstance(outcome, DiedError):
+            outcome = DiedError(f"{outcome}, before or after it was changed: sframegen check says which")  # noqa: PLW2901
+        yield file, outcome
 
 
 def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:

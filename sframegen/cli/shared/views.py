@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi.errors import FormatError
 from linker.objects.archive import is_archive
 from sframegen.elf.file import ElfFile
 from sframegen.elf.opening import map_file
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
     """A linked file, or the objects with SFrame sections of what is not linked. Raises FormatError where none has, or OSError."""
+    try:
+        return _views(path)
+    except (FormatError, IsADirectoryError):
+        from sframegen.cli.shared.packages_too import refuse_package  # noqa: PLC0415 - not for each run
+
+        refuse_package(path)
+        raise
+
+
+def _views(path: str) -> ElfFile | list[ObjectView]:
     data, status = map_file(path)
     if not is_archive(data):
         elf = ElfFile(data, path, status)

@@ -14,12 +14,14 @@ from linker.existing.find_section import extents
 from sframegen.cli.shared.command import Part, Value, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
+from sframegen.cli.shared.packages_too import refuse_package
 from sframegen.cli.shared.several import all_of
 from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
 from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_after, sums_before
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
 from sframegen.elf.file import open_elf
+from sframegen.elf.opening import open_text
 from sframegen.elf.text import count_of
 from sframegen.program.turn import FaultError
 
@@ -50,7 +52,7 @@ class Tree(NamedTuple):
         """Raises UsageError if it is not a pattern."""
         try:
             return Exclusions([*self.globs, *(glob for file in self.lists for glob in _lines(file))])
-        except ValueError as error:
+        except (ValueError, FormatError) as error:
             raise click.UsageError(str(error)) from error
 
 
@@ -107,6 +109,9 @@ def each_file(
     Raises OSError where a root cannot be opened.
     """
     left_out = tree.exclusions()
+    for root in roots:
+        with run.file(root):
+            refuse_package(root)
     verify = not keywords["dry_run"] and keywords["verify"]
     with Trees(roots) as trees:
         found = find(trees, left_out, one_file_system=tree.one_file_system)
@@ -128,7 +133,9 @@ def each_file(
             yield [name], _refused(run, name, error, tree, how)
         sums: dict[str, dict[str, Md5Sums]] = {root: {} for root in trees.roots if is_summed}
         try:
-            for path, outcome in all_of(tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, apart=True):
+            for path, outcome in all_of(
+                tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, writes=not keywords["dry_run"], apart=True
+            ):
                 names = names_of[path]
                 if isinstance(outcome, Exception):
                     yield names, _refused(run, names[0], outcome, tree, how)
@@ -178,8 +185,8 @@ def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Re
 
 
 def _lines(file: str) -> Iterable[str]:
-    """Without empty lines and those that begin with #. Raises ValueError if the file is too long."""
-    with open(file, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123 - a pipe, too, as of `<(command)`
+    """Without empty lines and those that begin with #. Raises FormatError, and ValueError if the file is too long."""
+    with open_text(file, MAX_LIST) as stream:
         text = stream.read(MAX_LIST + 1)
     if len(text) > MAX_LIST:
         raise ValueError(f"{file}: a list of patterns has at most {MAX_LIST >> 20} MiB")

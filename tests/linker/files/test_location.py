@@ -123,7 +123,7 @@ def of_another_user(mode: int, owner: int) -> Iterator[Path]:
         (0o755, 0, NOBODY, False),
         (0o755, NOBODY, 0, False),  # its owner can have moved the link there
         (0o777, 0, 0, False),
-        (0o1777, 0, 0, True),  # /tmp
+        (0o1777, 0, 0, False),  # /tmp: others can have made a hard link of it, or moved it from a directory of theirs
         (0o1777, 0, NOBODY, False),
     ],
 )

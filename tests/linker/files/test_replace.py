@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import resource
 import signal
 import stat
+import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 from cfi.errors import FormatError
 from linker.existing.original import original_of
+from linker.files import rename_into_place
 from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.rename_into_place import Replaced, write_atomically
@@ -98,6 +101,33 @@ def test_in_place(target: Path) -> None:
     assert target.read_bytes() == NEW
     assert stat.S_IMODE(target.stat().st_mode) == 0o751
     assert target.stat().st_mtime_ns != 2 * 10**18 + 1
+    assert only(target)
+
+
+def test_an_error_of_the_last_close_is_too_late(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.FileIO):
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
+        return io.BufferedWriter(Failing(name, "wb", opener=lambda path, flags: os.open(path, flags, mode, dir_fd=directory)))
+
+    monkeypatch.setattr(rename_into_place, "new_file", new_file)
+    put(target, write_new, source=target)
+    assert target.read_bytes() == NEW
+    with locate(target) as location:
+        rename_into_place.write_new(location, b"newer", 0o600)
+    assert target.read_bytes() == b"newer"
+    assert only(target)
+
+
+def test_a_directory_that_keeps_all_files_gets_none(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_only = (0x20).to_bytes(8, sys.byteorder)  # chattr +a, which not every file system has
+    monkeypatch.setattr("linker.files.rename_into_place.fcntl.ioctl", lambda *_: append_only)
+    for path in (target, target.with_name("new")):
+        with pytest.raises(OSError, match="keeps all files that come into it: chattr -a"):
+            put(path, write_new, source=target)
     assert only(target)
 
 

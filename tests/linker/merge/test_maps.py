@@ -120,6 +120,12 @@ def test_gold_does_not_say_where_it_puts_sections_of_relocatable_output(inputs: 
         list(read_map(map_file))
 
 
+def test_nobody_waits_for_a_map_that_nobody_writes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FormatError, match="nobody writes to this FIFO"):
+        list(read_map(tmp_path / "fifo"))
+
+
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Inputs]:
     """The same for another machine, by the prefix of its tools."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from cfi.errors import FormatError, SframegenError
 from linker.files.refusals import RefusedError
 from linker.objects.archive import members, rewritten
-from sframegen import add_section, convert, read
+from sframegen import add_section, check, convert, read
+from sframegen.checks.finding import Severity
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB
 from sframegen.elf.symbols import function_symbols, functions_of
@@ -191,6 +192,16 @@ def test_sections_of_two_versions_become_one(peers: Peers, compile_c: Compiler, 
     assert change.from_version == 2
     assert judge(linked, names - {"main"}, peers, tmp_path) > 3
     subprocess.run([linked], check=True)
+
+
+def test_an_archive_without_objects_is_not_called_good(peers: Peers, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    subprocess.run([peers.tool("ar"), "rcs", tmp_path / "a", tmp_path / "text"], check=True, capture_output=True)
+    report = check(tmp_path / "a")
+    assert [(one.rule, one.severity, one.message) for one in report.findings] == [
+        ("none", Severity.WARNING, "no object is in it: there is nothing to check")
+    ]
+    assert report.one_line() == f"{tmp_path / 'a'}: 1 warning"
 
 
 def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
