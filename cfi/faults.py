@@ -13,7 +13,7 @@ What a fault costs depends on whether it is known which code the damaged entry d
 
 from __future__ import annotations
 
-# remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
+# remember_state nests once or twice in real code. 64 numbers of states are 256 bytes; a deeper nest is not a compiler's.
 MAX_REMEMBERED = 64
 # libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
 MAX_STATES = 1 << 15

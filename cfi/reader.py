@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, FollowedRegisters
 
-    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, int]
+    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, RegisterRule]
 
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
@@ -33,8 +33,8 @@ ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-# Parts of a state's bytes: RA column and CFA; RA, FP, SP and the state of RA's signature; the CFA's expression.
-HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=10q"), Struct("=2q")
+# Parts of a state's bytes: RA column and CFA; RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
+HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=12q"), Struct("=2q")
 HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
@@ -75,7 +75,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, table: FdeT
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
     machine = CfiMachine(*_place(section))
-    machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), numbers)
+    machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, numbers)
     if table.cies:
@@ -242,9 +242,9 @@ def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], 
 
 
 def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:
-    """What a rule says of RA, FP, SP, and the state of RA's signature: the same in many rules."""
+    """What a rule says of RA, FP, SP and RA_SIGN_STATE: the same in many rules."""
     numbers = OTHERS.unpack(part)
-    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), numbers[9]
+    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), register_rule(*numbers[9:])
 
 
 def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:

@@ -33,7 +33,7 @@ class CfiRule(NamedTuple):
     ra: RegisterRule
     fp: RegisterRule
     sp: RegisterRule
-    ra_state: int = 0  # bit 0: signed (AArch64); bit 1: signed with the PC
+    ra_state: RegisterRule  # RA_SIGN_STATE's. UNSPECIFIED: bit 0 of `a` means signed (AArch64), bit 1 signed with the PC
 
 
 class Cie(NamedTuple):

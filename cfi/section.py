@@ -39,3 +39,4 @@ class FollowedRegisters(NamedTuple):
 
     fp: int
     sp: int
+    ra_state: int  # RA_SIGN_STATE; -1 where return addresses are never signed

@@ -9,7 +9,6 @@ from cfi import reader
 from cfi.columns import room, zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
-from cfi.section import FollowedRegisters
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
@@ -72,7 +71,7 @@ def convert(
 
     `floating`: as in Sources.
     """
-    fdes = reader.read(sections, FollowedRegisters(abi.fp, abi.sp))
+    fdes = reader.read(sections, abi.followed)
     ignored = zeros("Q", len(IGNORED))
     lost: list[int] = []
     pieces = _pieces(fdes, code, ignored, lost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.section import FollowedRegisters
 from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, ET_DYN, ET_EXEC
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Abi(NamedTuple):
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
     sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, and CFI says where
-    ra_is_signed: bool = False  # return addresses can be signed
+    ra_state: int = -1  # RA_SIGN_STATE, which says whether the return address is signed; -1: it never is
+    pc: int | None = None  # the PC, where expressions name it
     cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
@@ -45,6 +47,16 @@ class Abi(NamedTuple):
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
     other_name: str = ""  # what people call it, if they have another name than `name`
     ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
+
+    @property
+    def ra_is_signed(self) -> bool:
+        """True if return addresses can be signed."""
+        return self.ra_state >= 0
+
+    @property
+    def followed(self) -> FollowedRegisters:
+        """The registers whose rules decide what SFrame says."""
+        return FollowedRegisters(self.fp, self.sp, self.ra_state)
 
 
 ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative) for relative in (False, True) for size in (8, 4))
@@ -58,6 +70,7 @@ AMD64 = Abi(
     sp=7,
     fp=6,
     ra=16,
+    pc=16,
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
     base_registers=range(16),
     fixed_ra_offset=-8,
@@ -73,7 +86,7 @@ AARCH64 = Abi(
     ra=30,
     register_names=(*(f"x{n}" for n in range(31)), "sp"),
     base_registers=range(32),
-    ra_is_signed=True,
+    ra_state=34,
     relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
