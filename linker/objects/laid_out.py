@@ -38,6 +38,7 @@ from sframegen.elf.records import (
     SHT_NOBITS,
     SHT_NULL,
     SHT_PROGBITS,
+    SHT_RELA,
     SHT_SYMTAB,
     STT_SECTION,
     SYM_SIZE,
@@ -252,7 +253,10 @@ def _has_all_fields(elf: ElfFile, section: Section) -> bool:
     """True if a section has each field that its relocations name, of the largest size."""
     last = section.header.sh_size - max(size for size, _ in FIELDS)
     tables = elf.relocation_tables.get(section.number, ())
-    return all(max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last for table in tables)
+    return all(
+        table.header.sh_type == SHT_RELA and max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
+        for table in tables
+    )
 
 
 def _relocate(

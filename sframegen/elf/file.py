@@ -20,10 +20,12 @@ from sframegen.elf.records import (
     PT_LOAD,
     RECORDS,
     SHF_COMPRESSED,
+    SHF_INFO_LINK,
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_NOBITS,
     SHT_NULL,
+    SHT_REL,
     SHT_RELA,
     ByteOrder,
     Chdr,
@@ -146,10 +148,10 @@ class ElfFile:
 
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
-        """Sections of type SHT_RELA by the number of the section that they apply to."""
+        """Sections of relocations, of any type, by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
-            if section.header.sh_type == SHT_RELA:
+            if section.header.sh_type in (SHT_RELA, SHT_REL) or section.header.sh_flags & SHF_INFO_LINK:
                 tables.setdefault(section.header.sh_info, []).append(section)
         return tables
 
