@@ -223,6 +223,9 @@ class Cursor:
             self.address_size = shapes[shape + 2]
             self.unsigned(shapes[shape + 3])
             fdes.start[fde] = self.encoded(encoding, 0)
+            if self.fault == 4:  # an indirect pointer leads nowhere: UNKNOWN_START
+                self.fault = 0
+                fdes.start[fde] = self.mask - 1
             fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
             if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()

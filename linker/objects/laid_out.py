@@ -146,11 +146,13 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
+    relocated: dict[int, set[int]] = {}
     for section in elf.sections:
         if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
-            _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
+            relocated[section.number] = _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
+    image.relocated = relocated
     image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
     return Placed(image, tables[0] if tables else None, placed, anchors)
 
@@ -267,11 +269,12 @@ def _relocate(
     symbols: list[int | None],
     data: bytearray | None,
     named: dict[int, tuple[int, int]],
-) -> None:
-    """Apply a section's relocations in `data`, if it is given; other kinds of relocations are ignored.
+) -> set[int]:
+    """Apply a section's relocations in `data`, if it is given; returns their offsets, without those of kinds that are not known.
 
     Adds to `named` the first (symbol, addend) that names each address.
     """
+    done: set[int] = set()
     at_offset = 0 if starts_count_from(elf, section) else 1
     here, size_of_section = section.header.sh_offset, section.header.sh_size
     kinds = {
@@ -292,8 +295,10 @@ def _relocate(
         address = (value + addend) % MAX_ADDRESS
         if data is not None:
             write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
+        done.add(offset)
         if address not in named:
             named[address] = (symbol, addend)
+    return done
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:

@@ -160,7 +160,10 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, 
 
 def nothing_to_add(summary: Summary) -> Summary:
     """Say why no section was made."""
-    why = "none of its call frame information can be said in SFrame" if summary.functions else "no call frame information"
+    why = "none of its call frame information can be said in SFrame"
+    if not summary.functions:
+        ignored = (f"{count_of(number, 'FDE')} {reason}" for reason, number in most_first(summary.ignored_fdes))
+        why = "; ".join(ignored) or "no call frame information"
     return replace(summary, note=f"nothing to add: {why}")
 
 

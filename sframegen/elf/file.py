@@ -38,7 +38,7 @@ from sframegen.elf.strings import strings_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
     from sframegen.elf.ranges import Range
@@ -62,7 +62,9 @@ class ElfFile:
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
         self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
-        self.floating: Sequence[Range] = ()  # of an object that is laid out in memory: see Sources
+        # Of an object that is laid out in memory: see Sources; the offsets that were relocated in each section with CFI, by number.
+        self.floating: Sequence[Range] = ()
+        self.relocated: Mapping[int, Container[int]] | None = None
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()

@@ -45,6 +45,7 @@ class Abi(NamedTuple):
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
+    relative: int = 0  # r_type that adds the base to an address
     other_name: str = ""  # what people call it, if they have another name than `name`
     ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
 
@@ -75,6 +76,7 @@ AMD64 = Abi(
     base_registers=range(16),
     fixed_ra_offset=-8,
     relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
+    relative=8,
 )
 AARCH64 = Abi(
     name="AArch64",
@@ -88,6 +90,7 @@ AARCH64 = Abi(
     base_registers=range(32),
     ra_state=34,
     relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},
+    relative=1027,
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
 S390X = Abi(
@@ -104,6 +107,7 @@ S390X = Abi(
     ),
     base_registers=range(32),
     relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},
+    relative=12,
     sp_offset=-160,
     sp_is_saved=True,
     cfa_adjustment=160,

@@ -17,7 +17,7 @@ from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
-from cfi.rules import RegisterRule
+from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import FollowedRegisters
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
@@ -327,8 +327,15 @@ def test_aligned_pointers() -> None:
 def test_indirect_pointers_are_followed() -> None:
     section = pointer_section(0x80 | 0x03, (0x7000).to_bytes(4, "little"), (0x40).to_bytes(4, "little"))
     assert list(read([section._replace(memory={0x7000: 0x2345}.__getitem__)], AMD64).start) == [0x2345]
-    with pytest.raises(FormatError, match="indirect pointer leads nowhere"):
-        read([section], AMD64)
+    assert list(read([section], AMD64).start) == [UNKNOWN_START]  # it leads nowhere: that costs this FDE
+
+
+def test_pointers_that_are_not_understood_cost_their_fde() -> None:
+    frames = Frames(eh=False)
+    cie = frames.cie(version=4, segment_size=2)
+    places = [frames.fde(cie, bytes(2) + frames.number(start, 8), frames.number(16, 8)) for start in (0x4000, 0x5000)]
+    table = read([frames.section()._replace(known={places[1] + 8 + 2}.__contains__)], AMD64)
+    assert list(table.start) == [UNKNOWN_START, 0x5000]
 
 
 def test_augmentations() -> None:
@@ -350,7 +357,10 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     two.plain_fde(0, 0x6000, 16)
     table = read([one.section(), two.section()], AMD64)
     assert list(table.cie) == [0, 1, 1]
-    assert table.section_ends == [1, 3]
+    assert table.list_ends == [1, 3]
+    table = read([one.section(), two.section(), two.section()._replace(more=True)], AMD64)
+    assert (list(table.cie), table.list_ends, list(table.start[2:])) == ([0, 1, 1, 2, 2], [1, 5], [0x6000, 0x5000, 0x6000])
+    assert [rows(table, fde)[0][1].cfa.expression for fde in range(5)] == [b"\x77\x08", b"\x77\x10", b"", b"\x77\x10", b""]
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
 
 

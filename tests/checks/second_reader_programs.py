@@ -33,7 +33,7 @@ class Writer:
     def __init__(self, abi: Abi, random: Random) -> None:
         self.abi = abi
         self.random = random
-        self.ra_states = RA_STATES[0]
+        self.ra_states: tuple[bytes, ...] = RA_STATES[0]
 
     def offset(self) -> int:
         return self.random.choice(NEAR if self.random.random() < 0.95 else FAR) * self.random.choice((1, 1, -1))

@@ -118,7 +118,7 @@ class _Cie(NamedTuple):
 
 
 def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> Iterator[int]:
-    """Adds the FDEs of a file's section of that number; yields how many of its bytes have been read."""
+    """Adds the FDEs of a file's list of that number; yields how many of its bytes have been read."""
     little = section.byte_order == "little"
     stream = _Metered(section.data)
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
