@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import cache, partial
 from operator import itemgetter
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi import faults, scan
 from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
@@ -41,48 +41,34 @@ HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
-class _Part(NamedTuple):
-    """What is read of one section: the columns of an FdeTable, whose CIEs and rows are those of the section."""
-
-    cies: list[Cie]
-    start: Column
-    size: Column
-    cie: Column
-    first_row: Column
-    row_start: Column
-    row_rule: Column
-
-
 def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
     """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
-    table = FdeTable()
     numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
     blocks: list[tuple[int, CfiSection]] = []
-    parts: list[_Part] = []
-    base = fdes = 0
+    parts: list[FdeTable] = []
+    list_ends: list[int] = []
+    base = 0
     for section in sections:
         blocks.append((base, section))
-        parts.append(_read_section(section, registers, table, base, numbers))
+        parts.append(_read_section(section, registers, base, numbers))
         base += len(section.data)
-        fdes += len(parts[-1].start)
-        if section.more:
-            table.list_ends.pop()
-        table.list_ends.append(fdes)
+        before = list_ends.pop() if section.more else list_ends[-1] if list_ends else 0
+        list_ends.append(before + len(parts[-1]))
         if len(numbers) > faults.MAX_STATES:
             raise FormatError(faults.MACHINE[faults.TOO_MANY_STATES], section.name)
-    _join(parts, table)
+    table = _joined(parts)
+    table.list_ends = list_ends
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
     others = cache(partial(_others, register_rule))
     table.rules = [_rule(state, register_rule, others) for state in numbers]
     return table
 
 
-def _read_section(
-    section: CfiSection, registers: FollowedRegisters, table: FdeTable, base: int, numbers: dict[bytes, int]
-) -> _Part:
-    """Faults are added to the table."""
+def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, numbers: dict[bytes, int]) -> FdeTable:
+    """Without rules: these are of all sections."""
+    table = FdeTable()
     found, entries = _entries(section)
-    cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
+    table.cies = cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
     cie: Column = room("I", len(entries.start))[0]
     stray = scan.cie_numbers(entries, found, cie)
     if stray >= 0:
@@ -94,7 +80,8 @@ def _read_section(
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
-    start, size = room("QQ", len(cie))
+    table.start, table.size = start, size = room("QQ", len(cie))
+    table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     pointers = array("Q", entries.body) if section.known else ()
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
@@ -105,27 +92,31 @@ def _read_section(
     machine = CfiMachine(*_place(section))
     machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
     _check(machine, section)
-    return _Part(cies, start, size, cie, *_run(machine, section, fdes, programs, longest, table, numbers))
+    _run(machine, section, fdes, programs, longest, table, numbers)
+    return table
 
 
-def _join(parts: list[_Part], table: FdeTable) -> None:
+def _joined(parts: list[FdeTable]) -> FdeTable:
     """Nearly all files have one section, and nothing to copy."""
     if len(parts) == 1:
-        [(table.cies, table.start, table.size, table.cie, table.first_row, table.row_start, table.row_rule)] = parts
-        return
-    if not parts:
-        return
-    first_row, cie = array("I", [0]), array("I")
+        return parts[0]
+    table = FdeTable()
+    first_row, cie, rows = array("I", [0]), array("I"), 0
     for part in parts:
-        rows = first_row[-1]
-        if rows + len(part.row_start) > MAX_ROWS:
-            raise FormatError(f"more than {MAX_ROWS} rows")
         first_row.extend(rows + row for row in part.first_row[1:])
         cie.extend(len(table.cies) + number for number in part.cie)
         table.cies += part.cies
+        table.faulty += part.faulty
+        table.faults += part.faults[: faults.MAX_REPORTED - len(table.faults)]
+        rows += len(part.row_start)
+        if rows > MAX_ROWS:
+            raise FormatError(f"more than {MAX_ROWS} rows")
     table.first_row, table.cie = first_row, cie
-    table.start, table.size = (array("Q", b"".join(columns)) for columns in zip(*(part[1:3] for part in parts), strict=True))
-    table.row_start, table.row_rule = (array("I", b"".join(part)) for part in zip(*(part[5:] for part in parts), strict=True))
+    table.start, table.size = (array("Q", b"".join(getattr(part, name) for part in parts)) for name in ("start", "size"))
+    table.row_start, table.row_rule = (
+        array("I", b"".join(getattr(part, name) for part in parts)) for name in ("row_start", "row_rule")
+    )
+    return table
 
 
 def _shapes(cies: list[Cie]) -> array[int]:
@@ -146,8 +137,8 @@ def _run(
     longest: int,
     table: FdeTable,
     numbers: dict[bytes, int],
-) -> tuple[Column, Column, Column]:
-    """Runs all FDEs; returns their (first rows, starts of rows, rules of rows). `longest`: bytes of a program."""
+) -> None:
+    """Runs all FDEs, and fills the rows of their table. `longest`: bytes of a program."""
     count = len(fdes.start)
     [first_row] = room("I", count + 1)
     row_start: Column = array("I")
@@ -182,7 +173,7 @@ def _run(
             machine.fault = 0
             done += 1
         first_row[done] = used
-    return first_row, row_start[:used], row_rule[:used]
+    table.first_row, table.row_start, table.row_rule = first_row, row_start[:used], row_rule[:used]
 
 
 def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:

@@ -43,16 +43,8 @@ ALIGN = 8
 NO_SECTION = Shdr(*[0] * len(Shdr._fields))
 
 
-class RelocationForm(NamedTuple):
-    """How an object stores relocations."""
-
-    sh_type: int
-    name: str
-    align: int
-    entry_size: int
-
-
-RELA, CREL = RelocationForm(SHT_RELA, ".rela.sframe", ALIGN, RELA_SIZE), RelocationForm(SHT_CREL, ".crel.sframe", 1, 1)
+# Forms of relocations: the section's type and name, its alignment, bytes of an entry.
+RELA, CREL = (SHT_RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT_CREL, ".crel.sframe", 1, 1)
 
 
 class Piece(NamedTuple):
@@ -110,7 +102,7 @@ def _relocations(encoder: Encoder, placed: Placed) -> bytes:
     return crel(found) if _form(placed.image) is CREL else packed(found, placed.image.byte_order)
 
 
-def _form(elf: ElfFile) -> RelocationForm:
+def _form(elf: ElfFile) -> tuple[int, str, int, int]:
     return CREL if any(section.header.sh_type == SHT_CREL for section in elf.sections) else RELA
 
 
@@ -136,7 +128,8 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
     for numbers in members.values():
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
-    form, form_name = _form(elf), sframe_name + len(".sframe\0")
+    rela_name = sframe_name + len(".sframe\0")
+    kind, form_name, align, entry_size = _form(elf)
     chunks: list[Write] = []
     end = len(elf.data)
 
@@ -165,13 +158,12 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
             sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
         )
         headers[relocations] = Shdr(
-            form_name, form.sh_type, SHF_INFO_LINK | in_group, 0, append(raw), len(raw),
-            symbol_table.number, number, form.align, form.entry_size,
-        )  # fmt: skip
+            rela_name, kind, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
+        )
     for group, numbers in members.items():
         data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
-    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form.name}\0".encode()
+    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form_name}\0".encode()
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
     header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN_LORESERVE else 0)
     if header.e_shnum == 0:

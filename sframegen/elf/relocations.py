@@ -31,13 +31,8 @@ class RelocationColumns(NamedTuple):
     addend: array[int]
 
 
-def relocations(elf: ElfFile, section: Section) -> Iterator[Rela]:
-    """Yield the relocations that apply to a section."""
-    return map(Rela._make, relocation_rows(elf, section))
-
-
 def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]:
-    """The same as plain tuples, which take a third of the time. Raises FormatError for other forms than those of two types."""
+    """Yield the relocations that apply to a section, as Rela has them. Raises FormatError where they have another form."""
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
