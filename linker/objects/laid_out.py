@@ -284,6 +284,8 @@ def _relocate(
     for offset, info, addend in relocation_rows(elf, section):
         known = kinds.get(info & 0xFFFFFFFF)
         symbol = info >> 32
+        if info == 0 and not any(elf.data[here + offset : here + offset + 4]):  # R_NONE, zeros: `lld -r` has dropped the code
+            done.add(offset)
         if known is None or symbol >= len(symbols):
             continue
         size, origin, scale, write = known

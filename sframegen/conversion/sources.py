@@ -50,7 +50,7 @@ class Sources(NamedTuple):
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
-    required: int  # how many of the sections are no mere addition: if one of those cannot be read, that is a warning
+    required: int  # so many of the sections must be readable; if one of the others is not, that is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
 

@@ -326,3 +326,12 @@ def test_an_fde_of_an_object_whose_address_is_not_known(encoding: int, pointers:
     source = CODE + assembled((RELATIVE, ".long _start-., 1"), (encoding, pointers)) + SLOT.format("f")
     summary = add_section(assembled_object(peers, source, tmp_path / "made.o"))
     assert (summary.functions, summary.ignored_fdes) == (1, {"at an address that is not known": 1})
+
+
+def test_an_fde_of_code_that_a_linker_dropped(peers: Peers, tmp_path: Path) -> None:
+    """`lld -r` leaves a relocation of type R_NONE."""
+    comdat = '.section .text.g, "axG", @progbits, g, comdat; .weak g; g: .cfi_startproc; ret; .cfi_endproc'
+    parts = [assembled_object(peers, comdat, tmp_path / f"{number}.o") for number in range(2)]
+    subprocess.run([peers.tool("ld.lld"), "-r", "-o", tmp_path / "joined.o", *parts], check=True)
+    summary = add_section(tmp_path / "joined.o")
+    assert (summary.functions, summary.ignored_fdes) == (1, {"outside of executable segments": 1})
