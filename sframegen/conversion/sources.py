@@ -50,7 +50,7 @@ class Sources(NamedTuple):
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
-    required: int  # so many of the sections must be readable; if one of the others is not, that is a warning
+    required: int  # number of the sections, from the first, that must be readable; where another is not, that is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
 
