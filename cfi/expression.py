@@ -33,7 +33,7 @@ class _Unknown(Exception):  # noqa: N818 - not an error: the expression means so
 def evaluate(
     expression: bytes,
     byte_order: Literal["little", "big"],
-    pc_register: int,
+    pc_register: int | None,
     pc_residue: int | None = None,
     *,
     on_cfa: bool = False,
@@ -50,7 +50,9 @@ def evaluate(
         return None
 
 
-def _run(code: bytes, byte_order: Literal["little", "big"], pc_register: int, pc_residue: int | None, stack: list[Term]) -> Term:
+def _run(
+    code: bytes, byte_order: Literal["little", "big"], pc_register: int | None, pc_residue: int | None, stack: list[Term]
+) -> Term:
     pos = 0
     while pos < len(code):
         op = code[pos]
@@ -84,7 +86,7 @@ def _run(code: bytes, byte_order: Literal["little", "big"], pc_register: int, pc
         elif op == DW_OP_AND:
             b, a = stack.pop(), stack.pop()
             if (
-                a.register == pc_register
+                a.register == pc_register is not None
                 and not a.deref
                 and pc_residue is not None
                 and b.register is None

@@ -6,14 +6,15 @@ What a fault costs depends on whether it is known which code the damaged entry d
 | --- | --- |
 | an entry's length or CIE pointer | the section: where the next entry begins, or what this one means, is not known |
 | a CIE, its instructions too | the section: all FDEs that use it start from it |
-| an FDE's address, size or augmentation data | the section: which code would be without a rule is not known |
+| an FDE's address, size or augmentation data cut off | the section: which code would be without a rule is not known |
+| an FDE's address, indirect or relocated in an unknown way | that FDE: its address is UNKNOWN_START, and it is counted |
 | an FDE's instructions | that FDE: its code is left out, counted and reported |
 | more different rows than MAX_STATES | the section: a limit on memory, not a fault of one FDE |
 """
 
 from __future__ import annotations
 
-# remember_state nests once or twice in real code. 64 states of 16 numbers are 8 KiB; a deeper nest is not a compiler's.
+# remember_state nests once or twice in real code. 64 numbers of states are 256 bytes; a deeper nest is not a compiler's.
 MAX_REMEMBERED = 64
 # libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
 MAX_STATES = 1 << 15

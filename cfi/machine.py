@@ -1,8 +1,9 @@
 """Executes call frame instructions: FDEs in, row columns out. Compiled.
 
 A row's rules are interned: equal rules have one number, and later steps look at each distinct rule once.
-The state of one row is 16 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP; the RA-signing state; offset
-and size of the CFA's expression. Register and offset of the CFA outlast an expression: DW_CFA_def_cfa_register comes back to them.
+The state of one row is 18 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP and RA_SIGN_STATE; offset and
+size of the CFA's expression. RA_SIGN_STATE without a rule has in a what DW_CFA_AARCH64_negate_ra_state made of it. Register and
+offset of the CFA outlast an expression: DW_CFA_def_cfa_register comes back to them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi.columns import Bytes, Column, Entries
+    from cfi.section import FollowedRegisters
 
 COMPILED: bool = cython.compiled
 
-WIDTH = 16  # numbers in a state
+WIDTH = 18  # numbers in a state
 STEPS = 8192  # steps from one state to another that are remembered, by hash
 
 
@@ -221,6 +223,9 @@ class Cursor:
             self.address_size = shapes[shape + 2]
             self.unsigned(shapes[shape + 3])
             fdes.start[fde] = self.encoded(encoding, 0)
+            if self.fault == 4:  # an indirect pointer leads nowhere: UNKNOWN_START
+                self.fault = 0
+                fdes.start[fde] = self.mask - 1
             fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
             if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()
@@ -237,10 +242,10 @@ class Cursor:
 @cython.final
 @cython.cclass
 class CfiMachine(Cursor):
-    """Runs FDEs one after the other; `numbers` grows by the distinct states that rows are made of, the bytes of 16 numbers each.
+    """Runs FDEs one after the other; `numbers` grows by the distinct states that rows are made of, the bytes of 18 numbers each.
 
     States are numbered, and the loop over instructions knows nothing but their numbers: it looks up where an instruction leads from
-    a state, and only what it has not met yet, or no longer knows, is worked out on the 16 numbers.
+    a state, and only what it has not met yet, or no longer knows, is worked out on the 18 numbers.
     """
 
     numbers: dict[bytes, int]
@@ -261,6 +266,7 @@ class CfiMachine(Cursor):
     step_to = cython.declare("int[::1]")
     fp = cython.declare("long long")
     sp = cython.declare("long long")
+    ra_state = cython.declare("long long")
     ra = cython.declare("long long")
     code_factor = cython.declare("long long")
     data_factor = cython.declare("long long")
@@ -272,8 +278,7 @@ class CfiMachine(Cursor):
     def start(
         self,
         opcodes: Bytes,
-        fp: int,
-        sp: int,
+        registers: FollowedRegisters,
         block_base: int,
         cies: Column,
         numbers: dict[bytes, int],
@@ -288,8 +293,7 @@ class CfiMachine(Cursor):
         count: cython.Py_ssize_t = len(cies) // 7
         i: cython.Py_ssize_t
         self.opcodes = opcodes
-        self.fp = fp
-        self.sp = sp
+        self.fp, self.sp, self.ra_state = registers
         self.block_base = block_base
         self.cies = cies
         self.numbers = numbers
@@ -308,7 +312,7 @@ class CfiMachine(Cursor):
         self.step_to = zeros("i", STEPS)
         no_rows = Rows(array("I", [0, 0]), array("I"), array("I"))
         for cie in range(count):
-            for i in range(16):
+            for i in range(18):
                 self.state[i] = 0
             self.state[0] = self.cies[7 * cie + 2]
             self.initial[cie] = self.intern()
@@ -549,6 +553,8 @@ class CfiMachine(Cursor):
             return 7
         if register == self.sp:
             return 10
+        if register == self.ra_state:
+            return 13
         return 0
 
     @cython.cfunc
@@ -558,8 +564,8 @@ class CfiMachine(Cursor):
         action: cython.int = self.opcodes[entry]
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
-        for i in range(16):
-            self.state[i] = self.states[16 * number + i]
+        for i in range(18):
+            self.state[i] = self.states[18 * number + i]
         if action == 4:  # SET_RULE
             at = self.slot(a)
             if at:
@@ -574,7 +580,7 @@ class CfiMachine(Cursor):
             at = self.slot(a)
             if at:
                 for i in range(at, at + 3):
-                    self.state[i] = self.states[16 * b + i]
+                    self.state[i] = self.states[18 * b + i]
         elif action == 8:  # DEF_CFA
             self.state[1] = 5
             self.state[2] = a
@@ -586,12 +592,14 @@ class CfiMachine(Cursor):
             self.state[3] = b
         elif action == 11:  # DEF_CFA_EXPRESSION
             self.state[1] = 7
-            self.state[14] = self.block
-            self.state[15] = b
+            self.state[16] = self.block
+            self.state[17] = b
+        elif self.state[13]:  # the ABI gives no meaning to the next two after a rule for the register
+            self.state[13] = 1  # UNDEFINED
         elif action == 12:  # NEGATE_RA_STATE
-            self.state[13] ^= 1
+            self.state[14] ^= 1
         elif action == 13:  # NEGATE_RA_STATE_WITH_PC
-            self.state[13] ^= 2
+            self.state[14] ^= 2
         else:
             self.pos -= 1
             self.fault = 2
@@ -608,10 +616,10 @@ class CfiMachine(Cursor):
         if number < len(self.keys):
             return number
         self.keys.append(key)
-        if 16 * number == len(self.states):
+        if 18 * number == len(self.states):
             self.states = array("q", bytes(self.states) + bytes(8 * len(self.states)))
-        for i in range(16):
-            self.states[16 * number + i] = self.state[i]
+        for i in range(18):
+            self.states[18 * number + i] = self.state[i]
         if number >= MAX_STATES - 1:
             self.fault = 8
         return number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from functools import cache, partial
+from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
 from cfi.errors import FormatError
 from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
-from cfi.rules import CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
+from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, FollowedRegisters
 
-    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, int]
+    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, RegisterRule]
 
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
@@ -33,32 +35,40 @@ ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-# Parts of a state's bytes: RA column and CFA; RA, FP, SP and the state of RA's signature; the CFA's expression.
-HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=10q"), Struct("=2q")
+# Parts of a state's bytes: RA column and CFA; RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
+HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=12q"), Struct("=2q")
 HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
 def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
     """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
-    table = FdeTable()
     numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
     blocks: list[tuple[int, CfiSection]] = []
+    parts: list[FdeTable] = []
+    list_ends: list[int] = []
     base = 0
     for section in sections:
         blocks.append((base, section))
-        _read_section(section, registers, table, base, numbers)
-        table.section_ends.append(len(table))
+        parts.append(_read_section(section, registers, base, numbers))
         base += len(section.data)
+        before = list_ends.pop() if section.more else list_ends[-1] if list_ends else 0
+        list_ends.append(before + len(parts[-1]))
+        if len(numbers) > faults.MAX_STATES:
+            raise FormatError(faults.MACHINE[faults.TOO_MANY_STATES], section.name)
+    table = _joined(parts)
+    table.list_ends = list_ends
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
     others = cache(partial(_others, register_rule))
     table.rules = [_rule(state, register_rule, others) for state in numbers]
     return table
 
 
-def _read_section(section: CfiSection, registers: FollowedRegisters, table: FdeTable, base: int, numbers: dict[bytes, int]) -> None:
+def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, numbers: dict[bytes, int]) -> FdeTable:
+    """Without rules: these are of all sections."""
+    table = FdeTable()
     found, entries = _entries(section)
-    cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
+    table.cies = cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
     cie: Column = room("I", len(entries.start))[0]
     stray = scan.cie_numbers(entries, found, cie)
     if stray >= 0:
@@ -70,18 +80,43 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, table: FdeT
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
-    start, size = room("QQ", len(cie))
+    table.start, table.size = start, size = room("QQ", len(cie))
+    table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
+    pointers = array("Q", entries.body) if section.known else ()
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
+    for fde, pointer in enumerate(pointers):
+        if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
+            start[fde] = UNKNOWN_START
     machine = CfiMachine(*_place(section))
-    machine.start(PROGRAM, registers.fp, registers.sp, base, _shapes(cies), numbers)
+    machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, numbers)
-    if table.cies:
-        cie = array("I", [number + len(table.cies) for number in cie])
-    table.cie, table.start, table.size = _both(table.cie, cie), _both(table.start, start), _both(table.size, size)
-    table.cies += cies
+    return table
+
+
+def _joined(parts: list[FdeTable]) -> FdeTable:
+    """Nearly all files have one section, and nothing to copy."""
+    if len(parts) == 1:
+        return parts[0]
+    table = FdeTable()
+    first_row, cie, rows = array("I", [0]), array("I"), 0
+    for part in parts:
+        first_row.extend(rows + row for row in part.first_row[1:])
+        cie.extend(len(table.cies) + number for number in part.cie)
+        table.cies += part.cies
+        table.faulty += part.faulty
+        table.faults += part.faults[: faults.MAX_REPORTED - len(table.faults)]
+        rows += len(part.row_start)
+        if rows > MAX_ROWS:
+            raise FormatError(f"more than {MAX_ROWS} rows")
+    table.first_row, table.cie = first_row, cie
+    table.start, table.size = (array("Q", b"".join(getattr(part, name) for part in parts)) for name in ("start", "size"))
+    table.row_start, table.row_rule = (
+        array("I", b"".join(getattr(part, name) for part in parts)) for name in ("row_start", "row_rule")
+    )
+    return table
 
 
 def _shapes(cies: list[Cie]) -> array[int]:
@@ -103,20 +138,23 @@ def _run(
     table: FdeTable,
     numbers: dict[bytes, int],
 ) -> None:
-    """Runs all FDEs and appends their rows to the table. `longest`: bytes of a program."""
+    """Runs all FDEs, and fills the rows of their table. `longest`: bytes of a program."""
     count = len(fdes.start)
     [first_row] = room("I", count + 1)
-    used = len(table.row_start)
-    done = 0
+    row_start: Column = array("I")
+    row_rule: Column = array("I")
+    used = done = 0
     while done < count:
         # An FDE makes at most one row a byte, and one; a section, with the headers of its entries, about one in six bytes.
         least = used + 1 + longest
         if least > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
-        more = min(MAX_ROWS, least + (used // 4 if done else len(section.data) // 5)) - len(table.row_start)
-        row_start, row_rule = room("II", more)
-        table.row_start, table.row_rule = _both(table.row_start, row_start), _both(table.row_rule, row_rule)
-        rows = Rows(first_row, table.row_start, table.row_rule)
+        more = min(MAX_ROWS, least + (used // 4 if done else len(section.data) // 5)) - len(row_start)
+        row_start, row_rule = (
+            array("I", bytes(column) + bytes(new)) if len(column) else new
+            for column, new in zip((row_start, row_rule), room("II", more), strict=True)
+        )
+        rows = Rows(first_row, row_start, row_rule)
         while done < count:
             first_row[done] = used
             done = machine.run(done, fdes, programs, rows, used)
@@ -125,30 +163,17 @@ def _run(
                 break
             if machine.fault == faults.TOO_MANY_STATES:
                 _check(machine, section)
-            fault = FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault])
-            used = _leave_out(fault, fdes.size[done], used, table, numbers)
+            table.faulty += 1
+            if len(table.faults) < faults.MAX_REPORTED:
+                table.faults.append(FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault]))
+            if 0 < fdes.size[done] <= MAX_SIZE:  # one row without any known rule
+                row_start[used] = 0
+                row_rule[used] = numbers.setdefault(UNREADABLE, len(numbers))
+                used += 1
             machine.fault = 0
             done += 1
         first_row[done] = used
-    table.row_start, table.row_rule = table.row_start[:used], table.row_rule[:used]
-    table.first_row = _both(table.first_row[:-1], first_row) if count else table.first_row
-
-
-def _both(column: Column, more: Column) -> Column:
-    """One after the other. Nearly all files have one section, and nothing to copy."""
-    return array(memoryview(more).format, bytes(column) + bytes(more)) if len(column) else more
-
-
-def _leave_out(fault: FdeFault, size: int, row: int, table: FdeTable, numbers: dict[bytes, int]) -> int:
-    """Gives an FDE of `size` bytes one row without any known rule; returns the number of the next row."""
-    table.faulty += 1
-    if len(table.faults) < faults.MAX_REPORTED:
-        table.faults.append(fault)
-    if 0 < size <= MAX_SIZE:
-        table.row_start[row] = 0
-        table.row_rule[row] = numbers.setdefault(UNREADABLE, len(numbers))
-        return row + 1
-    return row
+    table.first_row, table.row_start, table.row_rule = first_row, row_start[:used], row_rule[:used]
 
 
 def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
@@ -242,13 +267,13 @@ def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], 
 
 
 def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:
-    """What a rule says of RA, FP, SP, and the state of RA's signature: the same in many rules."""
+    """What a rule says of RA, FP, SP and RA_SIGN_STATE: the same in many rules."""
     numbers = OTHERS.unpack(part)
-    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), numbers[9]
+    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), register_rule(*numbers[9:])
 
 
 def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
     if kind not in EXPRESSION_KINDS:
         return RegisterRule(KINDS[kind], a, b)
-    base, section = next((base, section) for base, section in reversed(blocks) if base <= a)
+    base, section = blocks[bisect_right(blocks, a, key=itemgetter(0)) - 1]
     return RegisterRule(KINDS[kind], expression=bytes(section.data[a - base : a - base + b]))

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 made = tuple.__new__
 
 
+UNKNOWN_START = (1 << 64) - 2  # the address of an FDE that names it in a way that is not understood
+
+
 class RegisterRule(NamedTuple):
     """Where one register is, or how the CFA is found; see RuleKind. An expression's bytes are in `expression`."""
 
@@ -33,7 +36,7 @@ class CfiRule(NamedTuple):
     ra: RegisterRule
     fp: RegisterRule
     sp: RegisterRule
-    ra_state: int = 0  # bit 0: signed (AArch64); bit 1: signed with the PC
+    ra_state: RegisterRule  # RA_SIGN_STATE's. UNSPECIFIED: bit 0 of `a` means signed (AArch64), bit 1 signed with the PC
 
 
 class Cie(NamedTuple):
@@ -83,7 +86,7 @@ class FdeTable:
         self.start: Column = array("Q")  # address
         self.size: Column = array("Q")  # bytes
         self.cie: Column = array("I")  # index into `cies`
-        self.section_ends: list[int] = []  # for each section read: the number of FDEs up to its end
+        self.list_ends: list[int] = []  # for each section read, with its `more`: the number of FDEs up to its end
         self.first_row: Column = array("I", [0])
         self.row_start: Column = array("I")
         self.row_rule: Column = array("I")  # index into `rules`

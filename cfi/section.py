@@ -32,6 +32,8 @@ class CfiSection(NamedTuple):
     data_base: int = 0  # for DW_EH_PE_datarel
     memory: Callable[[int], int] | None = None  # the 8 bytes at an address, for DW_EH_PE_indirect
     fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
+    more: bool = False  # a further section of the file and name of the one before: their FDEs are one list
+    known: Callable[[int], bool] | None = None  # whether the pointer at an offset is what is loaded; None: all are
 
 
 class FollowedRegisters(NamedTuple):
@@ -39,3 +41,4 @@ class FollowedRegisters(NamedTuple):
 
     fp: int
     sp: int
+    ra_state: int  # RA_SIGN_STATE; -1 where return addresses are never signed

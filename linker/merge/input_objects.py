@@ -12,6 +12,7 @@ from linker.objects.function_places import Described, described, start_relocatio
 from linker.objects.laid_out import is_code
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET_REL, RELA_SIZE
+from sframegen.elf.relocations import relocation_rows
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 
@@ -70,14 +71,8 @@ class OtherObject:
 
     @cached_property
     def code(self) -> list[CodeSection]:
-        tables = self.elf.relocation_tables
         return [
-            CodeSection(
-                section.number,
-                section.name,
-                section.header.sh_size,
-                sum(table.header.sh_size for table in tables.get(section.number, ())) // RELA_SIZE,
-            )
+            CodeSection(section.number, section.name, section.header.sh_size, sum(1 for _ in relocation_rows(self.elf, section)))
             for section in self.elf.sections
             if is_code(section)
         ]

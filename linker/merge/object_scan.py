@@ -148,6 +148,8 @@ class ObjectScan(Numbers):
         for section in range(self.sections):
             header = self.headers_at + section * 64
             if self.number(header + 4, 4) != 4:  # SHT_RELA
+                if self.number(header + 4, 4) == 9 or self.number(header + 8, 8) & 0x40:  # SHT_REL, SHF_INFO_LINK: another form
+                    return False
                 continue
             target = self.number(header + 44, 4)
             if target < self.sections and self.code_of[target]:

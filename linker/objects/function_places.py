@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
-from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB
-from sframegen.elf.relocations import relocations
+from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB, Rela
+from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
 from sframegen.format.locate import joined_sections
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Rela
     from sframegen.format.decode import SframeSection
 
 R_NONE = 0  # on all ABIs
@@ -39,7 +38,7 @@ def described(elf: ElfFile) -> Iterator[Described]:
     check_disjoint(elf)
     for section in filter(is_sframe, elf.sections):
         symbols = _Symbols(elf)
-        by_offset = {rela.r_offset: rela for rela in relocations(elf, section)}
+        by_offset = {rela.r_offset: rela for rela in map(Rela._make, relocation_rows(elf, section))}
         for piece in joined_sections(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)

@@ -38,6 +38,7 @@ from sframegen.elf.records import (
     SHT_NOBITS,
     SHT_NULL,
     SHT_PROGBITS,
+    SHT_RELA,
     SHT_SYMTAB,
     STT_SECTION,
     SYM_SIZE,
@@ -145,11 +146,13 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
+    relocated: dict[int, set[int]] = {}
     for section in elf.sections:
         if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
-            _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
+            relocated[section.number] = _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
+    image.relocated = relocated
     image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
     return Placed(image, tables[0] if tables else None, placed, anchors)
 
@@ -252,7 +255,10 @@ def _has_all_fields(elf: ElfFile, section: Section) -> bool:
     """True if a section has each field that its relocations name, of the largest size."""
     last = section.header.sh_size - max(size for size, _ in FIELDS)
     tables = elf.relocation_tables.get(section.number, ())
-    return all(max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last for table in tables)
+    return all(
+        table.header.sh_type == SHT_RELA and max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
+        for table in tables
+    )
 
 
 def _relocate(
@@ -263,11 +269,12 @@ def _relocate(
     symbols: list[int | None],
     data: bytearray | None,
     named: dict[int, tuple[int, int]],
-) -> None:
-    """Apply a section's relocations in `data`, if it is given; other kinds of relocations are ignored.
+) -> set[int]:
+    """Apply a section's relocations in `data`, if it is given; returns their offsets, without those of kinds that are not known.
 
     Adds to `named` the first (symbol, addend) that names each address.
     """
+    done: set[int] = set()
     at_offset = 0 if starts_count_from(elf, section) else 1
     here, size_of_section = section.header.sh_offset, section.header.sh_size
     kinds = {
@@ -277,6 +284,8 @@ def _relocate(
     for offset, info, addend in relocation_rows(elf, section):
         known = kinds.get(info & 0xFFFFFFFF)
         symbol = info >> 32
+        if info == 0 and not any(elf.data[here + offset : here + offset + 4]):  # R_NONE, zeros: `lld -r` has dropped the code
+            done.add(offset)
         if known is None or symbol >= len(symbols):
             continue
         size, origin, scale, write = known
@@ -288,8 +297,10 @@ def _relocate(
         address = (value + addend) % MAX_ADDRESS
         if data is not None:
             write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
+        done.add(offset)
         if address not in named:
             named[address] = (symbol, addend)
+    return done
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:

@@ -14,12 +14,12 @@ from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
-    RECORDS,
     RELA_SIZE,
     SHF_ALLOC,
     SHF_GROUP,
     SHF_INFO_LINK,
     SHN_LORESERVE,
+    SHT_CREL,
     SHT_GNU_SFRAME,
     SHT_RELA,
     Rela,
@@ -27,6 +27,7 @@ from sframegen.elf.records import (
     pack_words,
     packed,
 )
+from sframegen.elf.relocations import crel
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 ALIGN = 8
 NO_SECTION = Shdr(*[0] * len(Shdr._fields))
+
+
+# Forms of relocations: the section's type and name, its alignment, bytes of an entry.
+RELA, CREL = (SHT_RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT_CREL, ".crel.sframe", 1, 1)
 
 
 class Piece(NamedTuple):
@@ -87,23 +92,24 @@ def _section(encoder: Encoder) -> memoryview:
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> bytes:
-    """Return one for each function, against the symbol of its FDE's relocation."""
+    """Return one for each function, against the symbol of its FDE's relocation, in the object's form."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
-    code = RECORDS[Rela, placed.image.byte_order]
-    found = bytearray(len(encoder.table) * RELA_SIZE)
+    found = []
     for function, start in enumerate(encoder.table.start):
         symbol, addend = placed.reference_to(start)
-        code.pack_into(found, function * RELA_SIZE, HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend)
-    return bytes(found)
+        found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
+    return crel(found) if _form(placed.image) is CREL else packed(found, placed.image.byte_order)
+
+
+def _form(elf: ElfFile) -> tuple[int, str, int, int]:
+    return CREL if any(section.header.sh_type == SHT_CREL for section in elf.sections) else RELA
 
 
 def old_sections(elf: ElfFile) -> set[int]:
     """The numbers of the SFrame sections that an object has, and of their relocations."""
     old = {section.number for section in elf.sections if is_sframe(section)}
-    return old | {
-        section.number for section in elf.sections if section.header.sh_type == SHT_RELA and section.header.sh_info in old
-    }
+    return old | {table.number for number in old for table in elf.relocation_tables.get(number, ())}
 
 
 def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) -> list[Write]:
@@ -123,6 +129,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
+    kind, form_name, align, entry_size = _form(elf)
     chunks: list[Write] = []
     end = len(elf.data)
 
@@ -151,12 +158,12 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
             sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
         )
         headers[relocations] = Shdr(
-            rela_name, SHT_RELA, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
+            rela_name, kind, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
         )
     for group, numbers in members.items():
         data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
-    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
+    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form_name}\0".encode()
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
     header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN_LORESERVE else 0)
     if header.e_shnum == 0:

@@ -41,7 +41,7 @@ from sframegen.elf.records import (
     packed,
     read_words,
 )
-from sframegen.elf.relocations import relocations
+from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Ite
 
 def _named(elf: ElfFile, numbers: dict[int, int]) -> set[int]:
     """Numbers of the symbols that relocations of the remaining sections name."""
-    return {rela.symbol for section in elf.sections if section.number in numbers for rela in relocations(elf, section)}
+    return {info >> 32 for section in elf.sections if section.number in numbers for _, info, _ in relocation_rows(elf, section)}
 
 
 def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:

@@ -163,7 +163,7 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, 
 
 def nothing_to_add(summary: Summary) -> Summary:
     """Say why no section was made."""
-    return replace(summary, note=f"nothing to add: {why_empty(summary.functions)}")
+    return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
 
 
 def detached_already(file: str) -> Summary:

@@ -9,7 +9,6 @@ from cfi import reader
 from cfi.columns import room, zeros
 from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
-from cfi.section import FollowedRegisters
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
@@ -72,7 +71,7 @@ def convert(
 
     `floating`: as in Sources.
     """
-    fdes = reader.read(sections, FollowedRegisters(abi.fp, abi.sp))
+    fdes = reader.read(sections, abi.followed)
     ignored = zeros("Q", len(IGNORED))
     lost: list[int] = []
     pieces = _pieces(fdes, code, ignored, lost)
@@ -95,17 +94,17 @@ def convert(
 
 
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
-    """All sections of a file; if one that was not asked for cannot be read, a warning, and those before it.
+    """All sections of a file; if those that were not asked for cannot be read, a warning, and the others.
 
     FDEs that cannot be read are a warning, too.
     """
     try:
         converted = convert(sources.sections, code, abi, layout, sources.floating)
     except FormatError as error:
-        if error.place != sources.optional:
+        if sources.required == len(sources.sections):
             raise
+        converted = convert(sources.sections[: sources.required], code, abi, layout, sources.floating)
         sources.warnings.append(f"{error}; not used")
-        converted = convert(sources.sections[:1], code, abi, layout, sources.floating)
     if converted.coverage.faulty_fdes:
         fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
         sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
@@ -151,12 +150,12 @@ class _Rules:
 
 
 def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
-    """The code that each FDE describes; an earlier section's FDEs take precedence over a later one's. `lost`: see resolve."""
+    """The code that each FDE describes; an earlier list's FDEs take precedence over a later one's. `lost`: see resolve."""
     spans = code_spans(code)
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
-    for section_end in fdes.section_ends:
-        count = section_end - begin
+    for list_end in fdes.list_ends:
+        count = list_end - begin
         if count == 0:
             continue
         start, end, fde, found_lost = room("QQII", count)
@@ -169,7 +168,7 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[i
         lost += found_lost[: sum(ignored[1:]) - known]
         found = Pieces(fde[:kept], start[:kept], end[:kept])
         taken = _with_remaining(taken, found) if begin else found
-        begin = section_end
+        begin = list_end
     return taken
 
 

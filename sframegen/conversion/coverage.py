@@ -15,11 +15,12 @@ from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.text import count_of, most_first
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cfi.rules import FdeFault
     from sframegen.conversion.described_code import Pieces, Unsaid
@@ -55,9 +56,12 @@ IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
 ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are 0, too
 
 
-def why_empty(functions: int) -> str:
+def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
     """Say why no section can be made. `functions`: how many the CFI describes."""
-    return "none of its call frame information can be said in SFrame" if functions else "no call frame information"
+    if functions:
+        return "none of its call frame information can be said in SFrame"
+    ignored = (f"{count_of(number, 'FDE')} {reason}" for reason, number in most_first(ignored_fdes))
+    return "; ".join(ignored) or "no call frame information"
 
 
 class FunctionFates(NamedTuple):

@@ -2,7 +2,8 @@
 
 The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several
 with the same start the first in its section. What an FDE loses so, even after the end of the one that takes it, is left out.
-FDEs that are empty, outside of executable segments or larger than 4 GiB are ignored. All are counted.
+FDEs that are empty, outside of executable segments, larger than 4 GiB or at an address that is not known are ignored. All are
+counted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ try:
     import cython
 except ImportError:
     from cfi import cython_shadow as cython  # type: ignore[no-redef]
+
+from cfi.rules import UNKNOWN_START
 
 if TYPE_CHECKING:
     from cfi.columns import Column, Fdes
@@ -27,6 +30,7 @@ IGNORED = (
     "larger than 4 GiB",
     "a second one for the same code",
     "cut short by the next one",
+    "at an address that is not known",
 )
 
 
@@ -119,6 +123,7 @@ def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignore
     fde: cython.Py_ssize_t
     what: cython.Py_ssize_t
     place: cython.Py_ssize_t = 0
+    unknown: cython.ulonglong = UNKNOWN_START
     for i in range(len(order) or len(start)):
         fde = order[i] if len(order) else i
         while place < len(code.end) and code.end[place] <= start[fde]:
@@ -126,6 +131,8 @@ def resolve(order: Column, fdes: Fdes, code: Spans, pieces: PieceColumns, ignore
         what = -1
         if size[fde] == 0:
             what = 0
+        elif start[fde] == unknown:
+            what = 5
         elif place == len(code.end) or start[fde] < code.start[place] or size[fde] > code.end[place] - start[fde]:
             what = 1
         elif size[fde] >> 32:

@@ -7,7 +7,6 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from cfi import reader
-from cfi.section import FollowedRegisters
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.ranges import disjoint, without
@@ -32,7 +31,7 @@ def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
 
 def _described(elf: ElfFile, abi: Abi) -> list[Range]:
     """The code of all FDEs; all code, where the file does not say which code they are for."""
-    fdes = reader.read(find_sources(elf).sections, FollowedRegisters(abi.fp, abi.sp))
+    fdes = reader.read(find_sources(elf).sections, abi.followed)
     if not len(fdes) or fdes.faulty:
         return elf.executable_ranges()
     return disjoint(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))

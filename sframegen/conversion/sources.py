@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import zlib
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from cfi.machine import Cursor
 from cfi.section import CfiSection
+from sframegen.elf.dynamic import DF_TEXTREL, DT_FLAGS, DT_RELA, DT_RELASZ, DT_SYMTAB, DT_TEXTREL, read_dynamic
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS
+from sframegen.elf.records import (
+    ET_DYN,
+    MAX_ADDRESS,
+    PF_W,
+    PT_GNU_EH_FRAME,
+    PT_LOAD,
+    RECORDS,
+    SHF_WRITE,
+    SHN_UNDEF,
+    SHT_NOBITS,
+    SYM_SIZE,
+    Sym,
+)
+from sframegen.elf.relocations import columns
+from sframegen.format.abi import ABSOLUTE_64, abi_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
 
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.ranges import Range
+
+    Bases: TypeAlias = tuple[int, int, Callable[[int], int]]
 
 DW_EH_PE_OMIT = 0xFF
 CRC_CHUNK = 1 << 20
@@ -31,64 +50,111 @@ class Sources(NamedTuple):
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
-    optional: str  # the name of a section that is only an addition: if it cannot be read, that is a warning
+    required: int  # number of the sections, from the first, that must be readable; where another is not, that is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
 
 
 def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
-    """`.eh_frame` first, then `.debug_frame` of the file itself, then that of its debug file (a file, or a directory to search)."""
-    sections = [section for section in [_eh_frame(elf)] if section]
+    """All `.eh_frame` first, then `.debug_frame` of the file itself, then of its debug file (a file, or a directory to search)."""
+    sections = _named(elf, ".eh_frame") if elf.sections else _eh_frame_by_segment(elf)
+    required = len(sections)
     warnings: list[str] = []
-    optional = ""
     try:
-        own = _debug_frame(elf)
+        sections += _debug_frames(elf)
     except FormatError as error:
         if not sections:
             raise
-        own = None
         warnings.append(f"{error}; not used")
-    if own:
-        optional = own.name if sections else ""
-        sections.append(own)
     if debug_file is not None:
-        section = _debug_frame(_open_debug_file(elf, debug_file))
-        if section is None:
+        found = _debug_frames(_open_debug_file(elf, debug_file))
+        if not found:
             raise elf.error(f"{debug_file} has no .debug_frame")
-        sections.append(section)
-        optional = ""
+        sections += found
+    if debug_file is not None or not required:
+        required = len(sections)
     header = elf.section(".eh_frame_hdr")
     size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT_GNU_EH_FRAME)
-    return Sources(sections, size, optional, warnings, elf.floating)
+    return Sources(sections, size, required, warnings, elf.floating)
 
 
-def _cfi_section(elf: ElfFile, section: Section, *, eh: bool) -> CfiSection:
-    return CfiSection(section.name, elf.contents(section), section.header.sh_addr, elf.byte_order, eh, *_bases(elf))
+def _named(elf: ElfFile, *names: str) -> list[CfiSection]:
+    """The sections of these names: most linkers make one of all. Those of a debug file have no bytes."""
+    found = [
+        section
+        for section in elf.sections
+        if section.name in names and section.header.sh_type != SHT_NOBITS and section.header.sh_size
+    ]
+    if sum(section.header.sh_size for section in found) > len(elf.data):
+        raise elf.error(f"{len(found)} sections of that name overlap", names[0])
+    bases = _bases(elf)
+    return [_cfi_section(elf, section, bases)._replace(more=number > 0) for number, section in enumerate(found)]
 
 
-def _bases(elf: ElfFile) -> tuple[int, int, Callable[[int], int]]:
+def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
+    eh, address = section.name == ".eh_frame", section.header.sh_addr
+    made = CfiSection(section.name, elf.contents(section), address, elf.byte_order, eh, *bases)
+    if elf.relocated is not None:
+        return made._replace(known=elf.relocated.get(section.number, frozenset()).__contains__)
+    return _loaded(elf, made, section.header.sh_flags & SHF_WRITE) if eh else made
+
+
+def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
+    """The section as the loader leaves it: linkers make dynamic relocations of absolute pointers in position-independent files."""
+    tags = _tags(elf)
+    if not (writable or DT_TEXTREL in tags or tags.get(DT_FLAGS, 0) & DF_TEXTREL):
+        return section
+    words = _loaded_words(elf, section.address, section.address + len(section.data))
+    if not words:
+        return section
+    data = bytearray(section.data)
+    for address, value in words.items():
+        place = address - section.address
+        if value is not None and place + 8 <= len(data):
+            data[place : place + 8] = value.to_bytes(8, elf.byte_order)
+    return section._replace(data=data, known=lambda at: words.get(section.address + at, 0) is not None)
+
+
+def _loaded_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:
+    """The 8 bytes that the loader writes at each address in [start, end), without its base; None if that is not known."""
+    tags = _tags(elf)
+    if DT_RELA not in tags or DT_RELASZ not in tags:
+        return {}
+    abi = abi_of(elf)
+    words: dict[int, int | None] = {}
+    for place, info, addend in zip(*columns(elf.at(tags[DT_RELA], tags[DT_RELASZ]), elf.byte_order), strict=True):
+        if start <= place < end:
+            value = 0 if info == abi.relative else None
+            if abi.relocations.get(info & 0xFFFFFFFF) == ABSOLUTE_64:
+                number = tags.get(DT_SYMTAB, 0) + (info >> 32) * SYM_SIZE
+                symbol = Sym(*RECORDS[Sym, elf.byte_order].unpack(elf.at(number, SYM_SIZE)))
+                value = symbol.st_value if symbol.st_shndx != SHN_UNDEF else None
+            words[place] = None if value is None else (value + addend) % MAX_ADDRESS
+    return words
+
+
+def _tags(elf: ElfFile) -> dict[int, int]:
+    return {entry.tag: entry.value for entry in read_dynamic(elf)} if elf.header.e_type == ET_DYN else {}
+
+
+def _bases(elf: ElfFile) -> Bases:
     text, got = elf.section(".text"), elf.section(".got")
-    return (
-        text.header.sh_addr if text else 0,
-        got.header.sh_addr if got else 0,
-        lambda address: int.from_bytes(elf.at(address, 8), elf.byte_order),
-    )
+    loaded = cache(partial(_loaded_words, elf))  # few files have indirect pointers
+
+    def word(address: int) -> int:
+        value = loaded().get(address, -1)
+        if value is None:
+            raise elf.error("it is not known what the loader writes there", offset=address)
+        return value if value >= 0 else int.from_bytes(elf.at(address, 8), elf.byte_order)
+
+    return text.header.sh_addr if text else 0, got.header.sh_addr if got else 0, word
 
 
-def _eh_frame(elf: ElfFile) -> CfiSection | None:
-    section = elf.section(".eh_frame")
-    if section is not None:
-        if section.header.sh_type == SHT_NOBITS:  # a debug file: its .eh_frame is in the file it belongs to
-            return None
-        return _cfi_section(elf, section, eh=True) if section.header.sh_size else None
-    return None if elf.sections else _eh_frame_by_segment(elf)
-
-
-def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
+def _eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
     """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count shows."""
     header = next((segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME), None)
     if header is None:
-        return None
+        return []
     place = ".eh_frame_hdr"
     data = elf.slice(header.p_offset, header.p_filesz, place)
     cursor = Cursor(data, header.p_vaddr, elf.byte_order == "big", 0, header.p_vaddr, None)
@@ -101,19 +167,19 @@ def _eh_frame_by_segment(elf: ElfFile) -> CfiSection | None:
         if segment.p_type == PT_LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
             fdes = min(count, len(data))  # hostile ones do not fit into the compiled reader's numbers
-            return CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=fdes)
+            section = CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=fdes)
+            return [_loaded(elf, section, segment.p_flags & PF_W)]
     raise FormatError(f"leads to {address:#x}, which no segment maps", place, 4, elf.name)
 
 
-def _debug_frame(elf: ElfFile) -> CfiSection | None:
-    section = elf.section(".debug_frame") or elf.section(".zdebug_frame")
-    return _cfi_section(elf, section, eh=False) if section and section.header.sh_type != SHT_NOBITS else None
+def _debug_frames(elf: ElfFile) -> list[CfiSection]:
+    return _named(elf, ".debug_frame", ".zdebug_frame")
 
 
 def has_debug_frame(elf: ElfFile, directory: Path) -> bool:
     """True if the directory has the file's separate debug file, with a .debug_frame. Raises FormatError if that is damaged."""
     debug = _find_debug_file(elf, directory)
-    return debug is not None and _debug_frame(debug) is not None
+    return debug is not None and bool(_debug_frames(debug))
 
 
 def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:

@@ -89,16 +89,17 @@ class Translator:
         row = made(Rule, (cfa, *saved))
         return unsaid(row, self.words) or row
 
-    def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: int) -> _Saved | Reason:
+    def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: RegisterRule) -> _Saved | Reason:
         """A row without its CFA."""
         ra, fp = self._place(ra_rule), self._place(fp_rule)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
-        if ra_state and not (ra_state == 1 and self.words.abi.ra_is_signed):
+        signed = _ra_state(ra_state, self.words.abi)
+        if signed not in (0, int(self.words.abi.ra_is_signed)):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
             return Reason.FP_UNDEFINED if fp_rule.kind is UNDEFINED else Reason.FP_RULE
-        return _Saved(ra, fp, ra_state != 0)
+        return _Saved(ra, fp, signed == 1)
 
 
 def _where(term: Term | None) -> Where | None:
@@ -112,7 +113,7 @@ def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Re
     """The CFA of a rule that is not REGISTER; `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
     if rule.kind is not VAL_EXPRESSION:
         return Reason.NO_CFA
-    return _where(evaluate(rule.expression, abi.byte_order, abi.ra, residue)) or CFA_EXPRESSION
+    return _where(evaluate(rule.expression, abi.byte_order, abi.pc, residue)) or CFA_EXPRESSION
 
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
@@ -136,8 +137,16 @@ def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
         case RuleKind.REGISTER:
             return Where(rule.a, 0)
         case RuleKind.VAL_EXPRESSION:
-            return _where(evaluate(rule.expression, abi.byte_order, abi.ra, on_cfa=True)) or Reason.FP_RULE
+            return _where(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True)) or Reason.FP_RULE
         case RuleKind.EXPRESSION:
-            where = _where(evaluate(rule.expression, abi.byte_order, abi.ra, on_cfa=True))
+            where = _where(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True))
             return where._replace(deref=True) if where and not where.deref else Reason.FP_RULE
     return Reason.FP_RULE
+
+
+def _ra_state(rule: RegisterRule, abi: Abi) -> int | None:
+    """The value of RA_SIGN_STATE; None where it is not a constant."""
+    if rule.kind is UNSPECIFIED:
+        return rule.a
+    value = evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True) if rule.kind is VAL_EXPRESSION else None
+    return value.offset if value and value.register is None else None

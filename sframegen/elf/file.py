@@ -20,10 +20,12 @@ from sframegen.elf.records import (
     PT_LOAD,
     RECORDS,
     SHF_COMPRESSED,
+    SHF_INFO_LINK,
     SHN_UNDEF,
     SHN_XINDEX,
     SHT_NOBITS,
     SHT_NULL,
+    SHT_REL,
     SHT_RELA,
     ByteOrder,
     Chdr,
@@ -36,7 +38,7 @@ from sframegen.elf.strings import strings_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
     from sframegen.elf.ranges import Range
@@ -60,7 +62,9 @@ class ElfFile:
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
         self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
-        self.floating: Sequence[Range] = ()  # of an object that is laid out in memory: see Sources
+        # Of an object that is laid out in memory: see Sources; the offsets that were relocated in each section with CFI, by number.
+        self.floating: Sequence[Range] = ()
+        self.relocated: Mapping[int, Container[int]] | None = None
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -146,10 +150,10 @@ class ElfFile:
 
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
-        """Sections of type SHT_RELA by the number of the section that they apply to."""
+        """Sections of relocations, of any type, by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
-            if section.header.sh_type == SHT_RELA:
+            if section.header.sh_type in (SHT_RELA, SHT_REL) or section.header.sh_flags & SHF_INFO_LINK:
                 tables.setdefault(section.header.sh_info, []).append(section)
         return tables
 

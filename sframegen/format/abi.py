@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi.section import FollowedRegisters
 from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, ET_DYN, ET_EXEC
 
 if TYPE_CHECKING:
@@ -37,14 +38,26 @@ class Abi(NamedTuple):
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
     sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, and CFI says where
-    ra_is_signed: bool = False  # return addresses can be signed
+    ra_state: int = -1  # RA_SIGN_STATE, which says whether the return address is signed; -1: it never is
+    pc: int | None = None  # the PC, where expressions name it
     cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1
     shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
+    relative: int = 0  # r_type that adds the base to an address
     other_name: str = ""  # what people call it, if they have another name than `name`
     ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
+
+    @property
+    def ra_is_signed(self) -> bool:
+        """True if return addresses can be signed."""
+        return self.ra_state >= 0
+
+    @property
+    def followed(self) -> FollowedRegisters:
+        """The registers whose rules decide what SFrame says."""
+        return FollowedRegisters(self.fp, self.sp, self.ra_state)
 
 
 ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative) for relative in (False, True) for size in (8, 4))
@@ -58,10 +71,12 @@ AMD64 = Abi(
     sp=7,
     fp=6,
     ra=16,
+    pc=16,
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
     base_registers=range(16),
     fixed_ra_offset=-8,
     relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
+    relative=8,
 )
 AARCH64 = Abi(
     name="AArch64",
@@ -73,8 +88,9 @@ AARCH64 = Abi(
     ra=30,
     register_names=(*(f"x{n}" for n in range(31)), "sp"),
     base_registers=range(32),
-    ra_is_signed=True,
+    ra_state=34,
     relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},
+    relative=1027,
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
 S390X = Abi(
@@ -91,6 +107,7 @@ S390X = Abi(
     ),
     base_registers=range(32),
     relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},
+    relative=12,
     sp_offset=-160,
     sp_is_saved=True,
     cfa_adjustment=160,

@@ -17,7 +17,7 @@ from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
 from cfi.reader import read
-from cfi.rules import RegisterRule
+from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import FollowedRegisters
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cfi.opcodes import CfiInstruction
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
 
-AMD64 = FollowedRegisters(fp=6, sp=7)
+AMD64, AARCH64, S390X = FollowedRegisters(6, 7, -1), FollowedRegisters(29, 31, 34), FollowedRegisters(11, 15, -1)
 RBP, RSP, RA = 6, 7, 16
 UNSPECIFIED = RegisterRule(RuleKind.UNSPECIFIED)
 AT_8 = RegisterRule(RuleKind.OFFSET, -8)
@@ -144,7 +145,7 @@ def test_registers_of_odd_numbers_are_followed() -> None:
     """On AArch64 the frame pointer is x29, which is odd; on x86-64 it is register 6."""
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x1f\x10", ra=30), 0x4000, 16, b"\x9d\x02\x9e\x01" + b"\x41\xdd\xde")
-    found = rows(read([frames.section()], FollowedRegisters(fp=29, sp=31)))
+    found = rows(read([frames.section()], AARCH64))
     assert [(rule.fp, rule.ra) for _, rule in found] == [(RegisterRule(RuleKind.OFFSET, -16), AT_8), (UNSPECIFIED, UNSPECIFIED)]
 
 
@@ -167,7 +168,42 @@ def test_restore_goes_back_to_the_cie() -> None:
 
 
 def test_aarch64_ra_state_is_a_part_of_the_row() -> None:
-    assert [(offset, rule.ra_state) for offset, rule in run(b"\x41\x2d\x41\x2c\x41\x2d")] == [(0, 0), (1, 1), (2, 3), (3, 2)]
+    found = run(b"\x41\x2d\x41\x2c\x41\x2d")
+    assert [(offset, *rule.ra_state[:2]) for offset, rule in found] == [(0, 0, 0), (1, 0, 1), (2, 0, 3), (3, 0, 2)]
+
+
+def written(one: CfiInstruction, register: int) -> bytes:
+    """An instruction that gives a register a rule."""
+    head = bytes([one.opcode | register]) if one.first is Operand.LOW6 else bytes([one.opcode]) + uleb(register)
+    return head + {Operand.NONE: b"", Operand.BLOCK: b"\x01\x31"}.get(one.second, b"\x02")
+
+
+@for_each(("registers", "ra"), [(AMD64, 16), (AARCH64, 30), (S390X, 14)])
+def test_each_way_to_set_a_register_that_rules_depend_on_is_followed(registers: FollowedRegisters, ra: int) -> None:
+    """Cranelift sets RA_SIGN_STATE by DW_CFA_val_expression, others negate it; each rule may also be taken back."""
+    names = {"ra": ra, **{name: number for name, number in registers._asdict().items() if number >= 0}}
+    frames = Frames()
+    cie = frames.cie(b"\x0c\x07\x08", ra=ra)
+    ways = [(name, one) for name in names for one in INSTRUCTIONS if one.action is Action.SET_RULE]
+    for name, one in ways:
+        program = written(one, names[name])
+        back = (b"\x06" + uleb(names[name]), bytes([0xC0 | names[name]]))
+        steps = (program, back[0], program + back[1], b"\x0a" + program, b"\x0b", program + program)
+        frames.plain_fde(cie, 0x4000, 0x100, b"\x41".join(steps))
+    table = read([frames.section()], registers)
+    for fde, (name, one) in enumerate(ways):
+        kinds = [(offset, getattr(rule, name).kind) for offset, rule in rows(table, fde)]
+        assert kinds == [(0, one.kind), (1, RuleKind.UNSPECIFIED), (3, one.kind), (4, RuleKind.UNSPECIFIED), (5, one.kind)]
+
+
+@for_each("negate", [b"\x2c", b"\x2d"])
+def test_a_negated_rule_of_ra_sign_state_is_not_known(negate: bytes) -> None:
+    frames = Frames()
+    program = b"\x41".join((b"\x16\x22\x01\x31", negate, b"\x06\x22", negate, b"\x16\x22\x01\x30"))
+    frames.plain_fde(frames.cie(ra=30), 0x4000, 16, program)
+    states = [rule.ra_state for _, rule in rows(read([frames.section()], AARCH64))]
+    by = RuleKind.VAL_EXPRESSION
+    assert [state.kind for state in states] == [by, RuleKind.UNDEFINED, RuleKind.UNSPECIFIED, RuleKind.UNSPECIFIED, by]
 
 
 def test_numbers_that_no_frame_has_do_not_wrap() -> None:
@@ -291,8 +327,15 @@ def test_aligned_pointers() -> None:
 def test_indirect_pointers_are_followed() -> None:
     section = pointer_section(0x80 | 0x03, (0x7000).to_bytes(4, "little"), (0x40).to_bytes(4, "little"))
     assert list(read([section._replace(memory={0x7000: 0x2345}.__getitem__)], AMD64).start) == [0x2345]
-    with pytest.raises(FormatError, match="indirect pointer leads nowhere"):
-        read([section], AMD64)
+    assert list(read([section], AMD64).start) == [UNKNOWN_START]  # it leads nowhere: that costs this FDE
+
+
+def test_pointers_that_are_not_understood_cost_their_fde() -> None:
+    frames = Frames(eh=False)
+    cie = frames.cie(version=4, segment_size=2)
+    places = [frames.fde(cie, bytes(2) + frames.number(start, 8), frames.number(16, 8)) for start in (0x4000, 0x5000)]
+    table = read([frames.section()._replace(known={places[1] + 8 + 2}.__contains__)], AMD64)
+    assert list(table.start) == [UNKNOWN_START, 0x5000]
 
 
 def test_augmentations() -> None:
@@ -314,7 +357,10 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     two.plain_fde(0, 0x6000, 16)
     table = read([one.section(), two.section()], AMD64)
     assert list(table.cie) == [0, 1, 1]
-    assert table.section_ends == [1, 3]
+    assert table.list_ends == [1, 3]
+    table = read([one.section(), two.section(), two.section()._replace(more=True)], AMD64)
+    assert (list(table.cie), table.list_ends, list(table.start[2:])) == ([0, 1, 1, 2, 2], [1, 5], [0x6000, 0x5000, 0x6000])
+    assert [rows(table, fde)[0][1].cfa.expression for fde in range(5)] == [b"\x77\x08", b"\x77\x10", b"", b"\x77\x10", b""]
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
 
 

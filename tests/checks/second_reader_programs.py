@@ -23,6 +23,7 @@ REGISTERS = {
 NEAR = (0, 8, 16, 24, 160, 168, 176)
 FAR = (1 << 15, (1 << 31) - 8, 1 << 31, 1 << 32, 1 << 33, 1 << 62)
 NOT_IN_A_CIE = (0x06, 0x0A, 0x0B)  # and 0xC0 to 0xFF: restore, remember_state, restore_state
+RA_STATES = ((b"\x2d",), (b"\x16\x22\x01\x30", b"\x16\x22\x01\x31"))  # a program negates RA_SIGN_STATE, or has rules for it
 DEREF, CONSTS, DUP, DROP, SWAP, AND, MINUS, PLUS, PLUS_UCONST, LIT15 = 0x06, 0x11, 0x12, 0x13, 0x16, 0x1A, 0x1C, 0x22, 0x23, 0x3F
 
 
@@ -32,6 +33,7 @@ class Writer:
     def __init__(self, abi: Abi, random: Random) -> None:
         self.abi = abi
         self.random = random
+        self.ra_states: tuple[bytes, ...] = RA_STATES[0]
 
     def offset(self) -> int:
         return self.random.choice(NEAR if self.random.random() < 0.95 else FAR) * self.random.choice((1, 1, -1))
@@ -92,7 +94,7 @@ class Writer:
                 b"\x2e" + uleb(slot),
                 b"\x0a",
                 b"\x0b",
-                *([b"\x2d"] if self.abi.ra_is_signed else []),
+                *(self.ra_states if self.abi.ra_is_signed else ()),
             )
         )
         if written == b"\x0b" and not depth:
@@ -101,6 +103,7 @@ class Writer:
 
     def program(self) -> bytes:
         parts, depth = [], 0
+        self.ra_states = self.random.choice(RA_STATES)
         for _ in range(self.random.randrange(1, 8)):
             for _ in range(self.random.randrange(3)):
                 part, depth = self.instruction(depth=depth)

@@ -92,7 +92,7 @@ def frames_of(fdes: list[Fde], base: int) -> Sources:
     cies = {signal: frames.cie(augmentation="zRS" if signal else "zR", data=b"\0") for signal in (False, True)}
     for fde in fdes:
         frames.plain_fde(cies[fde.signal], base + fde.start, fde.size, CFI[fde.says][0])
-    return Sources([frames.section()], 0, "", [])
+    return Sources([frames.section()], 0, 1, [])
 
 
 def table_of(functions: list[Function], base: int) -> FunctionTable:
@@ -307,11 +307,11 @@ def test_keys_of_signed_return_addresses() -> None:
     table.row_start.extend([0, 8])
     table.row_rule.extend([0, 1])
     table.first_row.append(2)
-    truth = judged(elf, table, Sources([frames.section()], 0, "", []), AARCH64)
+    truth = judged(elf, table, Sources([frames.section()], 0, 1, []), AARCH64)
     assert [(finding.rule, finding.address) for finding in truth.findings] == [("cfi-key", base + 8)]
     assert truth.findings[0].message.endswith("with key A; the CFI says key B")
     table.kinds = [Kind(key_b=True)]
-    assert judged(elf, table, Sources([frames.section()], 0, "", []), AARCH64).findings == []
+    assert judged(elf, table, Sources([frames.section()], 0, 1, []), AARCH64).findings == []
 
 
 def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,12 +523,12 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
     with pytest.raises(sframegen.FormatError, match=message):
-        compare(elf, section, Sources([], 0, "", []), AMD64)
+        compare(elf, section, Sources([], 0, 0, []), AMD64)
 
 
 def test_without_any_cfi() -> None:
     elf, base = code_of()
-    truth = judged(elf, table_of([Function(0, 16, (0,), 0, signal=False)], base), Sources([], 0, "", []))
+    truth = judged(elf, table_of([Function(0, 16, (0,), 0, signal=False)], base), Sources([], 0, 0, []))
     assert (truth.code[Verdict.UNDESCRIBED], truth.code[Verdict.SILENT]) == (16, SIZE - 16)
     assert [(finding.rule, finding.severity) for finding in truth.findings] == [("cfi-none", sframegen.Severity.NOTE)]
 

@@ -46,7 +46,7 @@ def test_both_readers_agree_on_any_instructions(abi: Abi, eh: bool, layout: Layo
     same = unjudged = 0
     for seed in range(SEEDS):
         frames = made_frames(abi, Random(f"{abi.name} {eh} {seed}"), base, FUNCTIONS, eh=eh)
-        sources = Sources([frames.section()], 0, "", [])
+        sources = Sources([frames.section()], 0, 1, [])
         table, _, encoded = convert(sources.sections, elf.executable_ranges(), abi, layout)
         if not len(table):
             continue

@@ -143,10 +143,20 @@ SIGNED = [
         ".cfi_restore_state",
         "nop",
     ],
+    [
+        "nop",
+        ".cfi_escape 0x16, 34, 1, 0x31",
+        "nop",
+        ".cfi_remember_state",
+        ".cfi_escape 0x16, 34, 1, 0x30",
+        "nop",
+        ".cfi_restore_state",
+    ],
 ]
 AARCH64_FAULTS = {
-    "signed return addresses are not": Fault(TRANSLATE, "_Saved(ra, fp, ra_state != 0)", "_Saved(ra, fp, False)"),
-    "nothing is signed": Fault("cfi/machine.py", "self.state[13] ^= 1", "self.state[13] ^= 0"),
+    "signed return addresses are not": Fault(TRANSLATE, "_Saved(ra, fp, signed == 1)", "_Saved(ra, fp, False)"),
+    "nothing is signed": Fault("cfi/machine.py", "self.state[14] ^= 1", "self.state[14] ^= 0"),
+    "RA_SIGN_STATE is not followed": Fault("cfi/machine.py", "if register == self.ra_state:", "if False:"),
     "advances are not scaled": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x3F) * 1"),
     "key B is not known": Fault("cfi/rules.py", 'return "B" in self.augmentation', "return False"),
 }

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi.errors import FormatError
-from sframegen import add_section, read
+from sframegen import Verdict, add_section, check, read
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_EH_FRAME
+from sframegen.elf.records import PT_GNU_EH_FRAME, packed
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64
+from tests.support.inputs.cfi_writer import assembled
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -245,3 +246,93 @@ def test_a_count_of_fdes_that_no_file_has_room_for_is_no_count(compile_c: Compil
     assert section.fde_count <= len(data)
     with suppress(FormatError):  # what follows .eh_frame is none
         convert([section], stripped.executable_ranges(), AMD64)
+
+
+# -- several sections, and pointers that the loader fills
+
+TWO = {name: f".text\n{{}}\n.type {name}, %function\n{name}: .cfi_startproc\nnop\nret\n.cfi_endproc\n" for name in ("_start", "f")}
+
+
+def assembled_object(peers: Peers, source: str, out: Path) -> Path:
+    subprocess.run([peers.tool("as"), "-o", out, "-"], input=source.encode(), check=True)
+    return out
+
+
+@for_each("name", [".eh_frame", ".debug_frame"])
+def test_all_sections_of_a_name_are_read(name: str, peers: Peers, tmp_path: Path) -> None:
+    """Such objects come of `ld -r --unique`, and some linkers' scripts make such files of them."""
+    parts = [
+        assembled_object(peers, source.format(f".cfi_sections {name}"), tmp_path / f"{function}.o")
+        for function, source in TWO.items()
+    ]
+    joined, script, linked = tmp_path / "joined.o", tmp_path / "script", tmp_path / "linked"
+    subprocess.run([peers.tool("ld"), "-r", f"--unique={name}", "-o", joined, *parts], check=True)
+    places = "".join(
+        f"{name}{number} {'' if name == '.eh_frame' else 0} : {{ {part.name}({name}) }}" for number, part in enumerate(parts)
+    )
+    script.write_text(f"SECTIONS {{ . = 0x400000 + SIZEOF_HEADERS; .text : {{ *(.text) }} . = ALIGN(0x1000); {places} }}")
+    subprocess.run([peers.tool("ld"), "-T", script, "-o", linked, *(part.name for part in parts)], check=True, cwd=tmp_path)
+    rename = [f"--rename-section={name}{number}={name}" for number in range(2)]
+    subprocess.run([peers.tool("objcopy"), *rename, linked], check=True)
+    for file in (joined, linked):
+        assert [section.name for section in open_elf(file).sections].count(name) == 2
+        summary = add_section(file, output=tmp_path / "out", verify=False)
+        assert (summary.functions, summary.coverage, summary.code_bytes) == (2, 100, 4)
+        report = check(tmp_path / "out", consumer="kernel", second_reader=file == linked)
+        assert (report.findings, report.code[Verdict.EQUAL]) == ((), 4)
+
+
+def test_sections_that_share_bytes_are_refused(compile_c: Compiler) -> None:
+    data = bytearray(compile_c("int main(void) { return 0; }").read_bytes())
+    elf = ElfFile(memoryview(bytes(data)))
+    [frames] = [section.header for section in elf.sections if section.name == ".eh_frame"]
+    large = frames._replace(sh_offset=0, sh_size=len(data))
+    table = packed([*(section.header for section in elf.sections), large, large], "little")
+    struct.pack_into("<Q", data, 40, len(data))
+    struct.pack_into("<H", data, 60, len(elf.sections) + 2)
+    with pytest.raises(FormatError, match=r"\.eh_frame: 3 sections of that name overlap"):
+        find_sources(ElfFile(memoryview(bytes(data) + table)))
+
+
+ABSOLUTE, RELATIVE, INDIRECT = 0, 0x1B, 0x9B
+CODE = ".type f, %function; .type _start, %function; .globl _start; _start: ret; f: nop; ret\n"
+SLOT = '.section .data.rel.ro,"aw"\nslot: .quad {}\n'
+INDIRECTLY = assembled((RELATIVE, ".long _start-., 1"), (INDIRECT, ".long slot-., 2"))
+
+
+@for_each(
+    ("frames", "known"),
+    [
+        (assembled((ABSOLUTE, ".quad _start, 1"), (ABSOLUTE, ".quad f, 2"), flags="aw"), ["_start", "f"]),
+        (INDIRECTLY + SLOT.format("f"), ["_start", "f"]),
+        (INDIRECTLY + SLOT.format("elsewhere"), ["_start"]),
+    ],
+)
+def test_pointers_that_the_loader_fills(frames: str, known: list[str], peers: Peers, tmp_path: Path) -> None:
+    """lld makes RELA of them, with zeros in place. One that is not known costs its FDE."""
+    made, linked = assembled_object(peers, CODE + frames, tmp_path / "made.o"), tmp_path / "linked"
+    options = ("-shared", "-Bsymbolic", "-e", "0", "-z", "notext", "--eh-frame-hdr")
+    subprocess.run([peers.tool("ld.lld"), *options, "-o", linked, made], check=True)
+    table = table_of(linked)
+    assert list(table.start) == [symbol(linked, name) for name in known]
+    assert content(table_of(without_section_headers(linked, tmp_path / "without"))) == content(table)
+    summary = add_section(linked, output=tmp_path / "out", optimize="none")
+    assert (summary.functions, sum(summary.ignored_fdes.values())) == (len(known), 2 - len(known))
+    assert set(summary.ignored_fdes) <= {"at an address that is not known"}
+    assert check(tmp_path / "out", consumer="kernel").findings == ()
+
+
+@for_each(("encoding", "pointers"), [(INDIRECT, ".long slot-., 2"), (2, ".short f, 2"), (RELATIVE, ".long 0x100, 2")])
+def test_an_fde_of_an_object_whose_address_is_not_known(encoding: int, pointers: str, peers: Peers, tmp_path: Path) -> None:
+    source = CODE + assembled((RELATIVE, ".long _start-., 1"), (encoding, pointers)) + SLOT.format("f")
+    summary = add_section(assembled_object(peers, source, tmp_path / "made.o"))
+    assert (summary.functions, summary.ignored_fdes) == (1, {"at an address that is not known": 1})
+
+
+def test_an_fde_of_code_that_a_linker_dropped(peers: Peers, tmp_path: Path) -> None:
+    """`lld -r` leaves a relocation of type R_NONE."""
+    comdat = '.section .text.g, "axG", @progbits, g, comdat; .weak g; g: .cfi_startproc; ret; .cfi_endproc'
+    parts = [assembled_object(peers, comdat, tmp_path / f"{number}.o") for number in range(2)]
+    subprocess.run([peers.tool("ld.lld"), "-r", "-o", tmp_path / "joined.o", *parts], check=True)
+    summary = add_section(tmp_path / "joined.o")
+    assert (summary.functions, summary.ignored_fdes) == (1, {"outside of executable segments": 1})

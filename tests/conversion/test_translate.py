@@ -32,6 +32,11 @@ def computed(expression: bytes) -> RegisterRule:
     return RegisterRule(RuleKind.VAL_EXPRESSION, expression=expression)
 
 
+def negated(bits: int) -> RegisterRule:
+    """RA_SIGN_STATE after instructions that negate these bits."""
+    return RegisterRule(RuleKind.UNSPECIFIED, bits)
+
+
 def row(
     cfa_rule: RegisterRule | None = None,
     *,
@@ -39,7 +44,7 @@ def row(
     fp: RegisterRule = UNSPECIFIED,
     sp: RegisterRule = UNSPECIFIED,
     ra_column: int = RA,
-    ra_state: int = 0,
+    ra_state: RegisterRule = UNSPECIFIED,
 ) -> CfiRule:
     return CfiRule(ra_column, cfa_rule or cfa(RSP, 16), ra or at(-8), fp, sp, ra_state)
 
@@ -76,7 +81,7 @@ PLT = b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"  # rsp + 8 + (((rip & 15) 
         (row(ra=UNSPECIFIED), Reason.RA_RULE),
         (row(ra=RegisterRule(RuleKind.REGISTER, 2)), SP_16._replace(ra=Where(2, 0))),
         (row(ra=RegisterRule(RuleKind.VAL_OFFSET, 0)), Reason.RA_RULE),
-        (row(ra_state=1), Reason.RA_SIGNED),
+        (row(ra_state=negated(1)), Reason.RA_SIGNED),
         (row(fp=RegisterRule(RuleKind.UNDEFINED)), Reason.FP_UNDEFINED),
         (row(fp=RegisterRule(RuleKind.REGISTER, 9)), SP_16._replace(fp=Where(9, 0))),
         (row(fp=RegisterRule(RuleKind.VAL_OFFSET, -16)), Reason.FP_RULE),
@@ -114,7 +119,9 @@ def test_a_signal_frame_recovers_all_three_from_the_saved_context() -> None:
 
 
 X29, X30, AARCH64_SP = 29, 30, 31
-AARCH64_RULE = CfiRule(X30, cfa(AARCH64_SP, 32), at(-24), at(-32), UNSPECIFIED)
+AARCH64_RULE = CfiRule(X30, cfa(AARCH64_SP, 32), at(-24), at(-32), UNSPECIFIED, UNSPECIFIED)
+SIGNED = AARCH64_RULE._replace(ra=UNSPECIFIED, fp=UNSPECIFIED)
+READ_RA_STATES = (RuleKind.UNSPECIFIED, RuleKind.VAL_EXPRESSION)
 
 
 @for_each(
@@ -124,18 +131,26 @@ AARCH64_RULE = CfiRule(X30, cfa(AARCH64_SP, 32), at(-24), at(-32), UNSPECIFIED)
         (AARCH64_RULE._replace(ra=UNSPECIFIED, fp=UNSPECIFIED), Rule(Where(AARCH64_SP, 32))),
         (AARCH64_RULE._replace(fp=UNSPECIFIED), Rule(Where(AARCH64_SP, 32), Where(None, -24, deref=True))),
         (AARCH64_RULE._replace(ra=UNSPECIFIED), Rule(Where(AARCH64_SP, 32), None, Where(None, -32, deref=True))),
-        (AARCH64_RULE._replace(ra=UNSPECIFIED, fp=UNSPECIFIED, ra_state=1), Rule(Where(AARCH64_SP, 32), ra_signed=True)),
-        (AARCH64_RULE._replace(ra_state=2), Reason.RA_SIGNED),
-        (AARCH64_RULE._replace(ra_state=3), Reason.RA_SIGNED),
+        (SIGNED._replace(ra_state=negated(1)), Rule(Where(AARCH64_SP, 32), ra_signed=True)),
+        (SIGNED._replace(ra_state=computed(b"\x31")), Rule(Where(AARCH64_SP, 32), ra_signed=True)),
+        (SIGNED._replace(ra_state=computed(b"\x30")), Rule(Where(AARCH64_SP, 32))),
+        *(
+            (AARCH64_RULE._replace(ra_state=state), Reason.RA_SIGNED)
+            for state in (
+                negated(2), negated(3), *map(computed, (b"\x32", b"\x33", b"\x8d\x00", b"", b"\x96")),
+                *(RegisterRule(kind, 1, expression=b"\x31") for kind in RuleKind if kind not in READ_RA_STATES),
+            )
+        ),
+        (AARCH64_RULE._replace(cfa=computed(PLT.replace(b"\x80", b"\x8e"))), Reason.CFA_EXPRESSION),  # x30 is not the PC
         (AARCH64_RULE._replace(ra=at(0)), Rule(Where(AARCH64_SP, 32), Where(None, 0, deref=True), Where(None, -32, deref=True))),
     ],
-)
+)  # fmt: skip
 def test_translation_for_aarch64(rule: CfiRule, expected: Rule | Reason) -> None:
     assert translated(rule, AARCH64, V3) == expected
 
 
 R5, R11, R14, R15, F0 = 5, 11, 14, 15, 16
-S390X_RULE = CfiRule(R14, cfa(R15, 320), at(-48), at(-72), at(-40))
+S390X_RULE = CfiRule(R14, cfa(R15, 320), at(-48), at(-72), at(-40), UNSPECIFIED)
 
 
 @for_each(

@@ -119,7 +119,7 @@ class Bench:
             rules = [gnu.get(place) for place in places]
             reading = Reading(cfi, rules, empty=begin in empty)
             if begin in empty or not any(rules):
-                reading.said = warnings.pop(0)
+                reading.said = warnings.pop(0) if warnings else "no warning"
             readings.append(reading)
         assert not warnings, warnings
         return readings
@@ -178,7 +178,7 @@ def shape(target: Target, body: list[str]) -> str:
         name, _, operands = line.partition(" ")
         if name == ".cfi_escape":
             words.append(f"escape {NAMES[int(operands.split(',')[0], 16)]}")
-        elif operands and name not in {".cfi_def_cfa_offset", ".cfi_adjust_cfa_offset"}:
+        elif operands and name not in {".cfi_def_cfa_offset", ".cfi_adjust_cfa_offset", ".cfi_startproc"}:
             words.append(f"{name} {target.register_name(operands.split(',')[0])}")
         else:
             words.append(name)

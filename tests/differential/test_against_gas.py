@@ -161,9 +161,22 @@ def test_the_rows_of_plt_got(peers: Peers, compile_c: Compiler, tmp_path: Path) 
     assert compare.compare(plain, tmp_path / "ours", peers).ok
 
 
-def test_a_program_without_a_difference_has_no_kind(peers: Peers, tmp_path: Path) -> None:
-    body = [".cfi_def_cfa_offset 16", ".cfi_offset 6, -16", "nop", ".cfi_def_cfa_register 6", "nop"]
-    (reading,) = Bench(TARGETS["amd64"], peers, tmp_path).read([body])
+@for_each(
+    ("abi", "body", "expected"),
+    [
+        (
+            "amd64",
+            [".cfi_def_cfa_offset 16", ".cfi_offset 6, -16", "nop", ".cfi_def_cfa_register 6", "nop"],
+            Rule("fp+16", "c-16", "c-8", signal=False),
+        ),
+        ("s390x", ["nop", ".cfi_register 15, 5", "nop"], Rule("sp+160", "same", "same", signal=False)),
+    ],
+)
+def test_a_program_without_a_difference_has_no_kind(
+    abi: str, body: list[str], expected: Rule, peers: Peers, tmp_path: Path
+) -> None:
+    (reading,) = Bench(TARGETS[abi], peers, tmp_path).read([body])
     assert reading.difference == ""
     assert reading.gnu == [row.rule for row in reading.cfi]
-    assert reading.cfi[-1].rule == Rule("fp+16", "c-16", "c-8", signal=False)
+    assert reading.cfi[-1].rule == expected
+    assert judge_ours(TARGETS[abi], peers, tmp_path, [body]).ok

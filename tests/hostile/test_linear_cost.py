@@ -259,6 +259,14 @@ def relocated_sections(count: int) -> bytes:
     return objects_file(1, b"", *all_sections)
 
 
+def frame_sections(count: int) -> bytes:
+    frames = Frames(address=0)
+    frames.plain_fde(frames.cie(), 0, 30)
+    size = len(frames.data)
+    cfi = section(SHT_PROGBITS, BODY, size, SHF_ALLOC, sh_name=EH_FRAME)
+    return objects_file(1, bytes(frames.data) * count, *[cfi._replace(sh_offset=BODY + size * n) for n in range(count)])
+
+
 def group_sections(count: int) -> bytes:
     frames = Frames(address=0)
     cie = frames.cie()
@@ -362,6 +370,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "symbol tables": (add, symbol_tables, 64),
     "relocation tables": (objects, relocation_tables, 64),
     "relocated sections": (objects, relocated_sections, 64),
+    "frame sections": (objects, frame_sections, 64),
     "section groups": (objects, group_sections, 64),
     "sframe sections": (objects, sframe_sections, 16),
     "long names": (objects, long_names, 200),

@@ -99,7 +99,9 @@ def second_reading(
 def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> FdeColumns:
     functions = FdeColumns()
     total, before = sum(len(section.data) for section in sources.sections), 0
-    for number, section in enumerate(sources.sections):
+    number = -1
+    for section in sources.sections:
+        number += not section.more
         for done in read(section, number, abi, functions):
             if progress:
                 progress(before + done, total)

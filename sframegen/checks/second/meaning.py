@@ -77,10 +77,9 @@ def _random(name: str) -> int:
 
 def verdict(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Outcome:
     """`residue`: the PC modulo 16."""
-    pc_register = abi.ra if abi.register_names[abi.ra :] == ("rip",) else None
     try:
         for number in WORLDS:
-            world = World(number, _random(f"{number} pc") & ~15 | residue, pc_register)
+            world = World(number, _random(f"{number} pc") & ~15 | residue, abi.pc)
             if _of_row(state, abi, world) != _of_rule(rule, abi, world):
                 return Outcome.OTHER
     except UnjudgedError:
@@ -90,7 +89,7 @@ def verdict(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Outcome:
 
 def depends_on_pc(state: CfiRow, abi: Abi) -> bool:
     """True if an expression may read the PC."""
-    register = f"DW_OP_breg{abi.ra}"
+    register = f"DW_OP_breg{abi.pc}"
     return any(said.code and _names(said.code, abi.byte_order, register) for said in (state.cfa, state.ra, state.fp, state.sp))
 
 

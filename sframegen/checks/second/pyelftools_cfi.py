@@ -22,7 +22,9 @@ MASK = 0xFFFFFFFFFFFFFFFF
 ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
 DEF_CFA_EXPRESSION = 0x0F
-EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, 0x16))
+VAL_EXPRESSION = 0x16
+EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, VAL_EXPRESSION))
+RA_STATES = ([0x30], [0x31])  # expressions: DW_OP_lit0, DW_OP_lit1
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
 # Faults of pyelftools that raise no error. A test shows each, and fails once a release corrects it.
 WRONG = {
@@ -32,6 +34,7 @@ WRONG = {
 WIDE = "64-bit DWARF, whose CIE it looks for in the wrong place"
 LAST_ROW = "a last row whose CFA is an expression, which it drops"
 CFA_LOST = "a CFA register or offset after an expression, which made it forget the other one"
+RA_STATE = "a rule for RA_SIGN_STATE other than a constant, or beside instructions that negate it"
 DAMAGED = "what it fails to read"
 COSTLY = "more work than their size warrants"
 
@@ -115,7 +118,7 @@ class _Cie(NamedTuple):
 
 
 def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> Iterator[int]:
-    """Adds the FDEs of a file's section of that number; yields how many of its bytes have been read."""
+    """Adds the FDEs of a file's list of that number; yields how many of its bytes have been read."""
     little = section.byte_order == "little"
     stream = _Metered(section.data)
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
@@ -232,7 +235,13 @@ class _Reader:
 
     def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
         fde.instructions = _judged(fde.instructions)
-        self._afford(_steps([*cie.instructions, *fde.instructions]), size)
+        instructions = [*cie.instructions, *fde.instructions]
+        self._afford(_steps(instructions), size)
+        states = [one for one in instructions if one.opcode not in NO_REGISTER and one.args[0] == self.abi.ra_state]
+        if any(one.opcode != VAL_EXPRESSION or one.args[1] not in RA_STATES for one in states) or (
+            states and any(one.opcode == NEGATE_RA_STATE for one in instructions)
+        ):
+            raise UnreadError(RA_STATE)
         table = fde.get_decoded().table
         signed = _signed(cie.instructions, fde.instructions)
         if len(table) != len(signed):
@@ -254,6 +263,7 @@ class _Reader:
         if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
             return None
         ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
+        signed = signed or _said(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
         return CfiRow(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
 
 

@@ -52,8 +52,8 @@ def imports(elf: ElfFile) -> dict[int, str]:
 def pointed_at(elf: ElfFile) -> set[int]:
     """Return the addresses that relocations make pointers to, by adding the base to an address."""
     found: set[int] = set()
-    machine = machine_of(abi_of(elf))
-    kinds = (machine.relative, machine.irelative)  # without a symbol, that is all of r_info
+    abi = abi_of(elf)
+    kinds = (abi.relative, machine_of(abi).irelative)  # without a symbol, that is all of r_info
     for _, entries in dynamic_relocations(elf):
         found.update(addend for info, addend in zip(entries.info, entries.addend, strict=True) if info in kinds)
     found.update(packed_addends(elf))

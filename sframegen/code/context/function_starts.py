@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cfi.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.pointer_words import words_within
-from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
@@ -89,7 +88,6 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
         raw = elf.at(dynamic[DT_RELA], dynamic[DT_RELASZ] // RELA_SIZE * RELA_SIZE)
     except FormatError:
         return
-    relative = machine_of(abi).relative
     for place, info, addend in zip(*columns(raw, elf.byte_order), strict=True):
-        if place in wanted and info & 0xFFFFFFFF == relative:
+        if place in wanted and info & 0xFFFFFFFF == abi.relative:
             yield addend

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import CodeBefore
 
-RELATIVE, IRELATIVE = 1027, 1032  # R_AARCH64_RELATIVE, R_AARCH64_IRELATIVE
+IRELATIVE = 1032  # R_AARCH64_IRELATIVE
 
 SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
 

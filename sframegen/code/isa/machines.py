@@ -19,8 +19,7 @@ class CodeMachine(NamedTuple):
     """What is known of the code of one ABI."""
 
     plt: Stubs
-    relative: int  #: the type of the relocation that adds the base to an address
-    irelative: int  #: of the one that calls the function at that address, and stores its result
+    irelative: int  #: the type of the relocation that calls the function at an address, and stores its result
     isa: Isa | None = None  #: None: the instructions are not read
 
 
@@ -41,7 +40,7 @@ def machine_of(abi: Abi) -> CodeMachine:
 @cache
 def _machine(name: str, read: bool) -> CodeMachine:
     module = import_module(f"sframegen.code.isa.{name}")
-    return CodeMachine(module.PLT, module.RELATIVE, module.IRELATIVE, module.ISA if read else None)
+    return CodeMachine(module.PLT, module.IRELATIVE, module.ISA if read else None)
 
 
 def isa_of(abi: Abi) -> Isa:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sframegen.code.isa.plt_stubs import Stubs, stub
 
-RELATIVE, IRELATIVE = 12, 61  # R_390_RELATIVE, R_390_IRELATIVE
+IRELATIVE = 61  # R_390_IRELATIVE
 
 # RA stays in r14, and r15 is not changed.
 FIRST = stub(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import CodeBefore
 
-RELATIVE, IRELATIVE = 8, 37  # R_X86_64_RELATIVE, R_X86_64_IRELATIVE
+IRELATIVE = 37  # R_X86_64_IRELATIVE
 
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 

@@ -12,7 +12,6 @@ from cfi import reader
 from cfi.expression import evaluate
 from cfi.opcodes import RuleKind
 from cfi.rules import RegisterRule
-from cfi.section import FollowedRegisters
 from sframegen.conversion.translate import Translator
 from sframegen.format.layouts import V3
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
@@ -37,7 +36,7 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
     ranges = [(start, size) for start, size, why in zip(unsaid.start, unsaid.size, unsaid.reason, strict=True) if why == UNSAID]
     if not ranges:
         return converted.table
-    fdes = reader.read(sources.sections, FollowedRegisters(abi.fp, abi.sp))
+    fdes = reader.read(sources.sections, abi.followed)
     words = Translator(RuleWords(abi, V3))
     said = [_rule(rule, words, abi) for rule in fdes.rules]
     out = converted.table.select(range(len(converted.table)))
@@ -67,7 +66,7 @@ def _rule(rule: CfiRule, words: Translator, abi: Abi) -> Rule | None:
     """None if the CFA is not such a one, or the rest cannot be said either."""
     if rule.cfa.kind is not RuleKind.VAL_EXPRESSION:
         return None
-    term = evaluate(rule.cfa.expression, abi.byte_order, abi.ra)
+    term = evaluate(rule.cfa.expression, abi.byte_order, abi.pc)
     if term is None or term.register not in abi.base_registers or term.offset not in OFFSETS or term.more not in MORE:
         return None
     found = words.translate(rule._replace(cfa=RegisterRule(RuleKind.REGISTER, abi.sp)))

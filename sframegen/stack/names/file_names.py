@@ -123,12 +123,11 @@ def _go_table(file: ElfFile) -> GoTable | None:
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return ascending starts, and sizes, of the functions that have call frame information. SFrame joins neighbours."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
-    from cfi.section import FollowedRegisters  # noqa: PLC0415
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
     try:
         abi = abi_of(file)
-        fdes = reader.read(find_sources(file).sections, FollowedRegisters(abi.fp, abi.sp))
+        fdes = reader.read(find_sources(file).sections, abi.followed)
     except FormatError:
         return array("Q"), array("Q")
     order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from cfi.errors import FormatError, SframegenError
 from linker.files.refusals import RefusedError
+from linker.merge.input_objects import ObjectReader
 from linker.objects.archive import members, rewritten
-from sframegen import add_section, check, convert, read
+from sframegen import Verdict, add_section, check, convert, read, remove
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME, SHT_SYMTAB
+from sframegen.elf.records import SHDR_SIZE, SHF_COMPRESSED, SHT_CREL, SHT_GNU_SFRAME, SHT_REL, SHT_RELA, SHT_SYMTAB
 from sframegen.elf.symbols import function_symbols, functions_of
+from sframegen.format.abi import AMD64
 from sframegen.tables.optimize import LEVELS
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
@@ -295,6 +297,58 @@ def test_debug_frame_serves_too(peers: Peers, compile_c: Compiler, tmp_path: Pat
     assert add_section(made).coverage == 100
     subprocess.run([peers.tool("ld"), "-shared", "-o", tmp_path / "linked", made], check=True)
     assert judge(tmp_path / "linked", {"g", "h"}, peers, tmp_path) == 2
+
+
+@pytest.fixture
+def forms(peers: Peers, compile_c: Compiler, tmp_path: Path) -> dict[int, Path]:
+    """One object twice, with SHT_RELA and, as Chromium has them, SHT_CREL."""
+    source = compile_c(HALVES["two"], *FLAGS, "-S", "-fPIC", name="two.s")
+    made = {SHT_RELA: tmp_path / "rela.o", SHT_CREL: tmp_path / "crel.o"}
+    for form, path in made.items():
+        flags = ("-filetype=obj", "-triple=x86_64-linux-gnu", *(["--crel"] if form == SHT_CREL else []))
+        subprocess.run([peers.tool("llvm-mc"), *flags, "-o", path, source], check=True)
+    return made
+
+
+def test_objects_with_crel_relocations(forms: dict[int, Path], peers: Peers) -> None:
+    """Linkers that read them make the same of both; GNU ld does not."""
+    linked: dict[str, list[object]] = {"ld.lld": [], "mold": [], "ours": []}
+    for form, path in forms.items():
+        before = path.read_bytes()
+        assert add_section(path).coverage == 100
+        assert {section.header.sh_type for section in open_elf(path).sections if "sframe" in section.name} == {SHT_GNU_SFRAME, form}
+        assert add_section(path).section_bytes == 0  # it is there
+        assert check(path).findings == ()
+        linked["ours"].append([one[1:] for one in ObjectReader(AMD64).open(memoryview(path.read_bytes()), "").described()])
+        for linker in ("ld.lld", "mold"):
+            out = path.with_suffix(f".{linker}")
+            subprocess.run([peers.tool(linker), "-shared", "-o", out, path], check=True)
+            elf = open_elf(out)
+            linked[linker].append([bytes(elf.contents(section)) for section in elf.sections if section.name == ".sframe"])
+        remove(path)
+        assert path.read_bytes() == before
+    assert all(made == [made[0]] * 2 and made[0] for made in linked.values())
+    assert check(forms[SHT_CREL].with_suffix(".mold"), consumer="kernel").code[Verdict.WRONG] == 0
+
+
+@for_each("form", [SHT_REL, 0x60000001, SHT_CREL])
+def test_relocations_that_are_not_read_are_no_absent_ones(form: int, forms: dict[int, Path]) -> None:
+    """Another type of section; SHT_CREL without addends (the bit 4 of its first byte), or cut off."""
+    path = forms[SHT_CREL if form == SHT_CREL else SHT_RELA]
+    data, elf = bytearray(path.read_bytes()), open_elf(path)
+    [table] = [section for section in elf.sections if section.name in (".crel.eh_frame", ".rela.eh_frame")]
+    header = elf.header.e_shoff + table.number * SHDR_SIZE
+    faults = [(header + 4, struct.pack("<I", form), "relocations of section type")]
+    if form == SHT_CREL:
+        place = table.header.sh_offset
+        faults = [(header + 32, struct.pack("<Q", 9), "cut off"), (place, bytes([data[place] & ~4]), "with their addends in place")]
+    for at, value, message in faults:
+        changed = bytearray(data)
+        changed[at : at + len(value)] = value
+        path.write_bytes(changed)
+        with pytest.raises(FormatError, match=message):
+            add_section(path)
+        assert path.read_bytes() == changed
 
 
 @pytest.mark.dear

@@ -66,6 +66,7 @@ class Target(NamedTuple):
 
 
 CODE_ADDRESS = 0x400000
+SIMPLE = ".cfi_startproc simple"
 ARM64 = Target(
     "aarch64-linux-gnu-", 31, 29, 30, (*range(31), 33, 46, 64, 70, 96, 127),
     directives=(".cfi_negate_ra_state", ".cfi_negate_ra_state_with_pc", ".cfi_b_key_frame"), cfa_offset=0,
@@ -248,7 +249,9 @@ EXPRESSIONS = (
 
 
 def source_of(functions: list[list[str]]) -> str:
-    lines = [line for body in functions for line in (".cfi_startproc", *body, ".cfi_endproc")]
+    """A function may begin with SIMPLE: it has no rules then."""
+    begun = (body if body[0] == SIMPLE else [".cfi_startproc", *body] for body in functions)
+    lines = [line for body in begun for line in (*body, ".cfi_endproc")]
     return "\n".join([".text", *lines, ""])
 
 

@@ -28,6 +28,17 @@ def sleb(value: int) -> bytes:
         out.append(byte | 0x80)
 
 
+def assembled(*fdes: tuple[int, str], flags: str = "a") -> str:
+    """.eh_frame in the assembly of x86-64: (pointer encoding, start and size) of each FDE."""
+    lines = [f'.section .eh_frame,"{flags}",@progbits']
+    entries = {
+        f"cie{encoding}": f'0; .byte 1; .asciz "zR"; .byte 1, 0x78, 16, 1, {encoding}, 12, 7, 8, 0x90, 1' for encoding, _ in fdes
+    }
+    entries |= {f"fde{number}": f".-cie{encoding}; {pointers}; .byte 0" for number, (encoding, pointers) in enumerate(fdes)}
+    lines += [f"{name}: .long {name}end-.-4, {body}; .balign 8; {name}end:" for name, body in entries.items()]
+    return "\n".join([*lines, ""])
+
+
 class Frames:
     """A section in the making: `cie` and `fde` return the entry's offset."""
 
