@@ -8,7 +8,6 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -31,7 +30,6 @@ from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.stack.live.process import host_abi
-from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 
@@ -51,7 +49,6 @@ WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
 CHECKS = 10  # of files, to one look at which of them nobody needs
 SCANS = 2
-FILE_OF = attrgetter("file")
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 
 
@@ -295,18 +292,12 @@ class KernelSession:
             if spans is not None:
                 self._publications.publishing(pid)
                 self._walker.publish(pid, spans, epoch)
-                self._keep_names(pid, spans)
+                self.collected.keep_names(pid, spans)
             self._publications.took(pid, time.process_time() - began)
-
-    def _keep_names(self, pid: int, spans: ProcessSpans) -> None:
-        """Let the names of code that a process makes be found after its end."""
-        if pid not in self.collected.perf_maps and not all(map(FILE_OF, spans)):
-            self.collected.perf_maps[pid] = PerfMap(pid)
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
-        if (names := self.collected.perf_maps.get(pid)) and not names.end():
-            del self.collected.perf_maps[pid]
+        self.collected.end_names(pid)
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._publications.forget(pid)
@@ -322,7 +313,7 @@ class KernelSession:
             elif spans is None:
                 self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
-                self._keep_names(record.pid, spans)
+                self.collected.keep_names(record.pid, spans)
                 self._walk(record, spans)
 
     def _walk_due(self, seconds: float = math.inf) -> None:

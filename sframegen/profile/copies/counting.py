@@ -138,6 +138,7 @@ class Counting:
         if spans is None:
             self._lose(End.NO_PROCESS.words)
             return
+        self.collected.keep_names(pid, spans)
         tasks, name = self.collected.stacks.tasks, processes.name_of(pid)
         task = tasks.number(pid, tid if self._threads else 0, processes.program(pid))
         tasks.name(task, name, processes.thread_name_of(pid, tid) or name)
@@ -171,6 +172,7 @@ class Counting:
         """Drop what is kept of processes that have ended."""
         for pid in processes.ended:
             self._queue.forget(pid)
+            self.collected.end_names(pid)
         processes.ended.clear()
         processes.changed.clear()
 

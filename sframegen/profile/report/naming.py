@@ -25,7 +25,7 @@ from sframegen.profile.packed_frames import (
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
 from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
-from sframegen.profile.report.runtime_frames import MADE, Folding, read_name
+from sframegen.profile.report.runtime_frames import MADE, Folding, notes_on_unnamed, read_name
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
@@ -85,6 +85,7 @@ def name_stacks(
     chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
     _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
+    named.notes += notes_on_unnamed(named, lambda pid: namer.perf_map(pid).has_entries)
     return named
 
 
@@ -268,12 +269,16 @@ class _Namer:
         name, module = self._kernel.at(address)
         return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
-    def _made(self, pid: int, address: int) -> NamedFrame:
-        """Name code that a process made. The map of one that has ended is read if its PerfMap was made before."""
+    def perf_map(self, pid: int) -> PerfMap:
+        """The map of a process. That of one that has ended is read if its PerfMap was made before."""
         if pid not in self._maps:
             self._maps[pid] = self._collected.perf_maps.get(pid) or PerfMap(pid)
             self._maps[pid].read()
-        entry = self._maps[pid].find(address)
+        return self._maps[pid]
+
+    def _made(self, pid: int, address: int) -> NamedFrame:
+        """Name code that a process made."""
+        entry = self.perf_map(pid).find(address)
         if entry is None:
             return NamedFrame(MADE, MADE, "", address, FrameKind.RUNTIME)
         made = read_name(printable(entry.name.decode(errors="replace")))

@@ -6,31 +6,37 @@ import os
 import subprocess
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import FunctionColumns, function_symbols
 from sframegen.profile.collected import Collected
-from sframegen.profile.following.files import TracedFile
+from sframegen.profile.copies.counting import Counting
+from sframegen.profile.events.event_records import SampleRecord
+from sframegen.profile.following.files import CodeSpan, TracedFile
+from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
-from sframegen.profile.report.named import MISSING, FrameKind
+from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.runtime_frames import Folding, read_name
+from sframegen.profile.report.runtime_frames import MADE, RUNTIMES, Folding, notes_on_unnamed, read_name
 from sframegen.profile.symbols.source_lines import Detail
+from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
-from tests.support.named_stacks import frame, named
+from tests.support.named_stacks import frame, named, stack, stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sframegen.elf.symbols import Symbol
-    from sframegen.profile.report.named import NamedFrame
+    from sframegen.profile.copies.counting import RegisterLayout
+    from sframegen.profile.following.follower import MappingResolver
     from sframegen.profile.report.naming import KnownNames
+    from sframegen.profile.tables.table_builder import TableBuilder
     from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
@@ -191,6 +197,39 @@ def test_code_of_a_process_that_has_ended() -> None:
         process.kill()
     assert name_stacks(profile).stacks[0].frames[0].label == "made"
     path.unlink()
+
+
+def test_code_of_a_process_that_has_ended_is_named_in_copies_too() -> None:
+    profile = Collected("cpu-clock", "copies", 99)
+    counting = Counting(host_abi(), profile, cast("TableBuilder", None), threads=False, kernel=False)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        processes = Processes(cast("MappingResolver", None), [process.pid])
+        processes.set_scanned(process.pid, [CodeSpan(0x1000, 0x2000, 0, 0)], "sleep", 1, 1)
+        counting.take(SampleRecord(process.pid, process.pid, 1, 0), cast("RegisterLayout", None), processes)
+        process.kill()
+    assert [*profile.perf_maps] == [process.pid]
+    processes.ended.add(process.pid)
+    counting.forget(processes)
+    assert profile.perf_maps == {}
+
+
+def test_a_runtime_without_a_perf_map_is_said() -> None:
+    made = NamedFrame(MADE, MADE, "", 5, FrameKind.RUNTIME)
+    profile = named(
+        stack("main@python3.12 eval@libpython3.12.so.1.0", 30, pid=1),
+        stack("main@python3.12", 40, pid=2),
+        stack("main@node", 9, pid=3),
+        stack_of([made], 1, pid=3),
+        stack("run@libjvm.so", 10, pid=4),
+        stack_of([MISSING, made], 4, pid=4),
+        stack("main@program", 6, pid=5),
+    )
+    assert profile.samples == 100
+    found = [*notes_on_unnamed(profile, lambda pid: pid == 2)]
+    assert [(line.partition("%")[0], line.rpartition(": ")[2]) for line in found] == [
+        ("no perf map was found for 30.0 ", RUNTIMES[0].remedy),
+        ("no perf map was found for 14.0 ", RUNTIMES[2].remedy),
+    ]
 
 
 def test_names_of_perf_maps() -> None:

@@ -48,7 +48,7 @@ def test_the_same_build_id_with_another_content_is_another_table(cache: TableCac
 
 
 def test_the_name_of_a_table_changes_with_each_module_and_not_with_its_times(tmp_path: Path) -> None:
-    modules = [tmp_path / name for name in ("cfi/scan.py", "linker/a/b.py", "sframegen/__init__.py", "sframegen/stack/walk.abi3.so")]
+    modules = [tmp_path / name for name in ("cfi/scan.py", "linker/a/b.py", "sframegen/__init__.py", "sframegen/a/walk.abi3.so")]
     for module in modules:
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_bytes(b"one")
