@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.report.named import FramePlaces
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 NO_FUNCTION = NamedFunction(None, None)
 NO_DETAIL = Detail(lines=False, inlined=False)
 HIDDEN = "the kernel hides the addresses of its functions: as root, or with kernel.kptr_restrict=0, they have names"
-KnownNames: TypeAlias = "dict[int, tuple[TracedFile, FileNames]]"  # by the number of the file
+KnownNames: TypeAlias = "dict[int, tuple[TracedFile, DecodedTable | None, FileNames]]"  # by the number of the file
 
 
 def name_stacks(
@@ -160,15 +161,17 @@ class _Sources(NamedTuple):
         if file is None or file.elf is None:
             return None
         kept = self.known.get(number) if self.known is not None else None
-        if kept is None or kept[0] is not file:
-            kept = file, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files)
+        table = file.table
+        if kept is None or kept[0] is not file or kept[1] is not table:
+            start_of = table.function_at if table else lambda _: None
+            kept = file, table, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files, start_of=start_of)
         if self.known is not None:
             self.known[number] = kept
-        return kept[1]
+        return kept[2]
 
     def forget_closed(self, files: Mapping[int, TracedFile]) -> None:
         """Forget the names of files that nobody has mapped any more. Those of others may be needed again."""
-        for number in [number for number, (file, _) in (self.known or {}).items() if files.get(number) is not file]:
+        for number in [number for number, (file, *_) in (self.known or {}).items() if files.get(number) is not file]:
             del (self.known or {})[number]
 
 

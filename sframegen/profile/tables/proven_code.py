@@ -24,10 +24,14 @@ TOO_LARGE = "without call frame information: too many to prove rules from the in
 
 
 class ProvenCode(NamedTuple):
-    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none."""
+    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none.
+
+    `code`: that of the proven functions, ascending; those of the table may be parts of these, or several of them.
+    """
 
     functions: FunctionTable
     why: str = ""
+    code: Sequence[Range] = ()
 
 
 def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> ProvenCode:
@@ -48,7 +52,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
     found = synthesize(elf, converted)
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
     added = with_others(functions, found.table, ranges)
-    return ProvenCode(added, PROVEN if len(added) > len(functions) else "")
+    return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
 
 
 def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:

@@ -1,6 +1,6 @@
 """Names for the code of one file: functions of its symbol table, or of its debug file, or of Go's own table.
 
-Without a name, where call frame information begins.
+Without a name, where call frame information begins, or a function that is known otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import Symbol
@@ -36,8 +36,17 @@ class NamedFunction(NamedTuple):
 class FileNames:
     """Names by link-time address. Tables are read when the first name is asked for."""
 
-    def __init__(self, file: ElfFile, *, demangled: bool = True, debug_files: DebugFiles | None = None) -> None:
+    def __init__(
+        self,
+        file: ElfFile,
+        *,
+        demangled: bool = True,
+        debug_files: DebugFiles | None = None,
+        start_of: Callable[[int], int | None] = lambda _: None,
+    ) -> None:
+        """`start_of`: where the function with an address begins that has neither a name nor call frame information."""
         self._file = file
+        self._start_of = start_of
         self._demangled = demangled
         self._debug_files = debug_files or DebugFiles()
         self._symbols: list[FunctionColumns] | None = None
@@ -111,7 +120,7 @@ class FileNames:
             self._described = _described(self._file)
         starts, sizes = self._described
         at = bisect_right(starts, address) - 1
-        return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+        return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else self._start_of(address))
 
 
 def _go_table(file: ElfFile) -> GoTable | None:

@@ -24,6 +24,7 @@ from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.runtime_frames import MADE, RUNTIMES, Folding, notes_on_unnamed, read_name
 from sframegen.profile.symbols.source_lines import Detail
+from sframegen.profile.tables.make_table import make_proven_table
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
@@ -129,6 +130,26 @@ def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers
     profile.files = {1: TracedFile(1, str(stripped), open_elf(stripped)), 2: TracedFile(2, "/gone", None, "no such file")}
     (stack,) = name_stacks(profile).stacks
     assert [one.label for one in stack.frames] == ["[??]", "[gone]", f"[stripped+{start:#x}]"]
+
+
+PAIR = r"""
+__asm__(".text\n.type first, @function\n.type second, @function\n.type end, @function\n"
+        "first: push %rbx\n call second\n pop %rbx\n ret\nsecond: push %rbx\n call *%rdi\n pop %rbx\n ret\nend: int3\n");
+void f(void) { __asm__("call first"); } int main(void) { return 0; }
+"""
+
+
+def test_functions_without_symbol_and_cfi_have_their_proven_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    path, stripped = compile_c(PAIR, "-O1"), tmp_path / "stripped"
+    at = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}
+    subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
+    elf = open_elf(stripped)
+    profile = collected(*(FileFrame(1, at[name] + 1) for name in ("first", "second", "end")))
+    profile.files[1] = TracedFile(1, str(stripped), elf, table=make_proven_table(elf).table)
+    (stack,) = name_stacks(profile).stacks
+    labels = [one.label for one in reversed(stack.frames)]
+    assert labels[:2] == [f"[stripped+{at[name]:#x}]" for name in ("first", "second")]
+    assert labels[2] not in labels[:2]
 
 
 def test_a_walk_that_ended_early_has_unknown_callers() -> None:

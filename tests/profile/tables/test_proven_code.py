@@ -110,7 +110,7 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     assert made.table is not None
     assert recall_table(elf, cache, Stores()) == made
     other = ElfFile(memoryview(bytes(elf.data)[:-1] + b"\x01"), "another content")
-    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again"))
+    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again", ()))
     assert make_proven_table(other, cache).why == "proven again"
 
 
