@@ -180,6 +180,33 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
         assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
 
 
+MOVES_CODE = """
+#include <sys/mman.h>
+extern char __executable_start, etext;
+int unused(int n) { return n * 7; }
+int main(int count, char **names) {
+    char *from = (char *)((unsigned long)&__executable_start + 4096 & ~4095UL);
+    char *end = (char *)((unsigned long)&etext + 4095 & ~4095UL);
+    char *to = mmap(0, end - from, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(to, from, end - from);
+    to[(char *)unused - from] += count - 1;
+    mremap(to, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, from);
+    hold();
+    puts("done");
+}"""
+
+
+def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(compile_c: Compiler, tmp_path: Path) -> None:
+    """If it is the same: programs move their code to huge pages."""
+    path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
+    for arguments in ((), ("changed",)):
+        with Program(path, *arguments) as program, all_followed() as following:
+            for _ in range(2):
+                assert following.scan(program.pid)
+                files = check(following, program.pid)
+                assert (str(path) in files) == (not arguments)
+
+
 def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
     path = compiled(compile_c, tmp_path, HOLDING, section=False)
     other = compile_c(HOLD + HOLDING.replace("done", "gone"))
