@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import is_within
+from sframegen.elf.ranges import disjoint, is_within
 from sframegen.profile.tables.readable_code import once_per_file, readable_code
 from sframegen.stack.names.gopclntab import go_table
 
@@ -76,7 +76,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
             done = _other_stack_until(code, at, abi)
             yield at, done
     yield from _first_code(elf, abi, form)
-    table, ranges = go_table_in(elf, abi), elf.executable_ranges()
+    table, ranges = go_table_in(elf, abi), disjoint(elf.executable_ranges())
     first = table.outermost() if table else iter(())
     yield from islice((one for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 

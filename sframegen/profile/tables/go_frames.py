@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import is_within
+from sframegen.elf.ranges import disjoint, is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.go_ends import go_table_in
 from sframegen.profile.tables.proven_code import with_others
@@ -35,7 +35,7 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     if table is None:
         return functions, []
     unruled = set(_restorers(elf, abi))
-    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
+    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), disjoint(elf.executable_ranges())
     rules: dict[Rule, int] = {}
     rows_of: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for frame in table.frames():
