@@ -152,7 +152,7 @@ class CopiedSession:
         if event.by_frequency:
             expected = sum(one.running for one in counts) * frequency // SECOND
         else:
-            expected = sum(one.count for one in counts) // frequency
+            expected = sum(one.happened for one in counts) // frequency
         missed = expected - self.samples - self._rings.lost
         return missed if missed > LEAST_MISSED * expected else 0
 

@@ -30,7 +30,7 @@ from sframegen.code.whole_file.lessons import (
     often_called,
     within,
 )
-from sframegen.code.whole_file.proof import Proof, certain, owners, pieces_of, rows_of
+from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
 from sframegen.code.whole_file.results import Results
 from sframegen.code.whole_file.shown import Places
 from sframegen.elf.ranges import Range, size_of
@@ -319,7 +319,7 @@ class _Passes:
             chosen[number] = 1
         rows = rows_of(shown, self.ranges, owner, chosen)
         facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
-        functions = pieces_of(self.ranges, owner, chosen)
+        functions = function_code(self.ranges, owner, chosen)
         return Survey(*rows, states, self.context.never_return, sure, functions, self.crew.done, *facts)
 
     def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:

@@ -127,7 +127,7 @@ def owners(shown: Evidence, ranges: Places) -> array[int]:
 
 
 @cython.locals(owner="const long long[::1]", chosen="const unsigned char[::1]")
-def pieces_of(ranges: Places, owner: Column, chosen: Bytes) -> list[Range]:
+def function_code(ranges: Places, owner: Column, chosen: Bytes) -> list[Range]:
     """Return the ranges of the chosen functions, ascending, joined where a function goes on. `owner`: see owners()."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t

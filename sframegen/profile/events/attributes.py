@@ -114,9 +114,9 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
 
 
 class EventCounts(NamedTuple):
-    """`count`: how often it happened. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
+    """`happened`: how often. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
 
-    count: int
+    happened: int
     enabled: int
     running: int
 

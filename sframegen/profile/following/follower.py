@@ -21,7 +21,7 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
-from sframegen.profile.following.mapped_code import Mapped, in_file, spans_in
+from sframegen.profile.following.mapped_code import Mapped, bytes_in_file, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
 from sframegen.program.forked import Answer
@@ -91,7 +91,7 @@ class MappingResolver:
 
     def _is_moved(self, pid: int, span: CodeSpan) -> bool:
         elf = self.files.by_number[span.file].elf
-        low, high = in_file(elf, span) if elf else (0, 0)
+        low, high = bytes_in_file(elf, span) if elf else (0, 0)
         for at in range(low, high, AT_ONCE):
             size = min(AT_ONCE, high - at)
             if elf is None or read_memory(pid, at + span.bias & ADDRESS_MASK, size) != elf.at(at, size):

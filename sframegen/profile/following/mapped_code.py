@@ -71,7 +71,7 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
     return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
 
 
-def in_file(elf: ElfFile, span: CodeSpan) -> Range:
+def bytes_in_file(elf: ElfFile, span: CodeSpan) -> Range:
     """Return the link-time addresses that the file has bytes for; none unless one executable segment has all pages of the span."""
     start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
     for load in elf.executable_loads():
