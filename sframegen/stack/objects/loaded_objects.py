@@ -50,7 +50,7 @@ class LoadedObject:
 
     @property
     def name(self) -> str:
-        return self.row.path
+        return self.image.row.path if self.image else self.row.path
 
     @property
     def bias(self) -> int:
@@ -200,7 +200,7 @@ class LoadedObjects:
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
-        if there is None or there.file != loaded.row.file:
+        if there is None or there.file != image.row.file:
             return  # code without its section: V8 moves its functions nearer to the code that it makes
         loaded.tried = True
         head = snapshot.memory.read(address, min(size, HEAD))

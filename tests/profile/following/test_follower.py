@@ -21,7 +21,7 @@ from sframegen.profile.following.files import REWRITTEN, TracedFiles
 from sframegen.profile.following.follower import Follower, MappingResolver, read_memory
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
-from tests.support.processes.live import HOLD, Program, compiled
+from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,22 +178,6 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
     with Program(compiled(compile_c, tmp_path, MAKES_CODE, section=False)) as program:
         check(following, program.pid)
         assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
-
-
-MOVES_CODE = """
-#include <sys/mman.h>
-extern char __executable_start, etext;
-int unused(int n) { return n * 7; }
-int main(int count, char **names) {
-    char *from = (char *)((unsigned long)&__executable_start + 4096 & ~4095UL);
-    char *end = (char *)((unsigned long)&etext + 4095 & ~4095UL);
-    char *to = mmap(0, end - from, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memcpy(to, from, end - from);
-    to[(char *)unused - from] += count - 1;
-    mremap(to, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, from);
-    hold();
-    puts("done");
-}"""
 
 
 def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(compile_c: Compiler, tmp_path: Path) -> None:

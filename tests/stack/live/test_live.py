@@ -32,7 +32,7 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
-from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
+from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
     from sframegen.elf.symbols import FunctionColumns
@@ -255,6 +255,16 @@ int main(int count, char **arguments) {
     return 0;
 }
 """
+
+
+def test_code_that_a_program_has_moved_to_anonymous_memory(compile_c: Compiler, tmp_path: Path) -> None:
+    for section in (True, False):
+        program = compiled(compile_c, tmp_path, MOVES_CODE, section=section)
+        for arguments in ((), ("changed",)):
+            with Program(program, *arguments) as running:
+                names, thread = Names(running.pid, convert=True).first()
+                assert ("main" in names and between(names, "hold") == ["hold", "main"]) == (not arguments)
+                assert (thread.end is End.OUTERMOST) == (not arguments)
 
 
 def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) -> None:
