@@ -61,6 +61,7 @@ SECOND = 1_000_000_000  # nanoseconds
 RING_FULL = "the ring buffer was full"
 NOT_REACHED = "in threads and processes that ended before a sampling period was over"
 NOT_REACHED_OR_KERNEL = f"in the kernel, and {NOT_REACHED}"
+MOST_BY_CPU = 5_000  # samples a second of all CPUs: each is a copy, also those that are dropped
 LEAST_MISSED = 0.05  # of all samples: threads that go on do not end with a period, either
 USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
 
@@ -201,20 +202,26 @@ class CopiedSession:
             clock=CLOCK_MONOTONIC,
         )
 
+    def _may_drop(self) -> bool:
+        """Return False if samples of all processes would cost more than what threads miss within their first period is worth."""
+        hertz = self.plan.event.hertz(self.plan.frequency)
+        return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
+
     def _allowed(self, wish: EventAttributes) -> EventAttributes:
         """Try the event on a CPU, then on this process: with the kernel's part if that is allowed."""
         by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
         user_only = replace(
             wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
         )  # fmt: skip
-        for attributes, pid, cpu in ((by_cpu, -1, self._cpus[0]), (wish, 0, -1)):
+        tried = [(by_cpu, EVERYBODY, self._cpus[0]), (wish, 0, -1)]
+        for attributes, pid, cpu in tried[not self._may_drop() :]:
             try:
                 os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
             except EventError as error:
                 if error.number not in (errno.EACCES, errno.EPERM):
                     raise
             else:
-                self._by_cpu = pid < 0
+                self._by_cpu = pid == EVERYBODY
                 return attributes
         os.close(open_event(user_only, 0, -1, name=self.plan.event.name))
         self.collected.notes.append(USER_ONLY)
