@@ -94,7 +94,7 @@ class CopiedSession:
             threads, kernel = plan.tells_threads, plan.kernel
             self._counting = Counting(self.abi, self.collected, builder, threads=threads, kernel=kernel)
             self._by_cpu = False
-            self._before_exec = plan.targets if plan.after_exec else frozenset()
+            self._before_exec: frozenset[int] = frozenset()  # processes whose samples by CPU do not count yet
             self._descriptors: list[int] = []
             self._rings = CpuRings()  # of the first event on each CPU
             opened.callback(self._close_events)
@@ -118,6 +118,8 @@ class CopiedSession:
     def begin(self) -> None:
         self.collected.started = time.time()
         self._began = time.monotonic()
+        if self._by_cpu and self.plan.after_exec:
+            self._before_exec = self.plan.targets or frozenset()
         if self._by_cpu or not self.plan.after_exec:
             for descriptor in (*self._rings.filenos, *self._descriptors):
                 fcntl.ioctl(descriptor, ENABLE, 0)
@@ -163,11 +165,11 @@ class CopiedSession:
         self._rings.collect()
         for at, _, kind, misc, body in self._rings.until(now):
             if kind == GAP:
-                self.processes.forget_mappings(at, misc)
+                self._close_gap(at, misc)
                 continue
             record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
-                if record.pid in self.processes and record.pid not in self._before_exec:
+                if not self._by_cpu or (record.pid in self.processes and record.pid not in self._before_exec):
                     self.samples += 1
                     self._sample(record)
             elif record is not None:
@@ -177,6 +179,16 @@ class CopiedSession:
         self.processes.sweep(now)
         self._counting.forget(self.processes)
         self._counting.take_tables()
+
+    def _close_gap(self, begin: int, end: int) -> None:
+        """Records of that time are missing: of mappings, and by CPU of whose samples are ours."""
+        self.processes.forget_mappings(begin, end)
+        if self._by_cpu:
+            self._before_exec = frozenset()
+            with_descendants(set(self.plan.targets or ()), self._scan)
+
+    def _scan(self, pid: int) -> None:
+        scan(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _close_events(self) -> None:
         """Files stay open, for names."""
@@ -248,7 +260,7 @@ class CopiedSession:
             seen |= new
             for tid in () if self._by_cpu else sorted(new):
                 self._open(tid, pages)
-        scan(pid, self.processes, self._resolver, time.monotonic_ns())
+        self._scan(pid)
         return bool(seen)
 
     def _open(self, tid: int, pages: int) -> None:
@@ -283,5 +295,5 @@ class CopiedSession:
 
     def _sample(self, record: SampleRecord) -> None:
         if record.pid in self.processes and self.processes.spans(record.pid) is None:  # records were lost
-            scan(record.pid, self.processes, self._resolver, time.monotonic_ns())
+            self._scan(record.pid)
         self._counting.take(record, self._layout, self.processes)

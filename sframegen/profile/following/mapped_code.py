@@ -76,7 +76,8 @@ def bytes_in_file(elf: ElfFile, span: CodeSpan) -> Range:
     start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
     for load in elf.executable_loads():
         limit = load.p_vaddr + load.p_filesz
-        if load.p_vaddr & ~PAGE_MASK <= start < end <= (limit + PAGE_MASK) & ~PAGE_MASK:
+        is_whole = load.p_offset + load.p_filesz <= len(elf.data)
+        if is_whole and load.p_vaddr & ~PAGE_MASK <= start < end <= (limit + PAGE_MASK) & ~PAGE_MASK:
             return max(start, load.p_vaddr), min(end, limit)
     return 0, 0
 
