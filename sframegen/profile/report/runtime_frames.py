@@ -105,7 +105,8 @@ def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[s
         if FEW * sum(unnamed.values()) > named.samples:  # maps are files of other processes
             share = sum(count for pid, count in unnamed.items() if not has_map(pid)) / named.samples
             if FEW * share > 1:
-                yield f"no perf map was found for {100 * share:.1f} %, whose {runtime.unnamed} have no names: {runtime.remedy}"
+                where = f"in {100 * share:.1f} % of the profile"
+                yield f"{runtime.unnamed} have no names {where}, because no perf map was found: {runtime.remedy}"
 
 
 def _runtimes(site: NamedFrame) -> int:

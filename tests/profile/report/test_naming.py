@@ -247,9 +247,9 @@ def test_a_runtime_without_a_perf_map_is_said() -> None:
     )
     assert profile.samples == 100
     found = [*notes_on_unnamed(profile, lambda pid: pid == 2)]
-    assert [(line.partition("%")[0], line.rpartition(": ")[2]) for line in found] == [
-        ("no perf map was found for 30.0 ", RUNTIMES[0].remedy),
-        ("no perf map was found for 14.0 ", RUNTIMES[2].remedy),
+    assert [(line.partition(" %")[0], line.rpartition(": ")[2]) for line in found] == [
+        ("functions of Python have no names in 30.0", RUNTIMES[0].remedy),
+        ("methods of Java have no names in 14.0", RUNTIMES[2].remedy),
     ]
 
 
