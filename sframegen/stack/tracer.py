@@ -174,7 +174,16 @@ class _View:
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
         if self._takes_back_coroutines(loaded, pc):
             return End.OUTERMOST
-        return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
+        known = self._by_code(loaded, pc) or (None if found else self._proven(loaded, address))
+        return known or guess(self.abi, self._undescribed(loaded))
+
+    def _proven(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
+        """Return the rule that the instructions prove."""
+        self.objects.prove(loaded)
+        if loaded in self.objects.pending:
+            return End.PENDING
+        found = loaded.proven.look_up(address) if loaded.proven else None
+        return found and code_rule(found.rule, self.abi, How.PROVEN, signal=found.kind.signal)
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """True while an exception's handler is installed: the rule that was found may not hold."""

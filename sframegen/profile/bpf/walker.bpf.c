@@ -357,7 +357,7 @@ GLOBAL int step(struct sample *sample)
 		sample->low = cfa;
 	}
 	if (ra == 0)
-		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
+		return guess ? guess_failed : END_NO_RETURN; /* where FP is something else, a 0 proves nothing */
 	if (guess) {
 		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))

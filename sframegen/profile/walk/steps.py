@@ -158,7 +158,7 @@ class Steps:
             return 5  # NO_RULE
         end = self.step(spans, self.guess)
         # How a false frame pointer fails says nothing.
-        return end if end < 0 or end == 1 or end == 13 else 6  # NO_RETURN, COPY_TOO_SHORT; GUESS_FAILED
+        return end if end < 0 or end == 13 else 6  # COPY_TOO_SHORT; GUESS_FAILED
 
     def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
         """True if the kernel or a library has put the return address: then no call ends there."""

@@ -232,9 +232,9 @@ class StackCursor:
         self.ra = ra
         self.sp = sp
         self.fp = fp
-        if ra == 0:
-            return 1  # NO_RETURN
-        return 6 if rule.guess and cfa & 7 else -1
+        if rule.guess:  # where something else is kept in its register, a 0 proves nothing
+            return 6 if ra == 0 or cfa & 7 else -1
+        return 1 if ra == 0 else -1  # NO_RETURN
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
         """Make the caller that was found with this rule the current frame."""

@@ -144,7 +144,7 @@ class StackWalker:
         """Go to the caller, or return the End."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(found.rule)
-        if found.failing is not None and end != 1 and (end >= 0 or not self.view.returns_to(cursor.ra)):  # NO_RETURN
+        if found.failing is not None and (end >= 0 or not self.view.returns_to(cursor.ra)):
             return found.failing  # how a false frame pointer fails says nothing
         if end >= 0:
             return end

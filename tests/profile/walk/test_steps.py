@@ -164,7 +164,7 @@ def test_without_a_table_frame_pointers_lead_on() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})
     walker.add_table(FILE, None)
-    assert end_of(walker, start, stack) is End.NO_RETURN
+    assert end_of(walker, start, stack) is End.GUESS_FAILED
 
 
 def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
@@ -368,7 +368,7 @@ def guess(words: dict[int, int], fp: int, size: int = SIZE) -> End:
 
 def test_how_a_guess_ends() -> None:
     assert guess({SP + 0x10: place(1)}, SP + 8) is End.OUTERMOST
-    assert guess({SP + 0x10: 0}, SP + 8) is End.NO_RETURN
+    assert guess({SP + 0x10: 0}, SP + 8) is End.GUESS_FAILED  # perhaps no frame pointer at all
     assert guess({SP + 0x10: CODE.stop + 1}, SP + 8) is End.GUESS_FAILED  # no call is there
     assert guess({SP + 0x14: place(1)}, SP + 0xC) is End.GUESS_FAILED  # not aligned
     assert guess({}, SP + 0x10, size=0x18) is End.COPY_TOO_SHORT

@@ -285,7 +285,7 @@ def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None
     assert [frame.pc for frame in found.frames] == pcs
     assert [frame.guessed for frame in found.frames] == [False, True, False, True]
     assert [frame.how for frame in found.frames] == [How.FRAME_POINTER, How.SFRAME, How.FRAME_POINTER, How.FRAME_POINTER]
-    assert found.end is End.NO_RETURN
+    assert found.end is End.NOT_COVERED  # a frame record may be none
 
 
 @for_each("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
