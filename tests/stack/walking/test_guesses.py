@@ -116,6 +116,26 @@ def test_a_frame_pointer_that_is_none_is_not_followed(compile_c: Compiler, tmp_p
     assert thread.end is End.NOT_COVERED
 
 
+MADE = r"""
+#include <sys/mman.h>
+KEPT void calls(void (*code)(long, long, long, void (*)(void))) { code(1, 2, 3, hold); after++; }
+int main(void) {
+    void *code = mmap(0, 4096, 7, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, "\x48\x83\xec\x08\xff\xd1\x48\x83\xc4\x08\xc3", 11);  // sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+    calls(code);
+    puts("done");
+}
+"""
+
+
+def test_code_in_no_file_that_only_returns(compile_c: Compiler, tmp_path: Path) -> None:
+    """As CPython's trampolines for -X perf."""
+    with Program(compiled(compile_c, tmp_path, MADE, *STATIC)) as running:
+        names, thread = Names(running.pid).first()
+    assert (between(names, "hold"), thread.end) == (["hold", "??", "calls", "main"], End.OUTERMOST)
+    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (How.PROVEN, False)
+
+
 def test_guesses_are_marked(partly: Path) -> None:
     with Program(partly) as running:
         text, raw, folded, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--folded"], ["--json"]))
