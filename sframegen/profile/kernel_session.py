@@ -8,6 +8,7 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -19,7 +20,7 @@ from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.following.follower import Follower
+from sframegen.profile.following.follower import Follower, MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
 from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
@@ -49,6 +50,7 @@ WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
 CHECKS = 10  # of files, to one look at which of them nobody needs
 SCANS = 2
+MAX_MADE = 64  # processes of whose code in no file something is kept
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 
 
@@ -82,6 +84,7 @@ class KernelSession:
             self._walker = KernelWalker(None if plan.targets is None else set(plan.targets), plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
             self._copies = CopyWalker(host_abi(), self._elf_of)
+            self._made = lru_cache(MAX_MADE)(lambda pid, _program: MadeCode(pid))
             self._poll = opened.enter_context(select.epoll())
             self._polled = set(self.follower.filenos)
             for fileno in (*self._polled, self._walker.fileno, self._builder.fileno()):
@@ -327,7 +330,9 @@ class KernelSession:
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
-            end = self._copies.walk(self._copies.columns(spans), record.where, record.stack_start, record.stack, record.holes)
+            made = self._made(record.pid, self.follower.processes.program(record.pid))
+            columns = self._copies.columns(spans)
+            end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, made.read)
             number = self._copies.missing
         missing = self._files.by_number.get(number)
         if end is End.NO_TABLE:

@@ -24,9 +24,8 @@ from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.mapped_code import Mapped, bytes_in_file, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
-from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers
-from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.live.process import parse_mappings, part_of_memory
 from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
@@ -52,6 +51,8 @@ VSYSCALL = "[vsyscall]"
 NEAR = 1 << 10  # bytes of /proc/PID/maps on each side: some rows
 AT_ONCE = 1 << 20  # bytes of code that are compared
 ABOVE_32_BITS = 1 << 32
+PAGE = 4096
+KEPT = 1.0  # seconds: to read a page of another process takes some 100 µs
 
 
 class MappingResolver:
@@ -253,21 +254,33 @@ class Follower:
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Return bytes of a process's memory; none if it cannot be read."""
     try:
-        data: bytes = helpers().call(("memory", pid), memory_of, pid, address, size).value
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)  # here: Yama may allow it to a parent only
     except OSError:
         return b""
+    try:
+        data: bytes = helpers().call(("memory", pid), part_of_memory, address, size, descriptors=[descriptor]).value
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
     return data
 
 
-def memory_of(pid: int, address: int, size: int) -> Answer:
-    """In a helper: what a process has mapped there may be a file that does not answer."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return Answer(b"")
-    try:
-        return Answer(os.pread(descriptor, size, address))
-    except (OSError, OverflowError):
-        return Answer(b"")
-    finally:
-        os.close(descriptor)
+class MadeCode:
+    """Code of a process that is in no file. What was read of its memory is kept for a second, by pages: such code changes."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._pages: dict[int, bytes] = {}
+        self._until = 0.0
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of code; fewer, or none, if they cannot be read."""
+        now = time.monotonic()
+        if now > self._until:
+            self._pages, self._until = {}, now + KEPT
+        start = address & -PAGE
+        for page in range(start, address + size, PAGE):
+            if page not in self._pages:
+                self._pages[page] = read_memory(self._pid, page, PAGE)
+        return b"".join(self._pages[page] for page in range(start, address + size, PAGE))[address - start :][:size]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError, naming
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
+from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
@@ -24,7 +25,6 @@ from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.go_frames import go_code_of, with_go_functions
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
-from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
 from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
 from sframegen.profile.tables.table_of import table_of, with_function_code

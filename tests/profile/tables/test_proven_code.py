@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.code.whole_file import proven_code
+from sframegen.code.whole_file.proven_code import PROVEN
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.profile.tables import make_table as module
-from sframegen.profile.tables import proven_code
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table, recall_table
-from sframegen.profile.tables.proven_code import PROVEN
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience

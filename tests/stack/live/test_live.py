@@ -575,6 +575,26 @@ def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler
         assert proc.why_not(running.pid) == proc.EXECUTES
 
 
+FORBIDS = """
+import ctypes, struct, sys
+code = struct.pack("<" + "HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, 101, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)  # ptrace: EPERM
+filter = ctypes.create_string_buffer(code)
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, ctypes.byref(ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", 4, ctypes.addressof(filter))))) == 0
+from sframegen.cli.start import main
+main()
+"""
+
+
+def test_a_refusal_of_ptrace_itself_is_not_called_an_execution() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        arguments = [sys.executable, "-P", "-c", FORBIDS, "stack", str(process.pid)]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        process.kill()
+    assert (done.returncode, done.stderr) == (1, f"sframegen: process {process.pid}: {ptrace.FORBIDDEN}\n")
+
+
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is gone before it is a zombie."""
     fields = proc.status_fields_of(os.getpid())
