@@ -23,7 +23,7 @@ from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import BY_NAME, event_named
+from sframegen.profile.events.names import BY_NAME, CLOCKS, event_named
 from sframegen.profile.following.cgroups import folder_of
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
@@ -37,11 +37,8 @@ if TYPE_CHECKING:
     from sframegen.profile.events.names import Event
 
 MIB = 1 << 20
-LIVE_AFTER = 1.0  # seconds before the line of live figures appears
-REFRESH = 0.5  # seconds
 DEFAULT_EVENT = "cpu-clock"
 FILTERS = ("--user", "--comm", "--cgroup")
-CLOCKS = ("cpu-clock", "task-clock")
 NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
 

@@ -59,7 +59,7 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
 )
 @click.argument("arguments", metavar="PID | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @tid("Trace only this thread.", several=False)
-@click.option("--convert", is_flag=True, help="Make sections in memory for objects without one, from their call frame information.")
+@click.option("--convert", is_flag=True, help="Make sections in memory from call frame information, or from instructions.")
 @SECTIONS
 @click.option("-n", "--count", metavar="N", type=COUNT, help="Number of samples to take.  [default: 1]")
 @duration("Take samples for this number of seconds.")

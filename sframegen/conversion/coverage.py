@@ -88,6 +88,7 @@ class Coverage:
     synthesized: tuple[Sequence[Range], ...] = ((),) * len(
         SYNTHESIZED
     )  # in the order of SYNTHESIZED: code of no piece that the table describes
+    proven: Sequence[Range] = ()  # of these, functions or pieces of them whose rules were proven, ascending
     _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # once they are known
 
     @property

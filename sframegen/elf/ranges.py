@@ -41,11 +41,6 @@ def size_of(ranges: Iterable[Range]) -> int:
     return sum(end - start for start, end in ranges)
 
 
-def is_within(one: Range, ranges: Iterable[Range]) -> bool:
-    """True if one of the ranges has all of it."""
-    return any(start <= one[0] and one[1] <= end for start, end in ranges)
-
-
 def disjoint(ranges: Iterable[Range]) -> list[Range]:
     """The same places in ascending ranges; those that overlap or touch become one."""
     found: list[Range] = []
@@ -77,6 +72,12 @@ def holder(ranges: Sequence[R], place: int) -> int | None:
     """Number of the range that holds a place."""
     number = bisect_right(ranges, place, key=START) - 1
     return number if number >= 0 and place < ranges[number][1] else None
+
+
+def is_within(one: Range, ranges: Sequence[Range]) -> bool:
+    """True if one of the ranges has all of it."""
+    number = holder(ranges, one[0])
+    return number is not None and one[1] <= ranges[number][1]
 
 
 def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:

@@ -15,6 +15,7 @@ from cfi.errors import FormatError
 from sframegen.elf.function_scan import last_functions
 from sframegen.elf.records import (
     RECORDS,
+    SHF_EXECINSTR,
     SHN_LORESERVE,
     SHN_UNDEF,
     SHN_XINDEX,
@@ -23,6 +24,8 @@ from sframegen.elf.records import (
     SHT_SYMTAB_SHNDX,
     STT_FUNC,
     STT_GNU_IFUNC,
+    STT_NOTYPE,
+    STT_OBJECT,
     SYM_SIZE,
     Sym,
     read_words,
@@ -39,6 +42,8 @@ MAX_NAME = 8192
 USUAL_NAME = 256
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
+IS_PLACE = bytes(info & 15 in (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC) for info in range(256))
+MAPPING = b"$"  # the first character of AArch64's symbols for code and data within functions
 CHUNK = 1 << 16  # symbols at a time
 
 
@@ -149,14 +154,33 @@ class FunctionColumns:
     """Functions of .symtab, else of .dynsym, by address: columns, because a program can have a million."""
 
     def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
         self._table = _table_of_functions(elf)
         self._order = elf.byte_order
 
     @cached_property
     def _columns(self) -> tuple[array[int], array[int]]:
         """The addresses of functions, ascending, and the numbers of their entries."""
+        return self._sorted(IS_FUNCTION)
+
+    @cached_property
+    def _places(self) -> array[int]:
+        """The same of all that may begin where a function without a size ends."""
+        table = self._table
+        assert table is not None
+        addresses, numbers = self._sorted(IS_PLACE)
+
+        def is_mapping(number: int) -> bool:
+            entry = table[number]
+            return entry.st_info == STT_NOTYPE and table.names.startswith(MAPPING, entry.st_name)
+
+        pairs = zip(addresses, numbers, strict=True)
+        return array("Q", [address for address, number in pairs if not is_mapping(number)]) if MAPPING in table.names else addresses
+
+    def _sorted(self, wanted: bytes) -> tuple[array[int], array[int]]:
+        """The addresses of symbols of the file, ascending, and the numbers of their entries. `wanted`: by st_info."""
         raw = bytes(self._table.raw) if self._table else b""
-        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_FUNCTION)
+        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(wanted)
         sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # 0 in both byte orders: none of the file
         large = array("Q", raw)
         if self._order != sys.byteorder:
@@ -166,11 +190,21 @@ class FunctionColumns:
         numbers.sort(key=addresses.__getitem__)  # stable: global symbols come after local ones
         return array("Q", map(addresses.__getitem__, numbers)), array("I", numbers)
 
+    def _end_of(self, symbol: Symbol) -> int:
+        """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
+        if symbol.size:
+            return symbol.address + symbol.size
+        place = bisect_right(self._places, symbol.address)
+        code = [section.header for section in self._elf.sections if section.header.sh_flags & SHF_EXECINSTR]
+        ends = [header.sh_addr + header.sh_size for header in code if 0 <= symbol.address - header.sh_addr < header.sh_size]
+        return min([*self._places[place : place + 1], *ends], default=1 << 64)
+
     def at(self, address: int) -> Symbol | None:
-        """Return the function that holds an address; one without a size reaches up to the next."""
+        """Return the function that holds an address."""
         addresses, numbers = self._columns
         place = bisect_right(addresses, address) - 1
-        return None if place < 0 else self._holding(numbers[place], address)
+        symbol = self._symbol(numbers[place]) if place >= 0 else None
+        return symbol if symbol and address < self._end_of(symbol) else None
 
     def at_each(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
         """Return the functions that hold any of these addresses, with these: quicker for few of them, and no columns stay."""
@@ -183,14 +217,9 @@ class FunctionColumns:
         for number, group in groupby(zip(ordered, numbers, strict=True), itemgetter(1)):
             if number:
                 symbol = self._symbol(number - 1)
-                end = symbol.address + (symbol.size or ordered[-1] + 1)
+                end = self._end_of(symbol)
                 found.append((symbol, [address for address, _ in group if address < end]))
         return [(symbol, held) for symbol, held in found if held]
-
-    def _holding(self, number: int, address: int) -> Symbol | None:
-        """Return the function with that number if it is not too short."""
-        symbol = self._symbol(number)
-        return None if symbol.size and address - symbol.address >= symbol.size else symbol
 
     def _symbol(self, number: int) -> Symbol:
         assert self._table is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.packed_frames import FILE_MASK
@@ -12,16 +13,17 @@ from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.profile.units import Unit
+from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfi.columns import Column
-    from sframegen.profile.following.files import TracedFile
-    from sframegen.stack.names.perf_map import PerfMap
+    from sframegen.profile.following.files import CodeSpan, TracedFile
 
 IDLE = "[idle]"
+FILE_OF = attrgetter("file")
 FILES = FILE_MASK + 1  # numbers in packed frames: of no file, of the kernel, and of reasons, too
 
 
@@ -109,6 +111,16 @@ class Collected:
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
     cgroups: dict[int, str] = field(default_factory=dict)  # names of the control groups of processes, by pid
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
+
+    def keep_names(self, pid: int, spans: Sequence[CodeSpan]) -> None:
+        """Let the names of code that a running process makes be found after its end. `spans`: of all of its code."""
+        if pid not in self.perf_maps and not all(map(FILE_OF, spans)):
+            self.perf_maps[pid] = PerfMap(pid)
+
+    def end_names(self, pid: int) -> None:
+        """The process has ended."""
+        if (names := self.perf_maps.get(pid)) and not names.end():
+            del self.perf_maps[pid]
 
     def keep_threads(self, tids: frozenset[int]) -> None:
         """Drop the samples of all other threads; of none if there are no `tids`. A note names those without samples."""

@@ -1,7 +1,9 @@
 """A profile without the kernel program: perf events of the user's processes, with registers and copies of stacks.
 
-Each thread that runs has an event on each CPU, which its threads and children inherit; the events of a CPU share one ring buffer,
-with the records of mappings between the samples.
+Each CPU has an event where that is allowed, and samples of other processes are dropped. Else each thread that runs has an event on
+each CPU, which its threads and children inherit; the events of a CPU share one ring buffer. Each thread then begins with a whole
+period, so one that ends within it is not sampled: the counts of the events say how much that is. Records of mappings come between
+the samples.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from sframegen.profile.copies.counting import Counting, RegisterLayout, register
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
+    TIMES,
     EventAttributes,
     EventError,
     EventFlag,
     SampleType,
+    counts_of,
     open_event,
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
-from sframegen.profile.events.event_records import RecordReader, SampleRecord
+from sframegen.profile.events.event_records import CommRecord, RecordReader, SampleRecord
+from sframegen.profile.events.names import CLOCKS
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
@@ -46,12 +51,18 @@ if TYPE_CHECKING:
     from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
+EVERYBODY = -1  # the pid of an event of a CPU
 ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # requests of ioctl
 PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
 ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
 PAGE = 4096
+SECOND = 1_000_000_000  # nanoseconds
 RING_FULL = "the ring buffer was full"
+NOT_REACHED = "in threads and processes that ended before a sampling period was over"
+NOT_REACHED_OR_KERNEL = f"in the kernel, and {NOT_REACHED}"
+MOST_BY_CPU = 5_000  # samples a second of all CPUs: each is a copy, also those that are dropped
+LEAST_MISSED = 0.05  # of all samples: threads that go on do not end with a period, either
 USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
 
 
@@ -82,6 +93,8 @@ class CopiedSession:
             self.processes = Processes(self._resolver, plan.targets)
             threads, kernel = plan.tells_threads, plan.kernel
             self._counting = Counting(self.abi, self.collected, builder, threads=threads, kernel=kernel)
+            self._by_cpu = False
+            self._before_exec: frozenset[int] = frozenset()  # processes whose samples by CPU do not count yet
             self._descriptors: list[int] = []
             self._rings = CpuRings()  # of the first event on each CPU
             opened.callback(self._close_events)
@@ -105,7 +118,9 @@ class CopiedSession:
     def begin(self) -> None:
         self.collected.started = time.time()
         self._began = time.monotonic()
-        if not self.plan.after_exec:
+        if self._by_cpu and self.plan.after_exec:
+            self._before_exec = self.plan.targets or frozenset()
+        if self._by_cpu or not self.plan.after_exec:
             for descriptor in (*self._rings.filenos, *self._descriptors):
                 fcntl.ioctl(descriptor, ENABLE, 0)
 
@@ -124,9 +139,25 @@ class CopiedSession:
         collected.notes += notes_on_files(collected)
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
+        if missed := self._missed():
+            user_only = self._attributes.flags & EventFlag.EXCLUDE_KERNEL
+            collected.lost[NOT_REACHED_OR_KERNEL if user_only else NOT_REACHED] = missed
         collected.seconds = time.monotonic() - self._began
         collected.keep_threads(self.plan.tids)
         return collected
+
+    def _missed(self) -> int:
+        """Return how many samples are missing, by CPU time and counts; 0 where that is not known, or few."""
+        event, frequency = self.plan.event, self.plan.frequency
+        if self._by_cpu or (event.by_frequency and event.name not in CLOCKS):
+            return 0
+        counts = [counts_of(descriptor) for descriptor in (*self._rings.filenos, *self._descriptors)]
+        if event.by_frequency:
+            expected = sum(one.running for one in counts) * frequency // SECOND
+        else:
+            expected = sum(one.happened for one in counts) // frequency
+        missed = expected - self.samples - self._rings.lost
+        return missed if missed > LEAST_MISSED * expected else 0
 
     def _receive(self) -> None:
         """Count what was sampled up to now."""
@@ -134,17 +165,30 @@ class CopiedSession:
         self._rings.collect()
         for at, _, kind, misc, body in self._rings.until(now):
             if kind == GAP:
-                self.processes.forget_mappings(at, misc)
+                self._close_gap(at, misc)
                 continue
             record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
-                self.samples += 1
-                self._sample(record)
+                if not self._by_cpu or (record.pid in self.processes and record.pid not in self._before_exec):
+                    self.samples += 1
+                    self._sample(record)
             elif record is not None:
                 self.processes.apply(record, at)
+                if isinstance(record, CommRecord) and record.by_exec:
+                    self._before_exec -= {record.pid}
         self.processes.sweep(now)
         self._counting.forget(self.processes)
         self._counting.take_tables()
+
+    def _close_gap(self, begin: int, end: int) -> None:
+        """Records of that time are missing: of mappings, and by CPU of whose samples are ours."""
+        self.processes.forget_mappings(begin, end)
+        if self._by_cpu:
+            self._before_exec = frozenset()
+            with_descendants(set(self.plan.targets or ()), self._scan)
+
+    def _scan(self, pid: int) -> None:
+        scan(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _close_events(self) -> None:
         """Files stay open, for names."""
@@ -164,32 +208,45 @@ class CopiedSession:
             period=self.plan.frequency,
             sample_type=sampled | SampleType.CALLCHAIN * self.plan.kernel,
             flags=flags,
+            read_format=TIMES,
             user_registers=registers_mask(self.abi),
             user_stack=SMALLEST_COPY,
             clock=CLOCK_MONOTONIC,
         )
 
+    def _may_drop(self) -> bool:
+        """Return False if samples of all processes would cost more than what threads miss within their first period is worth."""
+        hertz = self.plan.event.hertz(self.plan.frequency)
+        return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
+
     def _allowed(self, wish: EventAttributes) -> EventAttributes:
-        """Try the event on this process: with the kernel's part if that is allowed."""
+        """Try the event on a CPU, then on this process: with the kernel's part if that is allowed."""
+        by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
         user_only = replace(
             wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
         )  # fmt: skip
-        try:
-            os.close(open_event(wish, 0, -1, name=self.plan.event.name))
-        except EventError as error:
-            if error.number not in (errno.EACCES, errno.EPERM):
-                raise
-            os.close(open_event(user_only, 0, -1, name=self.plan.event.name))
-            self.collected.notes.append(USER_ONLY)
-            return user_only
-        return wish
+        tried = [(by_cpu, EVERYBODY, self._cpus[0]), (wish, 0, -1)]
+        for attributes, pid, cpu in tried[not self._may_drop() :]:
+            try:
+                os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
+            except EventError as error:
+                if error.number not in (errno.EACCES, errno.EPERM):
+                    raise
+            else:
+                self._by_cpu = pid == EVERYBODY
+                return attributes
+        os.close(open_event(user_only, 0, -1, name=self.plan.event.name))
+        self.collected.notes.append(USER_ONLY)
+        return user_only
 
     def _attach(self, targets: Iterable[int]) -> None:
         """Open events for all threads, those that begin meanwhile too, and then read what is mapped already."""
         targets = sorted(targets)
-        pages = self._pages_allowed(targets[0])
+        pages = self._pages_allowed(EVERYBODY if self._by_cpu else targets[0])
         size = copy_size(self.plan.frequency, pages * PAGE)
         self._attributes = replace(self._attributes, user_stack=size, wakeup=pages * PAGE // 4)
+        if self._by_cpu:
+            self._open(EVERYBODY, pages)
         for pid in targets:
             if not self._attach_process(pid, pages):
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
@@ -201,9 +258,9 @@ class CopiedSession:
         seen: set[int] = set()
         while new := set(proc.threads_of(pid)) - seen:
             seen |= new
-            for tid in sorted(new):
+            for tid in () if self._by_cpu else sorted(new):
                 self._open(tid, pages)
-        scan(pid, self.processes, self._resolver, time.monotonic_ns())
+        self._scan(pid)
         return bool(seen)
 
     def _open(self, tid: int, pages: int) -> None:
@@ -238,5 +295,5 @@ class CopiedSession:
 
     def _sample(self, record: SampleRecord) -> None:
         if record.pid in self.processes and self.processes.spans(record.pid) is None:  # records were lost
-            scan(record.pid, self.processes, self._resolver, time.monotonic_ns())
+            self._scan(record.pid)
         self._counting.take(record, self._layout, self.processes)

@@ -8,7 +8,7 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from operator import attrgetter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.text import count_of
@@ -20,7 +20,7 @@ from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.following.follower import Follower
+from sframegen.profile.following.follower import Follower, MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
 from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
@@ -31,7 +31,6 @@ from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.stack.live.process import host_abi
-from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.walking.ends import End
 
@@ -51,7 +50,7 @@ WAIT_MS = 100
 WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
 CHECKS = 10  # of files, to one look at which of them nobody needs
 SCANS = 2
-FILE_OF = attrgetter("file")
+MAX_MADE = 64  # processes of whose code in no file something is kept
 DROPPED = "the memory for tables was full: its table was used outside of the kernel only"
 
 
@@ -85,6 +84,7 @@ class KernelSession:
             self._walker = KernelWalker(None if plan.targets is None else set(plan.targets), plan.sampling(), plan.max_memory)
             opened.callback(self._walker.close)
             self._copies = CopyWalker(host_abi(), self._elf_of)
+            self._made = lru_cache(MAX_MADE)(lambda pid, _program: MadeCode(pid))
             self._poll = opened.enter_context(select.epoll())
             self._polled = set(self.follower.filenos)
             for fileno in (*self._polled, self._walker.fileno, self._builder.fileno()):
@@ -295,18 +295,12 @@ class KernelSession:
             if spans is not None:
                 self._publications.publishing(pid)
                 self._walker.publish(pid, spans, epoch)
-                self._keep_names(pid, spans)
+                self.collected.keep_names(pid, spans)
             self._publications.took(pid, time.process_time() - began)
-
-    def _keep_names(self, pid: int, spans: ProcessSpans) -> None:
-        """Let the names of code that a process makes be found after its end."""
-        if pid not in self.collected.perf_maps and not all(map(FILE_OF, spans)):
-            self.collected.perf_maps[pid] = PerfMap(pid)
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
-        if (names := self.collected.perf_maps.get(pid)) and not names.end():
-            del self.collected.perf_maps[pid]
+        self.collected.end_names(pid)
         self.collected.stacks.tasks.forget(pid)
         self._sampled.discard(pid)
         self._publications.forget(pid)
@@ -322,7 +316,7 @@ class KernelSession:
             elif spans is None:
                 self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
-                self._keep_names(record.pid, spans)
+                self.collected.keep_names(record.pid, spans)
                 self._walk(record, spans)
 
     def _walk_due(self, seconds: float = math.inf) -> None:
@@ -336,7 +330,9 @@ class KernelSession:
     def _walk(self, record: Unfinished, spans: ProcessSpans) -> None:
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
-            end = self._copies.walk(self._copies.columns(spans), record.where, record.stack_start, record.stack, record.holes)
+            made = self._made(record.pid, self.follower.processes.program(record.pid))
+            columns = self._copies.columns(spans)
+            end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, made.read)
             number = self._copies.missing
         missing = self._files.by_number.get(number)
         if end is End.NO_TABLE:

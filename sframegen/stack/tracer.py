@@ -10,7 +10,7 @@ from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.program import patience
 from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
-from sframegen.stack.abi.machines import conventions_of, ends_call
+from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread
 from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
@@ -130,6 +130,8 @@ class _View:
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
         self._returns: dict[int, bool] = {}
+        form = self.known.returning
+        self._returning = form and code_rule(form.rule, self.abi, How.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
         found = self._registered(pc if exact else pc - 1)
@@ -139,7 +141,7 @@ class _View:
         known = answers.get(pc)
         if known is None:
             known = self._find(pc, pc if exact else pc - 1)
-            if known not in UNSETTLED:
+            if known not in UNSETTLED and known is not self._returning:  # code that is made at run time changes
                 answers[pc] = known
         return known
 
@@ -174,7 +176,16 @@ class _View:
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
         if self._takes_back_coroutines(loaded, pc):
             return End.OUTERMOST
-        return self._by_code(loaded, pc) or guess(self.abi, self._undescribed(loaded))
+        known = self._by_code(loaded, pc) or (None if found else self._proven(loaded, address))
+        return known or guess(self.abi, self._undescribed(loaded))
+
+    def _proven(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
+        """Return the rule that the instructions prove."""
+        self.objects.prove(loaded)
+        if loaded in self.objects.pending:
+            return End.PENDING
+        found = loaded.proven.look_up(address) if loaded.proven else None
+        return found and code_rule(found.rule, self.abi, How.PROVEN, signal=found.kind.signal)
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """True while an exception's handler is installed: the rule that was found may not hold."""
@@ -186,10 +197,13 @@ class _View:
         return any(one.copied <= address < one.end for one in installations)
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
-        """Recognise code that returns from a signal handler: not every C library describes it."""
+        """Recognise code that returns from a signal handler, as not every C library describes it, and code that only returns."""
         for context in self.known.contexts:
             if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
                 return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+        form = self.known.returning
+        if loaded.image is None and form and loaded.code(pc, len(form.code)) == form.code:
+            return self._returning
         return None
 
     def _takes_back_coroutines(self, loaded: LoadedObject, pc: int) -> bool:
@@ -202,6 +216,10 @@ class _View:
         if loaded.section:
             return End.NOT_COVERED
         return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION
+
+    def starts_thread(self, pc: int) -> bool:
+        loaded = self.objects.at(pc)
+        return loaded is not None and starts_thread(self.abi, loaded.code, pc)
 
     def returns_to(self, pc: int) -> bool:
         """Return True without a call for code made at run time: interpreters push addresses themselves."""

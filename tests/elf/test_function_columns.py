@@ -6,7 +6,17 @@ import struct
 from typing import TYPE_CHECKING
 
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import SHN_UNDEF, SHT_STRTAB, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC
+from sframegen.elf.records import (
+    SHF_EXECINSTR,
+    SHN_UNDEF,
+    SHT_PROGBITS,
+    SHT_STRTAB,
+    SHT_SYMTAB,
+    STT_FUNC,
+    STT_GNU_IFUNC,
+    STT_NOTYPE,
+    STT_OBJECT,
+)
 from sframegen.elf.symbols import FunctionColumns
 from tests.support.loops import for_each
 
@@ -14,8 +24,7 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from sframegen.elf.symbols import Symbol
 
-STT_OBJECT = 1
-NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0"
+NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0open\0$d\0label\0last\0"
 # name, st_info, st_shndx, address, size
 SYMBOLS = [
     ("sized", STT_FUNC, 1, 0x1000, 0x10),
@@ -24,7 +33,12 @@ SYMBOLS = [
     ("elsewhere", STT_FUNC | 1 << 4, SHN_UNDEF, 0x1004, 0),
     ("resolver", STT_GNU_IFUNC | 1 << 4, 0x100, 0x1020, 0),
     ("global", STT_FUNC | 1 << 4, 1, 0xFFFFFFFF80000000, 4),
+    ("open", STT_FUNC, 1, 0x2000, 0),
+    ("$d", STT_NOTYPE, 1, 0x2008, 0),
+    ("label", STT_NOTYPE | 1 << 4, 1, 0x2010, 0),
+    ("last", STT_FUNC, 1, 0x3000, 0),
 ]
+CODE = range(0x3000, 0x3010)  # of the only section with code
 
 
 def file_of(order: ByteOrder) -> ElfFile:
@@ -36,11 +50,12 @@ def file_of(order: ByteOrder) -> ElfFile:
     table = b"".join(entries)
     sections = [
         bytes(64),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + 192, len(table), 2, 0, 8, 24),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + 192 + len(table), len(NAMES), 0, 0, 1, 0),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + 256, len(table), 2, 0, 8, 24),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + 256 + len(table), len(NAMES), 0, 0, 1, 0),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_PROGBITS, SHF_EXECINSTR, CODE.start, 0, len(CODE), 0, 0, 1, 0),
     ]
     ident = b"\x7fELF" + bytes([2, 1 if order == "little" else 2, 1]) + bytes(9)
-    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 3, 0)
+    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 4, 0)
     return ElfFile(memoryview(header + b"".join(sections) + table + NAMES))
 
 
@@ -55,7 +70,11 @@ def test_the_function_that_holds_an_address(order: ByteOrder) -> None:
     assert at(0xFFF) is None
     assert at(0x1000) == at(0x100F) == ("sized", 0x1000)
     assert at(0x1010) is None
-    assert at(0x1020) == at(0xFFFFFFFF7FFFFFFF) == ("resolver", 0x1020)
+    assert at(0x1020) == at(0x1FFF) == ("resolver", 0x1020)
+    assert at(0x2000) == at(0x200F) == ("open", 0x2000)  # $d begins data of it
+    assert at(0x2010) is at(0x2FFF) is None  # a symbol without a type begins there
+    assert at(0x3000) == at(0x300F) == ("last", 0x3000)
+    assert at(0x3010) is at(0xFFFFFFFF7FFFFFFF) is None  # its section ends there
     assert at(0xFFFFFFFF80000003) == ("global", 0xFFFFFFFF80000000)
     assert at(0xFFFFFFFF80000004) is None
     assert at(0xFFFFFFFFFFFFFFFF) is None
@@ -83,4 +102,4 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
     found = columns.at_each(addresses)
     assert {address: shown(symbol) for symbol, held in found for address in held} == each
     assert len({symbol.address for symbol, _ in found}) == len(found)
-    assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver"}
+    assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver", "open", "last"}

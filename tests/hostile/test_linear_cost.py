@@ -49,6 +49,7 @@ from sframegen.elf.records import (
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import HEADER_CODE, MAGIC
 from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.readable_code import readable_code
 from tests.fuzz.seeds import archive
 from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 from tests.support.inputs.cfi_writer import Frames, sleb, uleb
@@ -404,6 +405,14 @@ def test_a_decoded_table_costs_what_its_size_allows() -> None:
     decoded_table(small)
     (before, _), (after, _) = work(decoded_table, small), work(decoded_table, large)
     assert after < SLACK * GROWTH * before
+
+
+def test_code_of_many_segments_is_searched_once() -> None:
+    """Segments that all have the same bytes, at other addresses."""
+    code = b"\x90" * 1000
+    segments = [load(BODY, len(code), PF_R | PF_X)._replace(p_vaddr=BODY * n) for n in range(1, 65)]
+    elf = ElfFile(memoryview(many(1, code, section(SHT_PROGBITS, BODY, len(code)), segments=segments)))
+    assert 4 * len(code) <= sum(len(part) for _, part in readable_code(elf)) <= len(elf.data)
 
 
 def within(costs: Sequence[float], limits: Sequence[float]) -> bool:

@@ -12,7 +12,15 @@ import pytest
 
 import sframegen
 from cfi.errors import SframegenError
-from sframegen.profile.copied_session import LARGEST_COPY, RING_FULL, SMALLEST_COPY, CopiedSession, copy_size
+from sframegen.profile.copied_session import (
+    LARGEST_COPY,
+    NOT_REACHED,
+    NOT_REACHED_OR_KERNEL,
+    RING_FULL,
+    SMALLEST_COPY,
+    CopiedSession,
+    copy_size,
+)
 from sframegen.profile.events.names import event_named
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_perf_events
@@ -105,8 +113,48 @@ def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: b
     assert max(frames for _, frames, _ in stacks) > 10
     assert guessed <= samples * 0.02
     assert processes == 2
-    assert set(lost) <= {RING_FULL}
+    assert set(lost) <= {RING_FULL, NOT_REACHED_OR_KERNEL}
     assert any(path == os.path.realpath(sys.executable) or "python" in path for path in files)
+
+
+FORKS = """
+import os, sys, time
+sys.stdin.readline()
+for _ in range(100):
+    if not os.fork():
+        while time.process_time() < 0.003:
+            pass
+        os._exit(0)
+    os.wait()
+"""
+SHORT_LIVED = f"""
+import json, subprocess, sys
+from sframegen.profile.copied_session import CopiedSession
+from sframegen.profile.events.names import event_named
+from sframegen.profile.sampling_plan import ProfilePlan
+target = subprocess.Popen([sys.executable, "-c", {FORKS!r}], stdin=subprocess.PIPE)
+with CopiedSession(ProfilePlan(frozenset([target.pid]), event_named("cpu-clock"), 199)) as session:
+    session.begin()
+    target.stdin.close()
+    while target.poll() is None:
+        session.turn()
+    found = session.finish()
+print(json.dumps([session.samples, dict(found.lost)]))
+"""
+
+
+@pytest.mark.sampled
+@needs_perf_events
+@pytest.mark.parametrize("privileged", [True, False])
+def test_processes_shorter_than_a_period_are_sampled_or_said_to_be_missing(privileged: bool) -> None:
+    """100 of 3 ms, where a sample is taken each 5 ms."""
+    user = None if privileged or os.geteuid() else NOBODY
+    done = run(SHORT_LIVED, user, python_of(user) if user else sys.executable)
+    assert done.returncode == 0, done.stderr
+    samples, lost = json.loads(done.stdout)
+    missing = lost.get(NOT_REACHED_OR_KERNEL, 0) + lost.get(NOT_REACHED, 0)
+    assert samples + missing > 30
+    assert missing > 30 if user else not missing
 
 
 @needs_perf_events

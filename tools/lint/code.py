@@ -40,6 +40,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 # Of objcopy, GNU as, perf, ld, and the dynamic loader.
 OPTIONS_OF_OTHERS = {
     *("--decompress-debug-sections", "--gsframe", "--call-graph", "--build-id", "--no-as-needed", "--version-script", "--list"),
+    "--perf-basic-prof",
 }
 NETWORK = re.compile(
     r"^ *(?:import|from) (?:urllib\.request|http|fsspec|distributed|ftplib|smtplib|ssl)\b"

@@ -30,7 +30,7 @@ from sframegen.code.whole_file.lessons import (
     often_called,
     within,
 )
-from sframegen.code.whole_file.proof import Proof, certain, owners, rows_of
+from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
 from sframegen.code.whole_file.results import Results
 from sframegen.code.whole_file.shown import Places
 from sframegen.elf.ranges import Range, size_of
@@ -75,6 +75,7 @@ class Survey(NamedTuple):
     states: list[FrameState]
     never_return: set[int]
     certain: set[int]  #: starts of the ranges of functions that are called, or return with the entry's frame
+    functions: list[Range]  #: the code of the functions that have rows, ascending; one that lies in pieces has one for each
     decoded_bytes: int  #: in all passes
     jumps: list[Jump]  #: with assumptions only, and so are these:
     referred: set[int]  #: what calls lead to, and starts of ranges of which code or data has the address
@@ -318,7 +319,8 @@ class _Passes:
             chosen[number] = 1
         rows = rows_of(shown, self.ranges, owner, chosen)
         facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
-        return Survey(*rows, states, self.context.never_return, sure, self.crew.done, *facts)
+        functions = function_code(self.ranges, owner, chosen)
+        return Survey(*rows, states, self.context.never_return, sure, functions, self.crew.done, *facts)
 
     def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
         """Return the last three facts of a Survey."""

@@ -54,6 +54,7 @@ class Search(NamedTuple):
     plt: Plt
     jobs: int  #: processes
     progress: Progress | None
+    proven: list[Range]  #: filled with the code of the functions that are proven
 
 
 def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Progress | None = None) -> Converted:
@@ -67,7 +68,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     silent = coverage.silent(elf)
     begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
     begins |= referred_to(elf, encoded.abi, silent) | _first_called(elf, encoded.abi, silent)
-    search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress)
+    search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress, [])
     silent = _from_begins(silent, search.begins, sorted(edges))
     added: list[SynthesizedFunction] = []
     ranges: list[list[Range]] = []
@@ -82,7 +83,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     table = _with(converted.table, sorted(added, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
     table = narrow(table, encoded)
-    return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges)), encoded)
+    return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=search.proven), encoded)
 
 
 def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
@@ -162,6 +163,7 @@ def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunct
         return
     begins = search.begins - {search.elf.header.e_entry}  # which has no caller
     found = survey_silent(search.elf, silent, begins, search.plt.entries(), search.jobs, search.progress)
+    search.proven.extend(found.functions)
     at_entry = isa.entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)

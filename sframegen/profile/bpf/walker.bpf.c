@@ -243,7 +243,7 @@ GLOBAL int step(struct sample *sample)
 	struct sframe_table_rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
-	u32 flags, starts, guess = 0, guess_failed = END_GUESS_FAILED;
+	u32 flags, starts, handled, guess = 0, guess_failed = END_GUESS_FAILED;
 	int found;
 
 	if (!sample)
@@ -263,13 +263,14 @@ GLOBAL int step(struct sample *sample)
 	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
 	if (found == RULE_UNPROVEN && starts)
 		found = RULE_NONE;
+	handled = (found == RULE_UNPROVEN || found == RULE_NONE) && known(sample, SP) && returns_from_signal(pc);
 	if (found == RULE_UNPROVEN)
-		found = known(sample, SP) && returns_from_signal(pc) ? RULE_NONE : END_NO_TABLE;
+		found = handled ? RULE_NONE : END_NO_TABLE;
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
 	/* Where the kernel or a library has put the return address, no call ends there. */
 	if (!sample->exact && span->file != NO_FILE) {
-		if (found == FOUND && (rule.flags & SFRAME_TABLE_SIGNAL))
+		if (handled || (found == FOUND && (rule.flags & SFRAME_TABLE_SIGNAL)))
 			packed++;
 		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))) && ends_call(pc) == 0)
 			packed++;
@@ -281,9 +282,9 @@ GLOBAL int step(struct sample *sample)
 		return found;
 	fp_known = known(sample, FP);
 	if (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))
-		return END_OUTERMOST;
+		return rule.flags & SFRAME_TABLE_CFA_DEREF ? END_OTHER_STACK : END_OUTERMOST;
 	if (found == RULE_NONE) {
-		if (known(sample, SP) && returns_from_signal(pc)) {
+		if (handled) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
 			rule.ra_offset = CONTEXT_PC * 8, rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_SIGNAL;
 		} else if (span->file == NO_FILE && known(sample, SP) && drops_a_word_and_returns(pc)) {
@@ -357,7 +358,7 @@ GLOBAL int step(struct sample *sample)
 		sample->low = cfa;
 	}
 	if (ra == 0)
-		return guess && guess_failed != END_GUESS_FAILED ? guess_failed : END_NO_RETURN;
+		return guess ? guess_failed : END_NO_RETURN; /* where FP is something else, a 0 proves nothing */
 	if (guess) {
 		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))

@@ -42,7 +42,8 @@ enum {
 	END_DAMAGED_TABLE = 11,
 	END_KERNEL_THREAD = 12,
 	END_STACK_GONE = 14, /* 13 is for copies of stacks */
-	ENDS = 15
+	END_OTHER_STACK = 15,
+	ENDS = 16
 };
 
 /* Counters of each CPU: those of the ends come first */

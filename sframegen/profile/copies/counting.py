@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.profile.events.event_records import REGISTERS_64
+from sframegen.profile.following.follower import MadeCode
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
@@ -87,14 +88,14 @@ class WalkQueue:
         self._request = request
         self._done = done
         self._waiting: dict[int, list[CopiedSample]] = {}  # by the number of the file
-        self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by process: its spans, and the same by columns
+        self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns, MadeCode]] = {}  # by process, with its spans
 
     def add(self, sample: CopiedSample) -> None:
         """Walk a sample, or keep it until the tables are there."""
         known = self._columns.get(sample.pid)
         if known is None or known[0] is not sample.spans:
-            known = self._columns[sample.pid] = (sample.spans, span_columns(sample.spans))
-        end = self.walker.walk(known[1], sample.start, sample.stack_start, sample.stack)
+            known = self._columns[sample.pid] = sample.spans, span_columns(sample.spans), MadeCode(sample.pid)
+        end = self.walker.walk(known[1], sample.start, sample.stack_start, sample.stack, made=known[2].read)
         if end is not End.NO_TABLE:
             self._done(sample, end, self.walker.frames())
             return
@@ -138,6 +139,7 @@ class Counting:
         if spans is None:
             self._lose(End.NO_PROCESS.words)
             return
+        self.collected.keep_names(pid, spans)
         tasks, name = self.collected.stacks.tasks, processes.name_of(pid)
         task = tasks.number(pid, tid if self._threads else 0, processes.program(pid))
         tasks.name(task, name, processes.thread_name_of(pid, tid) or name)
@@ -171,6 +173,7 @@ class Counting:
         """Drop what is kept of processes that have ended."""
         for pid in processes.ended:
             self._queue.forget(pid)
+            self.collected.end_names(pid)
         processes.ended.clear()
         processes.changed.clear()
 

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from enum import IntFlag
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 from cfi.errors import SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
@@ -18,11 +19,14 @@ TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 SIZE = 128
-LAYOUT = Struct("=IIQQQ8xQI28xQIi32x")  # without what is in no record that we read
+LAYOUT = Struct("=IIQQQQQI28xQIi32x")  # without what is in no record that we read
+COUNTS = Struct("=QQQ")
 CLOEXEC = 8
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
+
+TIMES = 3  # the read_format of `counts_of`
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
@@ -81,6 +85,7 @@ class EventAttributes:
     config: int = 0
     period: int = 0
     sample_type: int = 0
+    read_format: int = 0
     flags: int = 0
     wakeup: int = 0  # samples, or bytes with EventFlag.WATERMARK
     user_registers: int = 0  # mask of the kernel's register numbers
@@ -106,6 +111,19 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
         refused = ctypes.get_errno()
         raise EventError(_in_words(refused, attributes, pid, name or "perf"), refused)
     return descriptor
+
+
+class EventCounts(NamedTuple):
+    """`happened`: how often. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
+
+    happened: int
+    enabled: int
+    running: int
+
+
+def counts_of(descriptor: int) -> EventCounts:
+    """Return the counts of an event with TIMES, with those of all that inherited it, whether they have ended or not."""
+    return EventCounts._make(COUNTS.unpack(os.read(descriptor, COUNTS.size)))
 
 
 def paranoia() -> int | None:

@@ -71,6 +71,7 @@ EVENTS = (
     Event("dTLB-load-misses", TYPE_CACHE, _cache(3, 0), by_frequency=True),
     Event("iTLB-load-misses", TYPE_CACHE, _cache(4, 0), by_frequency=True),
 )
+CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
 BY_NAME = {name: event for event in EVENTS for name in event.names}
 NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
 

@@ -21,19 +21,20 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFiles
-from sframegen.profile.following.mapped_code import Mapped, spans_in
+from sframegen.profile.following.mapped_code import Mapped, bytes_in_file, spans_in
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
 from sframegen.profile.following.processes import Processes
-from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers
-from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.live.process import parse_mappings, part_of_memory
 from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
+from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
+    from sframegen.stack.snapshot.mappings import Mapping
 
 RING_PAGES = 512  # 2 MiB for each CPU: 20,000 mappings
 WAKE_UP = 1 << 16  # bytes
@@ -47,7 +48,11 @@ SIDE_BAND = EventAttributes(
 )
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 VSYSCALL = "[vsyscall]"
+NEAR = 1 << 10  # bytes of /proc/PID/maps on each side: some rows
+AT_ONCE = 1 << 20  # bytes of code that are compared
 ABOVE_32_BITS = 1 << 32
+PAGE = 4096
+KEPT = 1.0  # seconds: to read a page of another process takes some 100 µs
 
 
 class MappingResolver:
@@ -58,6 +63,7 @@ class MappingResolver:
         own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
         self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
         self._own_image: TracedFile | None = None
+        self._moved: set[tuple[int, CodeSpan]] = set()  # by process: code of files in anonymous memory
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -70,6 +76,28 @@ class MappingResolver:
         else:
             traced = None
         return spans_in(traced, Mapped(start, end, offset))
+
+    def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], time: int) -> list[CodeSpan]:
+        """The same for anonymous memory, which has a file's code if that is mapped around it, and says the same byte for byte.
+
+        Programs move their code to huge pages so. `near`: other mappings of the process. Once the same, code counts as that.
+        """
+        for row in near:
+            for span in self.spans_of(_record_of(record.pid, row), time) if row.inode else ():
+                found = CodeSpan(record.start, record.end, span.bias, span.file)
+                if (record.pid, found) in self._moved or (span.file and self._is_moved(record.pid, found)):
+                    self._moved.add((record.pid, found))
+                    return [found]
+        return self.spans_of(record, time)
+
+    def _is_moved(self, pid: int, span: CodeSpan) -> bool:
+        elf = self.files.by_number[span.file].elf
+        low, high = bytes_in_file(elf, span) if elf else (0, 0)
+        for at in range(low, high, AT_ONCE):
+            size = min(AT_ONCE, high - at)
+            if elf is None or read_memory(pid, at + span.bias & ADDRESS_MASK, size) != elf.at(at, size):
+                return False
+        return low < high
 
     def _vdso(self, record: MmapRecord) -> TracedFile | None:
         """The kernel's own code, of which each process of our kind has the same: then our own is read, and only once."""
@@ -84,22 +112,31 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
     """Take over what /proc says of a process. `now`: all records up to then were applied. Return False if it has no mappings."""
     folder = Path(f"/proc/{pid}")
     try:
-        text = (folder / "maps").read_bytes()
+        text = b"\n" + (folder / "maps").read_bytes()
         name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
     except OSError:
         return False
     read = time.monotonic_ns()
-    if not text:
+    if text == b"\n":
         return False
     spans: list[CodeSpan] = []
+    at = 0  # of the row, in the text
     code = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")  # of 40,000 lines perhaps
     for row in parse_mappings(code).rows:
         if row.path != VSYSCALL:
-            key = key_of_row(row.device, row.inode)
-            record = MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *key)
-            spans += resolver.spans_of(record, now)
+            record = _record_of(pid, row)
+            if row.inode or row.path == VDSO:
+                spans += resolver.spans_of(record, now)
+                continue
+            at = max(text.find(b"\n%08x-" % row.start, at), 0)
+            near = text[max(at - NEAR, 0) : at + NEAR].partition(b"\n")[2].rpartition(b"\n")[0]
+            spans += resolver.spans_of_anonymous(record, parse_mappings(near).rows if b"/" in near else (), now)
     processes.set_scanned(pid, spans, name, now, read)
     return True
+
+
+def _record_of(pid: int, row: Mapping) -> MmapRecord:
+    return MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *key_of_row(row.device, row.inode))
 
 
 class Follower:
@@ -217,21 +254,33 @@ class Follower:
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Return bytes of a process's memory; none if it cannot be read."""
     try:
-        data: bytes = helpers().call(("memory", pid), memory_of, pid, address, size).value
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)  # here: Yama may allow it to a parent only
     except OSError:
         return b""
+    try:
+        data: bytes = helpers().call(("memory", pid), part_of_memory, address, size, descriptors=[descriptor]).value
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
     return data
 
 
-def memory_of(pid: int, address: int, size: int) -> Answer:
-    """In a helper: what a process has mapped there may be a file that does not answer."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return Answer(b"")
-    try:
-        return Answer(os.pread(descriptor, size, address))
-    except (OSError, OverflowError):
-        return Answer(b"")
-    finally:
-        os.close(descriptor)
+class MadeCode:
+    """Code of a process that is in no file. What was read of its memory is kept for a second, by pages: such code changes."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._pages: dict[int, bytes] = {}
+        self._until = 0.0
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of code; fewer, or none, if they cannot be read."""
+        now = time.monotonic()
+        if now > self._until:
+            self._pages, self._until = {}, now + KEPT
+        start = address & -PAGE
+        for page in range(start, address + size, PAGE):
+            if page not in self._pages:
+                self._pages[page] = read_memory(self._pid, page, PAGE)
+        return b"".join(self._pages[page] for page in range(start, address + size, PAGE))[address - start :][:size]

@@ -11,6 +11,7 @@ from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.elf.records import Phdr
     from sframegen.profile.following.files import TracedFile
 
@@ -68,6 +69,17 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
             spans.append(CodeSpan(start, end, _bias(load, mapped), number))
             at = end
     return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
+
+
+def bytes_in_file(elf: ElfFile, span: CodeSpan) -> Range:
+    """Return the link-time addresses that the file has bytes for; none unless one executable segment has all pages of the span."""
+    start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
+    for load in elf.executable_loads():
+        limit = load.p_vaddr + load.p_filesz
+        is_whole = load.p_offset + load.p_filesz <= len(elf.data)
+        if is_whole and load.p_vaddr & ~PAGE_MASK <= start < end <= (limit + PAGE_MASK) & ~PAGE_MASK:
+            return max(start, load.p_vaddr), min(end, limit)
+    return 0, 0
 
 
 def _is_in(load: Phdr, start: int, stop: int) -> bool:

@@ -25,7 +25,7 @@ from sframegen.profile.packed_frames import (
 from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
 from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
-from sframegen.profile.report.runtime_frames import MADE, Folding, read_name
+from sframegen.profile.report.runtime_frames import MADE, Folding, notes_on_unnamed, read_name
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.report.named import FramePlaces
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 NO_FUNCTION = NamedFunction(None, None)
 NO_DETAIL = Detail(lines=False, inlined=False)
 HIDDEN = "the kernel hides the addresses of its functions: as root, or with kernel.kptr_restrict=0, they have names"
-KnownNames: TypeAlias = "dict[int, tuple[TracedFile, FileNames]]"  # by the number of the file
+KnownNames: TypeAlias = "dict[int, tuple[TracedFile, DecodedTable | None, FileNames]]"  # by the number of the file
 
 
 def name_stacks(
@@ -85,6 +86,7 @@ def name_stacks(
     chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
     _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
+    named.notes += notes_on_unnamed(named, lambda pid: namer.perf_map(pid).has_entries)
     return named
 
 
@@ -159,15 +161,17 @@ class _Sources(NamedTuple):
         if file is None or file.elf is None:
             return None
         kept = self.known.get(number) if self.known is not None else None
-        if kept is None or kept[0] is not file:
-            kept = file, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files)
+        table = file.table
+        if kept is None or kept[0] is not file or kept[1] is not table:
+            start_of = table.function_at if table else lambda _: None
+            kept = file, table, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files, start_of=start_of)
         if self.known is not None:
             self.known[number] = kept
-        return kept[1]
+        return kept[2]
 
     def forget_closed(self, files: Mapping[int, TracedFile]) -> None:
         """Forget the names of files that nobody has mapped any more. Those of others may be needed again."""
-        for number in [number for number, (file, _) in (self.known or {}).items() if files.get(number) is not file]:
+        for number in [number for number, (file, *_) in (self.known or {}).items() if files.get(number) is not file]:
             del (self.known or {})[number]
 
 
@@ -268,12 +272,16 @@ class _Namer:
         name, module = self._kernel.at(address)
         return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
-    def _made(self, pid: int, address: int) -> NamedFrame:
-        """Name code that a process made. The map of one that has ended is read if its PerfMap was made before."""
+    def perf_map(self, pid: int) -> PerfMap:
+        """The map of a process. That of one that has ended is read if its PerfMap was made before."""
         if pid not in self._maps:
             self._maps[pid] = self._collected.perf_maps.get(pid) or PerfMap(pid)
             self._maps[pid].read()
-        entry = self._maps[pid].find(address)
+        return self._maps[pid]
+
+    def _made(self, pid: int, address: int) -> NamedFrame:
+        """Name code that a process made."""
+        entry = self.perf_map(pid).find(address)
         if entry is None:
             return NamedFrame(MADE, MADE, "", address, FrameKind.RUNTIME)
         made = read_name(printable(entry.name.decode(errors="replace")))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from array import array
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.profile.report.label_counts import mark_nodes
 from sframegen.profile.report.named import FrameKind, NamedFrame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from sframegen.profile.report.named import Named
 
 PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
@@ -17,9 +22,31 @@ V8_SCRIPT = re.compile(
 )
 V8_OWN = re.compile(r"(?:Builtin|BytecodeHandler|Stub|RegExp|Handler|Wasm|Bytecode\w*):(?P<function>.*)")
 JVM_OWN = re.compile(r"(?:Interpreter|StubRoutines.*|.*(?:[Ss]tub|[Bb]lob|adapters?|trampolines))(?: .*)?")
-INTERPRETERS = re.compile(
-    r"(?:lib)?python[23][\w.]*|node(?:js)?|libnode\.so[\d.]*|libjvm\.so|java|(?:lib)?ruby[\w.-]*|(?:lib)?perl[\w.-]*"
+
+
+class Runtime(NamedTuple):
+    """`objects`: files of its own frames. `unnamed`: what has no name without a perf map; `remedy`: what makes it write one."""
+
+    objects: str
+    unnamed: str
+    remedy: str
+
+
+RUNTIMES = (
+    Runtime(
+        r"(?:lib)?python[23][\w.]*",
+        "functions of Python",
+        "start Python 3.12 or newer with -X perf, or with PYTHONPERFSUPPORT=1 in its environment",
+    ),
+    Runtime(r"node(?:js)?|libnode\.so[\d.]*", "functions of JavaScript", "start node with --perf-basic-prof"),
+    Runtime(
+        r"libjvm\.so|java",
+        "methods of Java",
+        "start the JVM with -XX:+PreserveFramePointer and an agent that writes /tmp/perf-PID.map",
+    ),
 )
+INTERPRETERS = re.compile("|".join((*(runtime.objects for runtime in RUNTIMES), r"(?:lib)?ruby[\w.-]*|(?:lib)?perl[\w.-]*")))
+FEW = 10  # less than the tenth of a profile need not have names
 MADE = "[run-time code]"
 
 
@@ -53,6 +80,39 @@ def is_interpreter(frame: NamedFrame) -> bool:
     if frame.kind is FrameKind.RUNTIME:
         return frame.object == MADE and read_name(frame.function).own
     return frame.kind is FrameKind.USER and INTERPRETERS.fullmatch(frame.object) is not None
+
+
+def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[str]:
+    """Yield a line for each runtime in which much of the profile is, in processes without a perf map (`has_map`)."""
+    made = 1 << len(RUNTIMES)
+    flag_of = bytes(_runtimes(site) or made * (site.function == MADE) for site in named.places.sites)
+    if not any(flag_of):
+        return
+    tree, marks = named.tree, bytearray(named.tree.nodes.count)
+    for part in named.room.parts(tree.nodes.count, 1):
+        mark_nodes(tree.nodes, named.places.numbered, flag_of, marks, part)
+    pids = array("I", (task.pid for task in named.tasks))
+    samples: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by process, and by mark
+    for row in named.rows():
+        samples[pids[tree.rows.second[row]]][marks[tree.node_of(row)]] += tree.samples[row]
+    for number, runtime in enumerate(RUNTIMES):
+        own = 1 << number
+        unnamed = {
+            pid: sum(count for mark, count in counts.items() if mark & (own | made))
+            for pid, counts in samples.items()
+            if any(mark & own for mark in counts)
+        }
+        if FEW * sum(unnamed.values()) > named.samples:  # maps are files of other processes
+            share = sum(count for pid, count in unnamed.items() if not has_map(pid)) / named.samples
+            if FEW * share > 1:
+                where = f"in {100 * share:.1f} % of the profile"
+                yield f"{runtime.unnamed} have no names {where}, because no perf map was found: {runtime.remedy}"
+
+
+def _runtimes(site: NamedFrame) -> int:
+    """A bit for each runtime whose own frame it is."""
+    own = site.object if site.kind is FrameKind.USER else ""
+    return sum(bool(re.fullmatch(runtime.objects, own)) << number for number, runtime in enumerate(RUNTIMES))
 
 
 class Folding:

@@ -143,12 +143,18 @@ def totals(named: Named) -> Iterator[str]:
         if named.guessed:
             yield f"with guessed frames: {_amount(named.guessed, named)} ({_percent(named.guessed, named)} %)"
     elif not named.lost:
-        yield "there was nothing to sample: processes that wait use no CPU time"
+        yield f"nothing was sampled: {_why_nothing(named.frequency)}"
     for reason, count in most_first(incomplete(named)):
         yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):
         yield f"lost: {count_of(count, 'sample')}: {reason}"
     yield from named.notes
+
+
+def _why_nothing(frequency: int) -> str:
+    if not frequency:
+        return "the event did not happen, or more seldom than it is sampled"
+    return f"the processes waited, or ended before they had used the CPU for a sampling period ({1000 / frequency:.1f} ms)"
 
 
 def _amount(number: int, named: Named) -> str:

@@ -16,6 +16,7 @@ Flags are stack/walking/step.RuleFlag. Offset = link-time address - base.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 PAGE_BITS = 8
@@ -29,7 +30,8 @@ RULE = "<iiiBBBB"
 class DecodedTable(NamedTuple):
     """`base`: link-time address of the first page; `pages`: number of pages; places are in elements of `data`.
 
-    `left_out`: how many functions and rules the layout cannot say; their code has no rule.
+    `left_out`: how many functions and rules the layout cannot say; their code has no rule. `functions`: u32 offsets where
+    functions with proven rules begin, ascending, and then where each ends: for names of those without a symbol.
     """
 
     base: int
@@ -41,3 +43,11 @@ class DecodedTable(NamedTuple):
     rules: int
     data: bytes | bytearray | memoryview
     left_out: int = 0
+    functions: bytes | memoryview = b""
+
+    def function_at(self, address: int) -> int | None:
+        """The link-time address where the function begins that holds an address; None if that is not known."""
+        words = memoryview(self.functions).cast("B").cast("I")
+        count = len(words) // 2
+        at = bisect_right(words, address - self.base, 0, count) - 1
+        return self.base + words[at] if at >= 0 and address - self.base < words[count + at] else None

@@ -1,20 +1,21 @@
 """Where stacks of Go programs end, found in the bytes of the runtime, with symbols or without.
 
-A goroutine's stack ends in runtime.goexit. The runtime itself runs on stacks of its own: runtime.systemstack, runtime.mcall and the
-like load SP from a goroutine's structure. The linker's call frame information does not say so: a rule there would read what is left
-of another function. The first thread's own stack ends in the code that the entry address jumps to, and in the runtime's first
-function, which aligns SP, also if C called it. Other threads begin in runtime.clone, after the system call.
+A goroutine's stack ends in runtime.goexit. The runtime itself, and C, run on stacks of their own: runtime.systemstack,
+runtime.asmcgocall and the like load SP from a goroutine's structure. The linker's call frame information does not say so: a rule
+there would read what is left of another function. Those that load SP again return to a caller on the goroutine's stack;
+runtime.mcall does not return. The first thread's own stack ends in the code that the entry address jumps to, and in the runtime's
+first function, which aligns SP, also if C called it. Other threads begin in runtime.clone, after the system call.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import is_within
+from sframegen.elf.ranges import disjoint, is_within
 from sframegen.profile.tables.readable_code import once_per_file, readable_code
 from sframegen.stack.names.gopclntab import go_table
 
@@ -35,7 +36,19 @@ MAX_OUTERMOST = 8  # Go 1.19 has one, or none
 MAX_JUMPS = 4  # from the entry address on
 
 
-def go_ends(elf: ElfFile, abi: Abi) -> Iterator[Range]:
+class StackEnd(NamedTuple):
+    """Addresses [start, end). `is_put`: no call ends there, but the address after it is put on a stack.
+
+    `other_stack`: there is a caller, on another stack.
+    """
+
+    start: int
+    end: int
+    is_put: bool = False
+    other_stack: bool = False
+
+
+def go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     """Yield ranges of code without a caller; none in files that are not Go's."""
     form = form_of(elf, abi)
     if form is not None:
@@ -54,35 +67,36 @@ def go_table_in(elf: ElfFile, abi: Abi) -> GoTable | None:
     return go_table(elf) if form_of(elf, abi) else None
 
 
-def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
+def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
     """Yield ranges of code without a caller."""
-    exits: list[Range] = []
+    exits: list[StackEnd] = []
     switches: list[tuple[int, bytes]] = []  # the address after each, and the code there
     for start, data in readable_code(elf):
         code = bytes(data)
         exits += [
-            (start + match.start(1), start + match.end(1))
+            StackEnd(start + match.start(1), start + match.end(1))
             for match in re.finditer(form.exit, code, re.DOTALL)
             if (start + match.start(1)) % form.alignment == 0
         ]
         found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
         switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]
-        yield from ((start + match.start(1), start + match.end(1)) for match in re.finditer(form.new_thread, code, re.DOTALL))
+        threads = re.finditer(form.new_thread, code, re.DOTALL)
+        yield from (StackEnd(start + match.start(1), start + match.end(1)) for match in threads)
     if len(exits) == 1:  # else something else looks like it
         yield exits[0]
     done = 0
     for at, code in switches[:MAX_SWITCHES]:
         if at > done:
-            done = _other_stack_until(code, at, abi)
-            yield at, done
-    yield from _first_code(elf, abi, form)
-    table, ranges = go_table_in(elf, abi), elf.executable_ranges()
+            done, returns = _other_stack_until(code, at, abi)
+            yield StackEnd(at, done, other_stack=returns)
+    yield from (StackEnd(*one) for one in _first_code(elf, abi, form))
+    table, ranges = go_table_in(elf, abi), disjoint(elf.executable_ranges())
     first = table.outermost() if table else iter(())
-    yield from islice((one for one in first if is_within(one, ranges)), MAX_OUTERMOST)
+    yield from islice((StackEnd(*one) for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 
 
-def _other_stack_until(code: bytes, start: int, abi: Abi) -> int:
-    """Return the end of the code on the other stack: the next instruction that sets SP, or that control does not go on after."""
+def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
+    """Return the end of the code on the other stack, and whether its last instruction sets SP; else control ends there."""
     from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
@@ -93,8 +107,8 @@ def _other_stack_until(code: bytes, start: int, abi: Abi) -> int:
         address, size, mnemonic, operands = piece.instruction(number)
         sets_sp = mnemonic == "mov" and operands.partition(",")[0] in ("rsp", "sp")
         if sets_sp or flows.get(address) in (Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP):
-            return address + size
-    return piece.end
+            return address + size, sets_sp
+    return piece.end, True
 
 
 def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from sframegen.code.whole_file.proven_code import with_others
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import is_within
+from sframegen.elf.ranges import disjoint, is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.go_ends import go_table_in
-from sframegen.profile.tables.proven_code import with_others
 from sframegen.profile.tables.readable_code import found_in_code, once_per_file
 from sframegen.stack.abi.machines import conventions_of
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A signal's handler makes the interrupted code seem to call it, at any instruction: the return address is that of the next one.
 PUT = "runtime.asyncPreempt"
+# Where C calls Go back, the runtime puts this one's address on the goroutine's stack: in old versions that of its first byte.
+SWITCH = "runtime.systemstack_switch"
 
 
 def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[FunctionTable, list[Range]]:
@@ -35,7 +37,7 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     if table is None:
         return functions, []
     unruled = set(_restorers(elf, abi))
-    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), elf.executable_ranges()
+    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), disjoint(elf.executable_ranges())
     rules: dict[Rule, int] = {}
     rows_of: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for frame in table.frames():
@@ -48,6 +50,8 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
         if steps not in rows_of:
             of_steps = _rules(steps, abi) or [(0, OUTERMOST)]
             rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in of_steps]
+        if frame.name == SWITCH and rows_of[steps]:  # a walk asks for the byte before it, which is padding
+            found.append(frame.start - 1, 1, 1, rows_of[steps][:1])
         found.append(frame.start, frame.end - frame.start, int(frame.name == PUT), rows_of[steps])
     found.rules = list(rules)
     kept = functions.select(number for number in range(len(functions)) if functions.start[number] not in unruled)

@@ -55,8 +55,7 @@ def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
 
 def _installations(functions: FunctionTable, function: int, elf: ElfFile, abi: Abi) -> list[Installation]:
     start, size = functions.start[function], functions.size[function]
-    inside = any(low <= start and start + size <= high for low, high in elf.executable_ranges())
-    if not inside or size > MAX_FUNCTION or functions.kinds[functions.kind[function]].mask:
+    if size > MAX_FUNCTION or functions.kinds[functions.kind[function]].mask:
         return []
     try:
         return installations_in(bytes(elf.at(start, size)), start, abi)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError, naming
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
+from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
@@ -24,15 +25,17 @@ from sframegen.profile.machines import PROFILED
 from sframegen.profile.tables.first_code import first_code_of, with_first_code
 from sframegen.profile.tables.go_frames import go_code_of, with_go_functions
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
-from sframegen.profile.tables.proven_code import PROVEN, with_proven_code
 from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
-from sframegen.profile.tables.table_of import table_of
+from sframegen.profile.tables.table_of import table_of, with_function_code
 from sframegen.profile.tables.thread_creators import creating_code_of, with_creators
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi.columns import Bytes
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -169,10 +172,11 @@ class _Keeper:
         if len(functions):
             functions = with_first_code(without_installations(functions, self.elf, abi), self.elf, abi)
             functions = with_creators(functions, self.elf, abi)
+        code: Sequence[Range] = ()
         if self.proves:
-            functions, self.proof = with_proven_code(functions, self.elf, abi, described)
+            functions, self.proof, code = with_proven_code(functions, self.elf, abi, described)
         functions = with_stack_ends(functions, self.elf, abi)
-        return table_of(functions) if len(functions) else None
+        return with_function_code(table_of(functions), code) if len(functions) else None
 
     def store(self, name: str, table: DecodedTable) -> None:
         if self.proves and self.proof != PROVEN and name and self.cache:  # the name says that there are proven rules

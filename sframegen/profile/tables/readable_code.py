@@ -33,8 +33,15 @@ def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi],
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
-    """Yield the address and the bytes of each executable range, without those that lie after the end of a file that is cut off."""
+    """Yield the address and the bytes of each executable range, without those that lie after the end of a file that is cut off.
+
+    Together they have no more bytes than the file: a file of many segments of the same bytes is searched as long as any other.
+    """
+    left = len(elf.data)
     for start, end in elf.executable_ranges():
+        left -= end - start
+        if left < 0:
+            return
         try:
             code = elf.at(start, end - start)
         except FormatError:

@@ -6,12 +6,13 @@ A new thread begins in the code after the system call that made it, a coroutine 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
-from sframegen.profile.tables.go_ends import go_ends
+from sframegen.profile.tables.go_ends import StackEnd, go_ends
 from sframegen.profile.tables.readable_code import found_in_code, once_per_file
+from sframegen.stack.walking.step import OTHER_STACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
-
-
-class StackEnd(NamedTuple):
-    """Addresses [start, end). `is_put`: no call ends there, but the address after it is put on a stack."""
-
-    start: int
-    end: int
-    is_put: bool = False
 
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
@@ -47,7 +40,7 @@ def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
 
 @once_per_file
 def _ends(elf: ElfFile, abi: Abi) -> list[StackEnd]:
-    return [*(StackEnd(start, end) for start, end in go_ends(elf, abi)), *_library_ends(elf, abi)]
+    return [*go_ends(elf, abi), *_library_ends(elf, abi)]
 
 
 def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
@@ -62,7 +55,7 @@ def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 
 
 def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
-    """The functions, cut where these ranges are; the ranges are functions without a caller."""
+    """The functions, cut where these ranges are; the ranges are functions without a caller, or without one on their stack."""
     order = sorted(range(len(functions)), key=functions.start.__getitem__)
     starts = [functions.start[function] for function in order]
     cut: dict[int, list[StackEnd]] = {}
@@ -77,11 +70,10 @@ def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> Function
     for function, ranges in cut.items():
         _append_rest(out, functions, function, ranges)
     out.kinds += [kind for kind in (Kind(), Kind(signal=True)) if kind not in out.kinds]
-    if OUTERMOST not in out.rules:
-        out.rules.append(OUTERMOST)
-    rows = [(0, out.rules.index(OUTERMOST))]
-    for start, end, is_put in ends:
-        out.append(start, end - start, out.kinds.index(Kind(signal=is_put)), rows)
+    out.rules += [rule for rule in (OUTERMOST, OTHER_STACK) if rule not in out.rules]
+    for start, end, is_put, other_stack in ends:
+        rule = out.rules.index(OTHER_STACK if other_stack else OUTERMOST)
+        out.append(start, end - start, out.kinds.index(Kind(signal=is_put)), [(0, rule)])
     return out
 
 
@@ -92,7 +84,7 @@ def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ra
         return
     rows = list(functions.numbered_rows(function))
     here = start
-    for low, high, _ in [*sorted(ranges), StackEnd(end, end)]:
+    for low, high, *_ in [*sorted(ranges), StackEnd(end, end)]:
         if here < low:
             inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
             before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)

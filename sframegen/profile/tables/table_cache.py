@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.profile.kept_files import LIMIT, KeptFiles, is_settled, name_of_unchanged
 from sframegen.profile.tables.table_file import stored, table_in
+from sframegen.program.build import packages_directory
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
+    from pathlib import Path
 
     from cfi.columns import Bytes
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 ENDING = ".table"
-PACKAGES = Path(__file__).parents[3]
-MAKERS = (
-    "cfi",
-    *(f"sframegen/{name}" for name in ("checks", "code", "conversion", "detached", "elf", "format", "profile/tables")),
-    *(f"sframegen/{name}" for name in ("stack/names", "tables")),
-)
+PACKAGES = ("cfi", "linker", "sframegen")
 
 
 class TableCache:
@@ -86,6 +82,20 @@ class TableCache:
 
 @cache
 def _tool() -> bytes:
-    """What changes with each version of what makes tables: sizes and times of the installed modules."""
-    files = [file for folder in MAKERS for file in sorted((PACKAGES / folder).rglob("*")) if file.suffix in (".py", ".so")]
-    return repr([(file.name, (status := file.stat()).st_size, status.st_mtime_ns) for file in files]).encode()
+    return modules_digest(packages_directory())
+
+
+def modules_digest(packages: str) -> bytes:
+    """The hash of all modules, compiled and interpreted, the version among them: any of them may decide what is in a table."""
+    digest = blake2b(digest_size=16)
+    for package in PACKAGES:
+        for folder, folders, names in os.walk(f"{packages}/{package}"):
+            folders.sort()
+            for name in sorted(names):
+                if name.endswith((".py", ".so")):
+                    path = f"{folder}/{name}"
+                    with open(path, "rb") as file:  # noqa: PTH123 - hundreds of files: without pathlib
+                        data = file.read()
+                    digest.update(f"{path[len(packages) :]} {len(data)}\n".encode())
+                    digest.update(data)
+    return digest.digest()

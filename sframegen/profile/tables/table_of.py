@@ -15,6 +15,9 @@ from sframegen.profile.tables.paginate import Paginator, RuleNumbers
 from sframegen.stack.walking.step import numbers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable, Rule
 
 RULE_BYTES = struct.Struct(RULE)
@@ -46,6 +49,12 @@ def table_of(functions: FunctionTable) -> DecodedTable:
     del data[ELEMENT * (rows_at + (paginator.rows + 1) // 2) :]
     left_out = paginator.left_out + rules.left_out
     return DecodedTable(paginator.base, pages, 0, rows_at, rules_at, paginator.rows, len(rules.packed), data, left_out)
+
+
+def with_function_code(table: DecodedTable, code: Sequence[Range]) -> DecodedTable:
+    """The table with the code of functions, ascending, as far as it reaches."""
+    found = [(start - table.base, end - table.base) for start, end in code if table.base <= start < end < table.base + MAX_BYTES]
+    return table._replace(functions=array("I", [*(start for start, _ in found), *(end for _, end in found)]).tobytes())
 
 
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:

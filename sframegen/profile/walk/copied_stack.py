@@ -12,7 +12,7 @@ from cfi.columns import zeros
 from cfi.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
-from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
+from sframegen.profile.walk.steps import ONLY_RETURNS, RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
 from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
 from sframegen.stack.walking.ends import BY_NUMBER, End
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.stack.abi.conventions import ReadCode
 
 WORDS = ELEMENT // 4
 PAGE = 4096
@@ -43,6 +44,11 @@ class Start(NamedTuple):
     exact: bool = True
     frames: Sequence[int] = ()
     guessed: bool = False
+
+
+def no_code(_address: int, _size: int) -> bytes:
+    """Code of a process of which nothing can be read."""
+    return b""
 
 
 def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
@@ -109,12 +115,15 @@ class CopyWalker:
             known = self._columns[id(spans)] = spans, span_columns(spans)
         return known[1]
 
-    def walk(self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes, holes: int = 0) -> End:
+    def walk(
+        self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes, holes: int = 0, made: ReadCode = no_code
+    ) -> End:
         """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin.
 
-        `holes`: a bit for each page, from that of `stack_start` on, that is not there.
+        `holes`: a bit for each page, from that of `stack_start` on, that is not there. `made`: reads its code in no file.
         """
         steps = self._steps
+        self._code.made = made
         if holes:
             stack = with_missing_pages(stack, stack_start, holes)
         steps.depth = min(len(start.frames), MAX_DEPTH)
@@ -140,9 +149,13 @@ class _Code:
     def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
         self.abi = abi
         self.elf_of = elf_of
+        self.made: ReadCode = no_code
         self._known: dict[int, dict[int, int]] = {}  # by file and address
 
     def kind(self, file: int, address: int) -> int:
+        if not file:
+            form = conventions_of(self.abi).returning
+            return ONLY_RETURNS * (form is not None and self.made(address, len(form.code)) == form.code)
         known = self._known.setdefault(file, {})
         found = known.get(address)
         if found is None:

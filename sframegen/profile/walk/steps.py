@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD = 1, 2, 4
+RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, ONLY_RETURNS = 1, 2, 4, 8
 
 
 class SpanColumns:
@@ -61,6 +61,8 @@ class CodeKinds(Protocol):
 
         RETURNS: a call may end there; RETURNS_FROM_SIGNAL: it is in such code; STARTS_THREAD: a thread begins there, if its first
         register is 0.
+
+        `file` 0: of a run-time address of code in no file: ONLY_RETURNS, as WalkedMachine's `returning`.
         """
 
 
@@ -154,11 +156,13 @@ class Steps:
             return -1 if self.step(spans, self.guess) < 0 else 9
         if file and self.code.kind(file, code) & 2:
             return self.step(spans, cursor.machine.signal)
+        if not file and cursor.is_known(cursor.machine.sp) and self.code.kind(0, cursor.pc) & 8:  # ONLY_RETURNS
+            return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # there is one, as there is such code
         if not cursor.is_known(cursor.machine.fp):
             return 5  # NO_RULE
         end = self.step(spans, self.guess)
         # How a false frame pointer fails says nothing.
-        return end if end < 0 or end == 1 or end == 13 else 6  # NO_RETURN, COPY_TOO_SHORT; GUESS_FAILED
+        return end if end < 0 or end == 13 or end == 15 else 6  # COPY_TOO_SHORT, OTHER_STACK; GUESS_FAILED
 
     def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
         """True if the kernel or a library has put the return address: then no call ends there."""
@@ -166,7 +170,8 @@ class Steps:
             return True
         if rule < 0 or (rule > 0 and not self.rule.flags & 0x40):  # OUTERMOST
             return False
-        return not self.code.kind(file, code) & 1  # RETURNS
+        kind: cython.int = self.code.kind(file, code)
+        return kind & 2 != 0 or kind & 1 == 0  # RETURNS_FROM_SIGNAL, RETURNS
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
         """Go to the caller with that rule; nothing changes if that fails."""

@@ -37,6 +37,13 @@ class Context(NamedTuple):
         return Rule(cfa, ra, caller_fp)
 
 
+class Returning(NamedTuple):
+    """Code in no file that only returns, as CPython's trampolines for -X perf: its bytes from the PC on, and the rule there."""
+
+    code: bytes
+    rule: Rule
+
+
 class FrameRecord(NamedTuple):
     """Where code with frame pointers keeps its caller's; `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
 
@@ -60,6 +67,7 @@ class Conventions(NamedTuple):
     #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
     starts_thread: Callable[[ReadCode, int], bool] | None = None
     #: (code, pc): true if a new thread begins there, if the system call returned 0, after which its creator goes on
+    returning: Returning | None = None  #: None if such code keeps frame records
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
     ra_mask: int = ADDRESS_MASK  #: the bits of a return address that are not its signature, if the kernel does not say
     ra_mask_set: int | None = None  #: the register set that holds these masks

@@ -53,4 +53,6 @@ def walked_machine(abi: Abi) -> WalkedMachine:
         places = array("q", [context.places.get(number, NOWHERE) for context in contexts for number in range(REGISTERS)])
         little = abi.byte_order == "little"
         _walked[abi.name] = WalkedMachine(abi.sp, abi.fp, abi.sp_offset, little, guess, signal, pcs, places)
+        if (returning := MACHINES[abi.name].returning) is not None:
+            _walked[abi.name].returning = caller_rule(returning.rule, abi.ra)
     return _walked[abi.name]

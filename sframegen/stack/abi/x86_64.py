@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, frame_record
+from sframegen.format.model import Rule, Where
+from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
 
 if TYPE_CHECKING:
     from sframegen.stack.abi.conventions import ReadCode
@@ -65,5 +66,7 @@ CONVENTIONS = Conventions(
     frame_record=frame_record(6, sp_is_cfa=True),
     ends_call=ends_call,
     starts_thread=starts_thread,
+    # add $8,%rsp; ret: (cfa, ra) = (rsp + 16, *(cfa - 8))
+    returning=Returning(bytes.fromhex("4883c408c3"), Rule(Where(7, 16), Where(None, -8, deref=True))),
     sampled=RegisterSet(24, 8, _SAMPLED),
 )

@@ -8,7 +8,7 @@ import time
 GONE = "it has ended"
 OURSELVES = "it is the process that asks: it cannot stop itself"
 TRIES, BETWEEN_TRIES = 500, 0.002  # seconds
-EXECUTES = "it executes another program just now: try again; if that never helps, a container's rules forbid ptrace"
+EXECUTES = "it executes another program just now: try again"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
 EVENT_STOP = 128
 ASLEEP = "it is in an uninterruptible sleep"
+FORBIDDEN = "ptrace is forbidden here (seccomp): start the container with the capability SYS_PTRACE, or run on the host"
+NO_THREAD = 1 << 23  # no kernel has such ids
 TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 SLEEPS_ON, RUNS = b"D", b"R"
@@ -46,6 +48,15 @@ def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
     if _LIBC.ptrace(request, tid, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def _is_forbidden() -> bool:
+    """Return True if the call is refused whatever it asks for: else the kernel does not find such a thread."""
+    try:
+        _ptrace(SEIZE, NO_THREAD)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return False
 
 
 def register_set(tid: int, kind: int) -> bytes:
@@ -182,6 +193,8 @@ class Stopped:
                 _ptrace(SEIZE, tid)
             except OSError as error:
                 self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
+                if self.refused[tid] == EXECUTES and _is_forbidden():
+                    self.refused[tid] = FORBIDDEN
                 if error.errno != errno.EPERM or self.refused[tid] not in (GONE, EXECUTES):
                     return
             else:

@@ -1,6 +1,6 @@
 """Names for the code of one file: functions of its symbol table, or of its debug file, or of Go's own table.
 
-Without a name, where call frame information begins.
+Without a name, where call frame information begins, or a function that is known otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import Symbol
@@ -36,8 +36,17 @@ class NamedFunction(NamedTuple):
 class FileNames:
     """Names by link-time address. Tables are read when the first name is asked for."""
 
-    def __init__(self, file: ElfFile, *, demangled: bool = True, debug_files: DebugFiles | None = None) -> None:
+    def __init__(
+        self,
+        file: ElfFile,
+        *,
+        demangled: bool = True,
+        debug_files: DebugFiles | None = None,
+        start_of: Callable[[int], int | None] = lambda _: None,
+    ) -> None:
+        """`start_of`: where the function with an address begins that has neither a name nor call frame information."""
         self._file = file
+        self._start_of = start_of
         self._demangled = demangled
         self._debug_files = debug_files or DebugFiles()
         self._symbols: list[FunctionColumns] | None = None
@@ -62,7 +71,8 @@ class FileNames:
             found = columns.at_each(unknown)
             self._learn_functions(place, [symbol for symbol, _ in found])
             for symbol, held in found:
-                self._known.update(dict.fromkeys(held, self._functions[place, symbol.address]))
+                those = (address for address in held if self._holds(symbol, address))
+                self._known.update(dict.fromkeys(those, self._functions[place, symbol.address]))
             unknown = [address for address in unknown if address not in self._known]
         self._known.update((address, self._without_symbol(address)) for address in unknown)
 
@@ -90,7 +100,7 @@ class FileNames:
 
     def _found(self, address: int) -> NamedFunction:
         for place, columns in enumerate(self._tables):
-            if symbol := columns.at(address):
+            if (symbol := columns.at(address)) and self._holds(symbol, address):
                 self._learn_functions(place, [symbol])
                 return self._functions[place, symbol.address]
         return self._without_symbol(address)
@@ -107,11 +117,23 @@ class FileNames:
         function = self._go[0].function_at(address) if self._go[0] else None
         if function:
             return NamedFunction(self._demangle([function.name])[0], function.start)
+        start, size = self._described_before(address)
+        return NamedFunction(None, start if address - start < size else self._start_of(address))
+
+    def _holds(self, symbol: Symbol, address: int) -> bool:
+        """True if the code is that of the symbol: one without a size ends where that of an FDE does, or begins."""
+        if symbol.size or symbol.address == address:
+            return True
+        start, size = self._described_before(address)
+        return start <= symbol.address and (address - start < size or symbol.address - start >= size)
+
+    def _described_before(self, address: int) -> tuple[int, int]:
+        """Return the last function with call frame information that begins there or before, and its size; 0 without one."""
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described
         at = bisect_right(starts, address) - 1
-        return NamedFunction(None, starts[at] if at >= 0 and address - starts[at] < sizes[at] else None)
+        return (starts[at], sizes[at]) if at >= 0 else (0, 0)
 
 
 def _go_table(file: ElfFile) -> GoTable | None:

@@ -114,6 +114,10 @@ class PerfMap:
         """Read it for the last time, because its process has ended. Return True if it has entries."""
         self.read()
         self._process, self._ended = None, True
+        return self.has_entries
+
+    @property
+    def has_entries(self) -> bool:
         return bool(self._entries)
 
     def find(self, address: int) -> MapEntry | None:

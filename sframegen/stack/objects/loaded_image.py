@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 PAGE_MASK = 0xFFF
 MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
+SEEN = 64  # bytes of code by which it is known again
 MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
 @dataclass
 class LoadedImage:
-    """`bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there; `file`: if it can be opened."""
+    """`row`: a mapping of its file; `bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there;
+    `file`: if it can be opened.
+    """
 
+    row: Mapping
     header: Ehdr
     segments: list[Phdr]
     bias: int
@@ -62,16 +66,42 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
 def read_loaded_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
     """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
-        return None
+        return _moved_image(snapshot, row)
+    return _image(snapshot, row, PF_X)
+
+
+def _moved_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
+    """Return the object of code that a program has moved to anonymous memory, to huge pages: that of a file around it.
+
+    It must be the same, byte for byte.
+    """
+    for other in snapshot.mappings.around(row):
+        image = _image(snapshot, other, 0)
+        if image is None or image.file is None:
+            continue
+        for segment in image.segments:
+            first, limit = image.address(segment.p_vaddr), image.address(segment.p_vaddr + segment.p_filesz)
+            is_code = segment.p_type == PT_LOAD and segment.p_flags & PF_X
+            if is_code and first & ~PAGE_MASK <= row.start < row.end <= (limit + PAGE_MASK) & ~PAGE_MASK:
+                start, end = max(first, row.start), min(limit, row.end)
+                code, at = snapshot.memory.read(start, end - start), segment.p_offset + start - first
+                if code and code == image.file.data[at : at + end - start]:
+                    image.seen.append((start, code[:SEEN]))
+                    return image
+    return None
+
+
+def _image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | None:
+    """Return the object of a mapping of a segment with these flags."""
     reader = _Reader(snapshot, row)
     try:
         header, segments = reader.headers()
     except FormatError:
         return None
-    bias = _bias(segments, row)
+    bias = _bias(segments, row, flags)
     if bias is None:
         return None
-    image = LoadedImage(header, segments, bias, reader.file, reader.seen)
+    image = LoadedImage(row, header, segments, bias, reader.file, reader.seen)
     for segment in segments:
         if segment.p_type == PT_NOTE:
             address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)
@@ -79,14 +109,14 @@ def read_loaded_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
     return image
 
 
-def _bias(segments: Iterable[Phdr], row: Mapping) -> int | None:
-    """Return the bias, from the executable segment whose bytes are mapped."""
+def _bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None:
+    """Return the bias, from the segment with these flags whose bytes are mapped."""
     end = row.offset + row.end - row.start
     for segment in segments:
         first = segment.p_offset & ~PAGE_MASK
         if (
             segment.p_type == PT_LOAD
-            and segment.p_flags & PF_X
+            and segment.p_flags & flags == flags
             and first < end
             and row.offset < segment.p_offset + segment.p_filesz
         ):

@@ -47,10 +47,12 @@ class LoadedObject:
         self.how = How.SFRAME
         self.damage = ""
         self.tried = False  # to convert it
+        self.proven: SframeSection | None = None  # rules of its instructions: of use where the other section has none
+        self.proof_tried = False
 
     @property
     def name(self) -> str:
-        return self.row.path
+        return self.image.row.path if self.image else self.row.path
 
     @property
     def bias(self) -> int:
@@ -138,12 +140,20 @@ class LoadedObjects:
         loaded = self.known_at(address)
         if loaded is None or (loaded.row not in self._verified and not self._verify(loaded)):
             loaded = self._load(address)
-        if loaded is not None and loaded.section is None and self._converter and not loaded.tried:
-            if not self._defer:
-                self._convert(loaded)
-            elif loaded not in self.pending:
-                self.pending.append(loaded)
+        if loaded is not None and loaded.section is None and not loaded.tried:
+            self._make(loaded)
         return loaded
+
+    def prove(self, loaded: LoadedObject) -> None:
+        """Let the object have the rules that its instructions prove; it is pending if they are still to be made."""
+        if not loaded.proof_tried:
+            self._make(loaded)
+
+    def _make(self, loaded: LoadedObject) -> None:
+        if self._converter and not self._defer:
+            self._convert(loaded)
+        elif self._converter and loaded not in self.pending:
+            self.pending.append(loaded)
 
     def _adopt(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -200,7 +210,7 @@ class LoadedObjects:
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
         there = snapshot.mappings.find(address)
-        if there is None or there.file != loaded.row.file:
+        if there is None or there.file != image.row.file:
             return  # code without its section: V8 moves its functions nearer to the code that it makes
         loaded.tried = True
         head = snapshot.memory.read(address, min(size, HEAD))
@@ -244,10 +254,16 @@ class LoadedObjects:
         self._room -= size
 
     def _convert(self, loaded: LoadedObject) -> None:
+        """Make its section; if that was tried, the one with proven rules."""
+        proves = loaded.proof_tried = loaded.tried
         loaded.tried = True
-        if self._converter and loaded.file and not loaded.damage:
-            loaded.section = self._converter.section_of(loaded.file, loaded.bias)
-            loaded.how = How.CONVERTED
+        if self._converter is None or loaded.file is None or loaded.damage:
+            return
+        section = self._converter.section_of(loaded.file, loaded.bias, proves=proves)
+        if proves:
+            loaded.proven = section
+        else:
+            loaded.section, loaded.how = section, How.CONVERTED
 
 
 def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:

@@ -1,10 +1,11 @@
-"""A section for an object that has none, made in memory from its call frame information."""
+"""A section for an object that has none, made in memory from its call frame information, or from its instructions, too."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
+from sframegen.code.whole_file.proven_code import proven
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.format.abi import abi_of
@@ -20,24 +21,25 @@ if TYPE_CHECKING:
 
 
 class Converter:
-    """Converts each file once."""
+    """Converts each file once, and once more with what its instructions prove."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, memoryview | None] = {}
+        self._made: dict[tuple[Hashable, bool], memoryview | None] = {}
 
-    def section_of(self, file: ElfFile, bias: int) -> SframeSection | None:
-        """Return the section as if it were loaded; None if nothing can be expressed."""
-        key = identity(file)
+    def section_of(self, file: ElfFile, bias: int, *, proves: bool) -> SframeSection | None:
+        """Return the section as if it were loaded; None if nothing can be expressed. `proves`: also rules of code without CFI."""
+        key = identity(file), proves
         if key not in self._made:
-            self._made[key] = _section(file)
+            self._made[key] = _section(file, proves=proves)
         data = self._made[key]
         return None if data is None else open_section(data, bias)
 
 
-def _section(file: ElfFile) -> memoryview | None:
+def _section(file: ElfFile, *, proves: bool) -> memoryview | None:
     """Return the section for link-time address 0."""
     try:
-        converted = convert_sources(find_sources(file), file.executable_ranges(), abi_of(file))
-        return Encoder(converted.table, abi_of(file), encoded=converted.encoded).encode(0) if len(converted.table) else None
+        abi = abi_of(file)
+        converted = proven(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)
+        return Encoder(converted.table, abi, encoded=converted.encoded).encode(0) if len(converted.table) else None
     except FormatError:
         return None

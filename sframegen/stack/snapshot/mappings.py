@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 DELETED = " (deleted)"  # after the path of a file that has no name any more
 VDSO = "[vdso]"
 MAX_VDSO = 1 << 20  # bytes
+MAX_AROUND = 4  # rows on each side
 MAX_NEAR = 16  # rows of a file on each side
 
 
@@ -60,6 +61,11 @@ class Mappings:
         rows = self._by_file[row.file]
         at = bisect_left(rows, row)
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
+
+    def around(self, row: Mapping) -> list[Mapping]:
+        """Return the nearest rows of files, those before it first."""
+        at = bisect_left(self.rows, row)
+        return [other for other in self.rows[max(at - MAX_AROUND, 0) : at + MAX_AROUND + 1] if other.inode]
 
     def covers(self, address: int, size: int) -> bool:
         """Return True if all these bytes are mapped and readable."""

@@ -32,6 +32,7 @@ class End(IntEnum):
     KERNEL_THREAD = 12, "a thread of the kernel has no user stack"
     COPY_TOO_SHORT = 13, "the copy of the stack ends before the stack"
     STACK_GONE = 14, "the stack is gone: the process was ending, or executing another program"
+    OTHER_STACK = 15, "the caller is on another stack, which was not walked"
     # Those of `stack`, which looks at the sections and the memory of one process:
     NOT_CODE = 16, "the PC is not in executable memory"
     BAD_RETURN = 17, "the return address is not in executable memory"

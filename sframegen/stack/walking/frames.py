@@ -16,6 +16,7 @@ class How(Enum):
 
     SFRAME = "sframe"
     CONVERTED = "converted"  # a section made from the object's call frame information
+    PROVEN = "proven"  # from the instructions of code that nothing describes
     REGISTERED = "registered"  # the process registered code without an ELF file
     SIGNAL = "signal context"  # the registers that the kernel saved
     FRAME_POINTER = "frame pointer"

@@ -20,6 +20,7 @@ cdef class WalkedMachine:
     cdef readonly bint little
     cdef readonly CallerRule guess
     cdef readonly CallerRule signal
+    cdef public CallerRule returning
     cdef const long long[::1] context_pc
     cdef const long long[::1] context_places
 

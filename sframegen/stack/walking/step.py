@@ -10,6 +10,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Protocol
 
 from cfi.columns import zeros
+from sframegen.format.model import Rule, Where
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 try:
@@ -19,11 +20,11 @@ except ImportError:
 
 if TYPE_CHECKING:
     from cfi.columns import Bytes, Column
-    from sframegen.format.model import Rule
 
 COMPILED: bool = cython.compiled
 
 REGISTERS = 32  # more than any DWARF number that is known of a thread
+OTHER_STACK = Rule(None, None, Where(None, 0))  # as OUTERMOST, and the caller is on another stack: no section says so
 GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead to another stack
 
 
@@ -36,7 +37,7 @@ class RuleFlag(IntFlag):
     FP = 8  # FP is recovered; without it it is unchanged
     FP_REGISTER = 0x10
     FP_DEREF = 0x20
-    OUTERMOST = 0x40
+    OUTERMOST = 0x40  # with CFA_DEREF: the caller is on another stack
     SIGNAL = 0x80  # a signal frame: all registers come from the saved context, and the caller's PC is exact
 
 
@@ -79,7 +80,7 @@ def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, 
     flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
     cfa = rule.cfa
     if cfa is None:
-        return 0, 0, 0, 0, 0, 0, int(flags | RuleFlag.OUTERMOST)
+        return 0, 0, 0, 0, 0, 0, int(flags | RuleFlag.OUTERMOST | RuleFlag.CFA_DEREF * (rule == OTHER_STACK))
     flags |= RuleFlag.CFA_DEREF * cfa.deref
     ra_offset, ra_register = 0, ra
     if rule.ra is None:
@@ -100,6 +101,7 @@ class WalkedMachine:
     """What an ABI and its kernel fix: stack/abi/machines.py fills it. Registers are DWARF numbers.
 
     `guess`: the rule of a frame record; None without frame pointers. `signal`: of the code that a signal handler returns to.
+    `returning`: of code in no file that only returns; None without such a rule.
     `context_pc`: where the kernel saved the PC, from SP in that code, for each form of it; `context_places`: the same for each of
     32 registers; -1: nowhere.
     """
@@ -121,6 +123,7 @@ class WalkedMachine:
         self.little = little
         self.guess = guess
         self.signal = signal
+        self.returning: CallerRule | None = None
         self.context_pc = context_pc
         self.context_places = context_places
 
@@ -184,7 +187,7 @@ class StackCursor:
         sp: cython.ulonglong
         self.keeps_fp = self.is_known(self.machine.fp)
         if flags & 0x40:  # OUTERMOST
-            return 0
+            return 15 if flags & 1 else 0  # OTHER_STACK
         if not self.has_stack:
             return 24  # NO_STACK
         if rule.cfa_register >= 0:
@@ -232,9 +235,9 @@ class StackCursor:
         self.ra = ra
         self.sp = sp
         self.fp = fp
-        if ra == 0:
-            return 1  # NO_RETURN
-        return 6 if rule.guess and cfa & 7 else -1
+        if rule.guess:  # where something else is kept in its register, a 0 proves nothing
+            return 6 if ra == 0 or cfa & 7 else -1
+        return 1 if ra == 0 else -1  # NO_RETURN
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
         """Make the caller that was found with this rule the current frame."""
@@ -300,7 +303,9 @@ class StackCursor:
         i: cython.Py_ssize_t
         if self.window_size < 8 or at > self.window_size - 8:
             if self.memory is None:
-                return 7 if address < self.window_start and not self.elsewhere else 13  # UNREADABLE, COPY_TOO_SHORT
+                if self.elsewhere:
+                    return 15  # OTHER_STACK
+                return 7 if address < self.window_start else 13  # UNREADABLE, COPY_TOO_SHORT
             start, window = self.memory.window(address)
             self.look_at(start, window)
             at = (address - self.window_start) & self.mask

@@ -64,6 +64,9 @@ class View(StackMemory, Protocol):
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """Return (start, end) of the writable memory around the address."""
 
+    def starts_thread(self, pc: int) -> bool:
+        """Return True if a new thread begins at `pc`, if its first register is 0; in its creator it is not."""
+
     def returns_to(self, pc: int) -> bool:
         """Return True if code may return to `pc`: a call seems to end there."""
 
@@ -113,6 +116,9 @@ class StackWalker:
             pc = cursor.pc
             exact = cursor.exact
             sp = cursor.values[sp_register] if cursor.is_known(sp_register) else None
+            if exact and cursor.values[0] == 0 and cursor.is_known(0) and self.view.starts_thread(pc):
+                frames.append(Frame(pc, sp, None, How.PROVEN, exact, guessed=guessed))
+                return WalkedStack(frames, End.OUTERMOST)
             answer = self.view.answers[exact].get(pc)
             if answer is None:
                 answer = self.view.describe(pc, exact)
@@ -144,7 +150,7 @@ class StackWalker:
         """Go to the caller, or return the End."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(found.rule)
-        if found.failing is not None and end != 1 and (end >= 0 or not self.view.returns_to(cursor.ra)):  # NO_RETURN
+        if found.failing is not None and (end >= 0 or not self.view.returns_to(cursor.ra)):
             return found.failing  # how a false frame pointer fails says nothing
         if end >= 0:
             return end

@@ -80,7 +80,7 @@ def test_samples_of_both_machines_are_walked(abi: Abi) -> None:
     run = Run(abi)
     run.sample(TWO_RECORDS, STACK + 0x20)
     [stack] = run.collected.stacks
-    assert (stack.samples, stack.pid, stack.end) == (1, PID, End.NO_RETURN)
+    assert (stack.samples, stack.pid, stack.end) == (1, PID, End.GUESS_FAILED)
     assert [(frame.address, frame.guessed) for frame in map(unpacked_frame, stack.frames)] == [(0x3100, False), (0x31FF, True)]
     assert [task.process for task in run.collected.stacks.tasks] == ["chain"]
 
@@ -111,7 +111,7 @@ def test_a_stack_may_lead_through_any_number_of_files() -> None:
     run = Run(AMD64, frames)
     records = [word for number in range(1, frames) for word in (STACK + 16 * number, BASE + PAGE * number + 0x100)]
     run.sample(words(*records, 0, 0), STACK)
-    assert [(len(stack.frames), stack.end) for stack in run.collected.stacks] == [(frames, End.NO_RETURN)]
+    assert [(len(stack.frames), stack.end) for stack in run.collected.stacks] == [(frames, End.GUESS_FAILED)]
 
 
 def test_samples_without_a_program_counter_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import TYPE_CHECKING
 
 from sframegen.format.abi import AMD64
@@ -50,6 +52,18 @@ def test_samples_wait_for_the_table_of_their_file() -> None:
     queue.add_table(OTHER, None)
     assert queue.ended[2:] == [(3, End.NO_RULE, 1)]
     assert queue.bytes == 0
+
+
+def test_code_in_no_file_is_read_from_the_process() -> None:
+    """As CPython's trampolines: what follows a call says where its caller is."""
+    made = ctypes.create_string_buffer(b"\x48\x83\xc4\x08\xc3")
+    start = ctypes.addressof(made)
+    spans = sorted([CodeSpan(CODE.start, CODE.stop, BIAS, FILE), CodeSpan(start, start + len(made), 0, 0)])
+    queue = Queue()
+    queue.add_table(FILE, table_of_rules([OUTERMOST, OUTERMOST]))
+    for number, pid in enumerate((os.getpid(), 1 << 30)):
+        queue.add(sample(number, start, pid, spans))
+    assert queue.ended == [(0, End.OUTERMOST, 2), (1, End.NO_RULE, 1)]
 
 
 def test_with_its_tables_a_sample_does_not_wait() -> None:

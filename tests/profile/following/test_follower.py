@@ -18,10 +18,10 @@ from sframegen.profile.events.attributes import EventAttributes, EventError, ope
 from sframegen.profile.events.event_records import MmapRecord
 from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN, TracedFiles
-from sframegen.profile.following.follower import Follower, MappingResolver, read_memory
+from sframegen.profile.following.follower import Follower, MadeCode, MappingResolver, read_memory
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.snapshot.mappings import VDSO
-from tests.support.processes.live import HOLD, Program, compiled
+from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,25 @@ def test_the_vdso_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [span.file for span in first] == [span.file for span in second] != [0]
     assert [span.start for span in second] == [1 << 41]
     assert asked == [os.getpid()]
+
+
+def test_code_that_a_process_makes_is_read_by_pages_and_again_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = [bytes(4096), bytes(4096)]
+    asked: list[int] = []
+
+    def read(_pid: int, address: int, size: int) -> bytes:
+        asked.append(address)
+        return memory[address // 4096] if address < 2 * size else b""
+
+    clock = [10.0]
+    monkeypatch.setattr(follower, "read_memory", read)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    code = MadeCode(1)
+    assert (code.read(4094, 5), code.read(8190, 5), asked) == (bytes(5), bytes(2), [0, 4096, 8192])
+    memory[0] = b"\xcc" * 4096
+    assert code.read(4094, 2) == bytes(2)
+    clock[0] += 1.1
+    assert code.read(4094, 3) == b"\xcc\xcc\0"
 
 
 @contextmanager
@@ -178,6 +197,17 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
     with Program(compiled(compile_c, tmp_path, MAKES_CODE, section=False)) as program:
         check(following, program.pid)
         assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
+
+
+def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(compile_c: Compiler, tmp_path: Path) -> None:
+    """If it is the same: programs move their code to huge pages."""
+    path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
+    for arguments in ((), ("changed",)):
+        with Program(path, *arguments) as program, all_followed() as following:
+            for _ in range(2):
+                assert following.scan(program.pid)
+                files = check(following, program.pid)
+                assert (str(path) in files) == (not arguments)
 
 
 def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:

@@ -6,31 +6,38 @@ import os
 import subprocess
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import FunctionColumns, function_symbols
 from sframegen.profile.collected import Collected
-from sframegen.profile.following.files import TracedFile
+from sframegen.profile.copies.counting import Counting
+from sframegen.profile.events.event_records import SampleRecord
+from sframegen.profile.following.files import CodeSpan, TracedFile
+from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.kernel_names import KernelNames
-from sframegen.profile.report.named import MISSING, FrameKind
+from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.runtime_frames import Folding, read_name
+from sframegen.profile.report.runtime_frames import MADE, RUNTIMES, Folding, notes_on_unnamed, read_name
 from sframegen.profile.symbols.source_lines import Detail
+from sframegen.profile.tables.make_table import make_proven_table
+from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.ends import End
-from tests.support.named_stacks import frame, named
+from tests.support.named_stacks import frame, named, stack, stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sframegen.elf.symbols import Symbol
-    from sframegen.profile.report.named import NamedFrame
+    from sframegen.profile.copies.counting import RegisterLayout
+    from sframegen.profile.following.follower import MappingResolver
     from sframegen.profile.report.naming import KnownNames
+    from sframegen.profile.tables.table_builder import TableBuilder
     from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
@@ -125,6 +132,26 @@ def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers
     assert [one.label for one in stack.frames] == ["[??]", "[gone]", f"[stripped+{start:#x}]"]
 
 
+PAIR = r"""
+__asm__(".text\n.type first, @function\n.type second, @function\n.type end, @function\n"
+        "first: push %rbx\n call second\n pop %rbx\n ret\nsecond: push %rbx\n call *%rdi\n pop %rbx\n ret\nend: int3\n");
+void f(void) { __asm__("call first"); } int main(void) { return 0; }
+"""
+
+
+def test_functions_without_symbol_and_cfi_have_their_proven_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    path, stripped = compile_c(PAIR, "-O1"), tmp_path / "stripped"
+    at = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}
+    subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
+    elf = open_elf(stripped)
+    profile = collected(*(FileFrame(1, at[name] + 1) for name in ("first", "second", "end")))
+    profile.files[1] = TracedFile(1, str(stripped), elf, table=make_proven_table(elf).table)
+    (stack,) = name_stacks(profile).stacks
+    labels = [one.label for one in reversed(stack.frames)]
+    assert labels[:2] == [f"[stripped+{at[name]:#x}]" for name in ("first", "second")]
+    assert labels[2] not in labels[:2]
+
+
 def test_a_walk_that_ended_early_has_unknown_callers() -> None:
     (stack,) = name_stacks(collected(FileFrame(NO_FILE, 5), end=End.NO_RULE)).stacks
     assert not stack.complete
@@ -191,6 +218,39 @@ def test_code_of_a_process_that_has_ended() -> None:
         process.kill()
     assert name_stacks(profile).stacks[0].frames[0].label == "made"
     path.unlink()
+
+
+def test_code_of_a_process_that_has_ended_is_named_in_copies_too() -> None:
+    profile = Collected("cpu-clock", "copies", 99)
+    counting = Counting(host_abi(), profile, cast("TableBuilder", None), threads=False, kernel=False)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        processes = Processes(cast("MappingResolver", None), [process.pid])
+        processes.set_scanned(process.pid, [CodeSpan(0x1000, 0x2000, 0, 0)], "sleep", 1, 1)
+        counting.take(SampleRecord(process.pid, process.pid, 1, 0), cast("RegisterLayout", None), processes)
+        process.kill()
+    assert [*profile.perf_maps] == [process.pid]
+    processes.ended.add(process.pid)
+    counting.forget(processes)
+    assert profile.perf_maps == {}
+
+
+def test_a_runtime_without_a_perf_map_is_said() -> None:
+    made = NamedFrame(MADE, MADE, "", 5, FrameKind.RUNTIME)
+    profile = named(
+        stack("main@python3.12 eval@libpython3.12.so.1.0", 30, pid=1),
+        stack("main@python3.12", 40, pid=2),
+        stack("main@node", 9, pid=3),
+        stack_of([made], 1, pid=3),
+        stack("run@libjvm.so", 10, pid=4),
+        stack_of([MISSING, made], 4, pid=4),
+        stack("main@program", 6, pid=5),
+    )
+    assert profile.samples == 100
+    found = [*notes_on_unnamed(profile, lambda pid: pid == 2)]
+    assert [(line.partition(" %")[0], line.rpartition(": ")[2]) for line in found] == [
+        ("functions of Python have no names in 30.0", RUNTIMES[0].remedy),
+        ("methods of Java have no names in 14.0", RUNTIMES[2].remedy),
+    ]
 
 
 def test_names_of_perf_maps() -> None:

@@ -91,7 +91,7 @@ def test_without_samples() -> None:
     assert next(iter(table(named(stack("..."), by="object")))) == "  SELF %  TOTAL %  FUNCTION  OBJECT"
     assert list(table(named())) == [
         "0 samples of cpu-clock, 99 Hz in 2.0 s; bpf",
-        "there was nothing to sample: processes that wait use no CPU time",
+        "nothing was sampled: the processes waited, or ended before they had used the CPU for a sampling period (10.1 ms)",
     ]
     lost = named()
     lost.lost["the ring buffer was full"] = 1

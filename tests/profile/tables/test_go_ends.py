@@ -63,8 +63,9 @@ def test_stacks_end_in_goexit_and_where_sp_comes_from_a_goroutine(compile_c: Com
     assert flags_at(table, at["goexit"] + 6) & RuleFlag.OUTERMOST
     assert not flags_at(table, at["systemstack"]) & RuleFlag.OUTERMOST
     switch = at["systemstack"] + 12  # after the three instructions
-    assert flags_at(table, switch) & RuleFlag.OUTERMOST
-    assert flags_at(table, switch + 4) & RuleFlag.OUTERMOST
+    for address in (switch, switch + 4):  # whoever called it goes on, on the goroutine's stack
+        assert flags_at(table, address) == RuleFlag.OUTERMOST | RuleFlag.CFA_DEREF
+    assert flags_at(table, at["goexit"]) == RuleFlag.OUTERMOST
     back = switch + 3 + 2 + 4
     assert not flags_at(table, back) & RuleFlag.OUTERMOST  # ret: SP is the goroutine's again
     assert not flags_at(table, at["other"]) & RuleFlag.OUTERMOST

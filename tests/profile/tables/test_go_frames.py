@@ -68,6 +68,11 @@ def test_code_that_is_not_called(programs: Programs) -> None:
             assert preempts[-1] & RuleFlag.SIGNAL
             (restores,) = (programs.at[name] for name in programs.at if name.startswith("runtime.sigreturn"))
             assert find_rule(table, restores) is None
+            before = find_rule(
+                table, programs.at["runtime.systemstack_switch.abi0"] - 1
+            )  # to its first byte callbacks from C return
+            assert before is not None
+            assert before[-1] & RuleFlag.SIGNAL
         for name in ("runtime.goexit.abi0", "runtime.rt0_go.abi0"):
             ends = find_rule(table, programs.at[name])
             assert ends is not None

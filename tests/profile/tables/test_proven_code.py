@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.code.whole_file import proven_code
+from sframegen.code.whole_file.proven_code import PROVEN
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.profile.tables import make_table as module
-from sframegen.profile.tables import proven_code
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table, recall_table
-from sframegen.profile.tables.proven_code import PROVEN
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
@@ -110,7 +110,7 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     assert made.table is not None
     assert recall_table(elf, cache, Stores()) == made
     other = ElfFile(memoryview(bytes(elf.data)[:-1] + b"\x01"), "another content")
-    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again"))
+    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again", ()))
     assert make_proven_table(other, cache).why == "proven again"
 
 

@@ -14,7 +14,7 @@ from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.kept_files import default_directory
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache
+from sframegen.profile.tables.table_cache import TableCache, modules_digest
 from sframegen.profile.tables.table_file import stored, table_in
 from sframegen.profile.tables.table_of import table_of
 
@@ -45,6 +45,23 @@ def test_what_is_kept_is_found_again(cache: TableCache) -> None:
 def test_the_same_build_id_with_another_content_is_another_table(cache: TableCache) -> None:
     names = {cache.name_of(b"id", parts) for parts in ([b"one"], [b"two"], [b"on", b"e"], [b"one", b""])}
     assert len(names) == 4
+
+
+def test_the_name_of_a_table_changes_with_each_module_and_not_with_its_times(tmp_path: Path) -> None:
+    modules = [tmp_path / name for name in ("cfi/scan.py", "linker/a/b.py", "sframegen/__init__.py", "sframegen/a/walk.abi3.so")]
+    for module in modules:
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_bytes(b"one")
+    before = modules_digest(str(tmp_path))
+    os.utime(modules[0], (1, 1))
+    (tmp_path / "sframegen" / "walker.bpf.o").write_bytes(b"one")
+    assert modules_digest(str(tmp_path)) == before
+    digests = {before}
+    for module in modules:
+        module.write_bytes(b"two")
+        digests.add(modules_digest(str(tmp_path)))
+    modules[0].rename(modules[0].with_name("other.py"))
+    assert len(digests | {modules_digest(str(tmp_path))}) == 6
 
 
 def is_refused(data: bytes) -> bool:

@@ -118,6 +118,9 @@ class View:
     def stack_at(self, _address: int) -> tuple[int, int] | None:
         return SP, SP + len(self.stack)
 
+    def starts_thread(self, _pc: int) -> bool:
+        return False
+
     def returns_to(self, pc: int) -> bool:
         return pc - 1 in CODE
 
@@ -309,7 +312,7 @@ def test_interrupted_code_on_another_stack_is_beyond_the_copy() -> None:
     walker = walker_with(AMD64, [signal_return, RETURN_AT_SP], frozenset({0}))
     context = conventions_of(AMD64).contexts[0]
     words = {SP + context.pc: place(1), SP + context.places[7]: SP - 0x10000}
-    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of(words)) is End.COPY_TOO_SHORT
+    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of(words)) is End.OTHER_STACK
     assert addresses(walker) == [place(0) - BIAS, place(1) - BIAS]
 
 

@@ -164,7 +164,7 @@ def test_without_a_table_frame_pointers_lead_on() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})
     walker.add_table(FILE, None)
-    assert end_of(walker, start, stack) is End.NO_RETURN
+    assert end_of(walker, start, stack) is End.GUESS_FAILED
 
 
 def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
@@ -368,7 +368,7 @@ def guess(words: dict[int, int], fp: int, size: int = SIZE) -> End:
 
 def test_how_a_guess_ends() -> None:
     assert guess({SP + 0x10: place(1)}, SP + 8) is End.OUTERMOST
-    assert guess({SP + 0x10: 0}, SP + 8) is End.NO_RETURN
+    assert guess({SP + 0x10: 0}, SP + 8) is End.GUESS_FAILED  # perhaps no frame pointer at all
     assert guess({SP + 0x10: CODE.stop + 1}, SP + 8) is End.GUESS_FAILED  # no call is there
     assert guess({SP + 0x14: place(1)}, SP + 0xC) is End.GUESS_FAILED  # not aligned
     assert guess({}, SP + 0x10, size=0x18) is End.COPY_TOO_SHORT
@@ -392,6 +392,19 @@ def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
         FileFrame(0, 0x1000, guessed=True),
         FileFrame(FILE, place(1) - 1 - BIAS, guessed=True),
     ]
+
+
+def test_code_in_no_file_that_only_returns_needs_no_rule_and_no_frame_pointer() -> None:
+    """As CPython's trampolines, read from the process; code with other instructions is crossed with frame pointers."""
+    walker = walker_with(AMD64, [RETURN_AT_SP, None, OUTERMOST])
+    spans = span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    start = start_of({RSP: SP, RBP: 0x99}, place(0))
+    stack = stack_of({SP + 8: 0x1006, SP + 24: place(2)})
+    for code, end, depth in (("4883c408c3", End.OUTERMOST, 3), ("4883c410c3", End.GUESS_FAILED, 2)):
+        made = {(0x1006, 5): bytes.fromhex(code)}
+        assert walker.walk(spans, start, SP, stack, 0, lambda *place: made.get(place, b"")) is end  # noqa: B023 - called at once
+        assert len(walker.frames()) == depth
+        assert not any(frame.guessed for frame in map(unpacked_frame, walker.frames()))
 
 
 # -- signals
@@ -420,6 +433,20 @@ def test_where_a_handler_returns_to_needs_no_rule(abi: Abi) -> None:
     assert walker.walk(spans, start_of({abi.sp: SP}, handler), SP, stack) is End.OUTERMOST
     assert addresses(walker) == [base + context.instructions[0], place(1, 0) - BIAS, place(2) - 1 - BIAS]
     assert not any(frame.guessed for frame in map(unpacked_frame, walker.frames()))
+
+
+def test_code_that_a_handler_returns_to_is_no_call_though_a_no_op_is_before_it() -> None:
+    """As in musl: one byte before it another function ends."""
+    context = conventions_of(AMD64).contexts[0]
+    elf, base = elf_with(b"\x90" * 16 + context.code)
+    walker = CopyWalker(AMD64, {9: elf}.get)
+    walker.add_table(9, None)
+    walker.add_table(FILE, table_of_rules([RETURN_AT_SP, OUTERMOST]))
+    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    places = {context.pc: place(1, 0), context.places[RSP]: SP + 0xC00}
+    stack = stack_of({SP + 8: 0x1010} | {SP + 16 + at: word for at, word in places.items()})
+    assert walker.walk(spans, start_of({RSP: SP}, place(0)), SP, stack) is End.OUTERMOST
+    assert addresses(walker)[1:] == [base + 16, place(1, 0) - BIAS]
 
 
 SIGNAL_RETURN = Rule(Where(RSP, 160, deref=True), Where(RSP, 168, deref=True), Where(RSP, 120, deref=True))
@@ -451,14 +478,14 @@ def test_registers_that_belong_to_another_pc_are_not_taken() -> None:
     assert interrupted(RSP, {SP + 0x500: place(1) + 1}, Where(RSP, 0x500, deref=True), sp=SP + 0x800) == (End.OUTERMOST, 3)
 
 
-@pytest.mark.parametrize(("sp", "end"), [(SP, End.OUTERMOST), (SP + SIZE, End.OUTERMOST), (SP + SIZE + 1, End.COPY_TOO_SHORT)])
+@pytest.mark.parametrize(("sp", "end"), [(SP, End.OUTERMOST), (SP + SIZE, End.OUTERMOST), (SP + SIZE + 1, End.OTHER_STACK)])
 def test_the_interrupted_code_s_stack_is_the_copy_up_to_its_end(sp: int, end: End) -> None:
     """Code on another stack, whose memory the copy has not, is not called unreadable."""
     below = Rule(Where(RSP, 0), Where(RAX, 0))
     unreadable = Rule(Where(RSP, 8), Where(RSP, 0, deref=True))
     context = conventions_of(AMD64).contexts[0]
     words = {SP + context.pc: place(1), SP + context.places[RSP]: sp, SP + context.places[RAX]: place(2)}
-    walker = walker_with(AMD64, [SIGNAL_RETURN, unreadable if end is End.COPY_TOO_SHORT else below, OUTERMOST], frozenset({0}))
+    walker = walker_with(AMD64, [SIGNAL_RETURN, unreadable if end is End.OTHER_STACK else below, OUTERMOST], frozenset({0}))
     assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of(words)) is end
 
 

@@ -32,7 +32,7 @@ from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
-from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of, stopped_at
+from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
     from sframegen.elf.symbols import FunctionColumns
@@ -255,6 +255,16 @@ int main(int count, char **arguments) {
     return 0;
 }
 """
+
+
+def test_code_that_a_program_has_moved_to_anonymous_memory(compile_c: Compiler, tmp_path: Path) -> None:
+    for section in (True, False):
+        program = compiled(compile_c, tmp_path, MOVES_CODE, section=section)
+        for arguments in ((), ("changed",)):
+            with Program(program, *arguments) as running:
+                names, thread = Names(running.pid, convert=True).first()
+                assert ("main" in names and between(names, "hold") == ["hold", "main"]) == (not arguments)
+                assert (thread.end is End.OUTERMOST) == (not arguments)
 
 
 def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) -> None:
@@ -563,6 +573,26 @@ def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler
     """The kernel also refuses a thread that another one replaces at that moment, to execute a program."""
     with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
         assert proc.why_not(running.pid) == proc.EXECUTES
+
+
+FORBIDS = """
+import ctypes, struct, sys
+code = struct.pack("<" + "HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, 101, 6, 0, 0, 0x50001, 6, 0, 0, 0x7FFF0000)  # ptrace: EPERM
+filter = ctypes.create_string_buffer(code)
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, ctypes.byref(ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", 4, ctypes.addressof(filter))))) == 0
+from sframegen.cli.start import main
+main()
+"""
+
+
+def test_a_refusal_of_ptrace_itself_is_not_called_an_execution() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        arguments = [sys.executable, "-P", "-c", FORBIDS, "stack", str(process.pid)]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        process.kill()
+    assert (done.returncode, done.stderr) == (1, f"sframegen: process {process.pid}: {ptrace.FORBIDDEN}\n")
 
 
 def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,29 @@ def test_functions_of_a_program_without_symbols(by: str, compile_c: Compiler, tm
     ]
 
 
+SIZELESS = r"""
+__asm__(".pushsection .text\n.type open,@function\nopen: .cfi_startproc\n sub $8,%rsp\n .cfi_adjust_cfa_offset 8\n call *%rdi\n"
+        " add $8,%rsp\n ret\n.cfi_endproc\nnop\n"
+        ".cfi_startproc\n sub $24,%rsp\n .cfi_adjust_cfa_offset 24\n call *%rdi\n add $24,%rsp\n ret\n.cfi_endproc\n.popsection");
+void open_(void (*)(void)) __asm__("open");
+KEPT void after_open(void) { ((void (*)(void (*)(void)))((uintptr_t) open_ + 12))(hold); after++; }
+int main(void) { open_(after_open); puts("done"); return 0; }
+"""
+
+
+def test_a_function_without_a_size_ends_where_call_frame_information_of_another_begins(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, SIZELESS, "-O2", "-no-pie", section=False)
+    nameless = f"[program+{address_of(open_elf(program), 'open') + 12:#x}]"
+    with Program(program) as running:
+        folded = command("--convert", "--folded", running.pid).stdout
+    assert f";main;open;after_open;{nameless};hold;" in folded
+
+
 def test_code_of_which_not_even_the_start_is_known(compile_c: Compiler, tmp_path: Path) -> None:
     program = compiled(compile_c, tmp_path, CALLS, "-O2", "-no-pie", "-fno-omit-frame-pointer", section=False)
     subprocess.run(["strip", program], check=True)
     without_cfi(program)
     with Program(program) as running:
         text, folded = (command("--convert", *form, running.pid) for form in ((), ("--folded",)))
-    assert len(re.findall(rf" \?\? - {program}( \[guess\])?$", text.stdout, re.MULTILINE)) >= 4
-    assert ";[program] [guess];[program] [guess];[program] [guess];[program];" in folded.stdout
+    assert len(re.findall(rf" \?\? - {program}$", text.stdout, re.MULTILINE)) >= 4
+    assert ";[program];[program];[program];[program];" in folded.stdout

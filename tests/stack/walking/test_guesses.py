@@ -54,6 +54,27 @@ def test_code_that_a_section_does_not_cover(partly: Path) -> None:
     assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
 
 
+NO_RECORD = r"""
+__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsi,%rbp\n call *%rdi\n pop %rbp\n ret\n"
+        ".size through,.-through\n.popsection");
+void through(void (*callee)(void), void *fp);
+KEPT void last(void) { hold(); after++; }
+int main(void) { uintptr_t zeros[4] = {0}; through(last, zeros); puts("done"); after += zeros[1]; return 0; }
+"""
+
+
+@for_each("section", [True, False])
+def test_instructions_prove_rules_that_neither_section_nor_cfi_has(section: bool, compile_c: Compiler, tmp_path: Path) -> None:
+    """FP leads to zeros in the caller's frame, as in musl's static programs: without a proof that is no outermost frame."""
+    with Program(compiled(compile_c, tmp_path, NO_RECORD, *STATIC, section=section)) as running:
+        names, thread = Names(running.pid, convert=True).first()
+        plain = Names(running.pid).first()[1]
+    assert (between(names, "hold"), thread.end) == (["hold", "last", "through", "main"], End.OUTERMOST)
+    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.how is How.PROVEN][:1] == ["through"]
+    assert not any(frame.guessed for frame in thread.frames)
+    assert plain.end is (End.NOT_COVERED if section else End.NO_FRAME_POINTER)
+
+
 @for_each("frame_pointer", [True, False])
 def test_a_section_never_costs_frames(frame_pointer: bool, compile_c: Compiler, tmp_path: Path) -> None:
     """Against the same program without one, by frame pointers alone, and with one that the tracer makes."""
@@ -93,6 +114,26 @@ def test_a_frame_pointer_that_is_none_is_not_followed(compile_c: Compiler, tmp_p
         names, thread = Names(running.pid).first()
     assert names[names.index("hold") :] == ["hold", "last", "through"]
     assert thread.end is End.NOT_COVERED
+
+
+MADE = r"""
+#include <sys/mman.h>
+KEPT void calls(void (*code)(long, long, long, void (*)(void))) { code(1, 2, 3, hold); after++; }
+int main(void) {
+    void *code = mmap(0, 4096, 7, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, "\x48\x83\xec\x08\xff\xd1\x48\x83\xc4\x08\xc3", 11);  // sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+    calls(code);
+    puts("done");
+}
+"""
+
+
+def test_code_in_no_file_that_only_returns(compile_c: Compiler, tmp_path: Path) -> None:
+    """As CPython's trampolines for -X perf."""
+    with Program(compiled(compile_c, tmp_path, MADE, *STATIC)) as running:
+        names, thread = Names(running.pid).first()
+    assert (between(names, "hold"), thread.end) == (["hold", "??", "calls", "main"], End.OUTERMOST)
+    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (How.PROVEN, False)
 
 
 def test_guesses_are_marked(partly: Path) -> None:

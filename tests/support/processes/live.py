@@ -44,6 +44,21 @@ KEPT void hold(void) {
     after++;
 }
 """
+# Moves its code to anonymous memory, and changes a byte of it if it has an argument.
+MOVES_CODE = """
+#include <sys/mman.h>
+extern char __executable_start, etext;
+int unused(int n) { return n * 7; }
+int main(int count, char **names) {
+    char *from = (char *)((unsigned long)&__executable_start + 4096 & ~4095UL);
+    char *end = (char *)((unsigned long)&etext + 4095 & ~4095UL);
+    char *to = mmap(0, end - from, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(to, from, end - from);
+    to[(char *)unused - from] += count - 1;
+    mremap(to, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, from);
+    hold();
+    puts("done");
+}"""
 TRACEME, PEEK, POKE, CONT, GETREGS, SETREGS, DETACH = 0, 1, 4, 7, 12, 13, 17
 BREAKPOINT = 0xCC
 RIP_AT = 16 * 8

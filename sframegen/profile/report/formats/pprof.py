@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.columns import zeros
+from sframegen.profile.events.names import CLOCKS
 from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
 from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers, PlaceBytes
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 NANOSECONDS = 1_000_000_000
 GZIP, LEVEL = 31, 3
 BLOCK = 1 << 16  # bytes that are compressed at a time
-CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
 KINDS = {Unit.SAMPLES: ("samples", "count"), Unit.MICROSECONDS: ("time", "microseconds")}
 
 

@@ -13,6 +13,7 @@ from sframegen.elf.text import count_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -24,10 +25,14 @@ TOO_LARGE = "without call frame information: too many to prove rules from the in
 
 
 class ProvenCode(NamedTuple):
-    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none."""
+    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none.
+
+    `code`: that of the proven functions, ascending; those of the table may be parts of these, or several of them.
+    """
 
     functions: FunctionTable
     why: str = ""
+    code: Sequence[Range] = ()
 
 
 def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> ProvenCode:
@@ -35,20 +40,28 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
 
     `described`: ranges of those of the functions whose rules are known without a proof, and that the file's CFI may not have.
     """
+    found, silent = proven(elf, abi, described)
+    if silent > MAX_SILENT:
+        return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
+    ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
+    added = with_others(functions, found.table, ranges)
+    return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
+
+
+def proven(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
+    """Convert a file's CFI, and add proven functions if it is silent on at most MAX_SILENT bytes; return how many these are.
+
+    Raises FormatError if executable segments overlap.
+    """
     converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
     ignored = [*converted.coverage.ignored_ranges, *described]
     converted = converted._replace(coverage=replace(converted.coverage, ignored_ranges=ignored))
     silent = sum(end - start for start, end in converted.coverage.silent(elf))
-    if not silent:
-        return ProvenCode(functions)
-    if silent > MAX_SILENT:
-        return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
+    if not 0 < silent <= MAX_SILENT:
+        return converted, silent
     from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - capstone is slow to import, and few files need it
 
-    found = synthesize(elf, converted)
-    ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
-    added = with_others(functions, found.table, ranges)
-    return ProvenCode(added, PROVEN if len(added) > len(functions) else "")
+    return synthesize(elf, converted), silent
 
 
 def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
