@@ -167,6 +167,8 @@ class _View:
             return (loaded and self._by_code(loaded, pc)) or End.NOT_CODE
         if loaded in self.objects.pending:
             return End.PENDING
+        if (end := loaded.end_at(address)) is not None:
+            return end
         try:
             found = loaded.look_up(address)
         except FormatError as error:

@@ -13,9 +13,9 @@ from sframegen.code.whole_file.proven_code import with_others
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import disjoint, is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.go_ends import go_table_in
-from sframegen.profile.tables.readable_code import found_in_code, once_per_file
 from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.objects.go_ends import go_table_in
+from sframegen.stack.objects.readable_code import found_in_code, once_per_file
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

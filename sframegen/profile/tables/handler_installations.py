@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
-from sframegen.profile.tables.readable_code import once_per_file, readable_code
+from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

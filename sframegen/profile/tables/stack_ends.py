@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
-from sframegen.profile.tables.go_ends import StackEnd, go_ends
-from sframegen.profile.tables.readable_code import found_in_code, once_per_file
+from sframegen.stack.objects.go_ends import StackEnd, go_ends
+from sframegen.stack.objects.readable_code import found_in_code, once_per_file
 from sframegen.stack.walking.step import OTHER_STACK
 
 if TYPE_CHECKING:

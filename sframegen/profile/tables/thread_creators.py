@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.profile.tables.readable_code import found_in_code, once_per_file
+from sframegen.stack.objects.readable_code import found_in_code, once_per_file
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

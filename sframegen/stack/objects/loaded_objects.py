@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from cfi.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
+from sframegen.stack.objects.go_ends import StackEnd, go_ends
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
+from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
 
 if TYPE_CHECKING:
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
-    from sframegen.stack.walking.ends import End
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
@@ -68,6 +71,18 @@ class LoadedObject:
             return bytes(self.file.at(pc - self.bias, size)) if self.file else self._read(pc, size)
         except FormatError:
             return b""
+
+    @cached_property
+    def _ends(self) -> list[StackEnd]:
+        try:
+            return sorted(go_ends(self.file, abi_of(self.file))) if self.file else []
+        except FormatError:
+            return []
+
+    def end_at(self, pc: int) -> End | None:
+        """Return the end of a walk to code of Go's runtime that leaves the stack, whatever the rules say there; None elsewhere."""
+        found = next((one for one in self._ends if one.start <= pc - self.bias < one.end), None)
+        return found and (End.OTHER_STACK if found.other_stack else End.OUTERMOST)
 
     def look_up(self, pc: int) -> Match | None:
         """Return the row at a PC. Raises FormatError if the section is damaged."""

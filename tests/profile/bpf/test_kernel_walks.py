@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import address_of
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.counters import LOST, Statistic
 from sframegen.profile.bpf.sampling_settings import Sampling
@@ -273,6 +274,40 @@ def test_made_code_that_only_returns_needs_no_rule_and_no_frame_pointer(compile_
             assert [unpacked_frame(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
             assert stack.end is End.OUTERMOST
             assert not any(frame & GUESSED for frame in stack.frames)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is for x86-64")
+def test_what_go_s_runtime_calls_on_another_stack_has_its_caller_elsewhere(compile_c: Compiler) -> None:
+    """Also from a signal's handler that returns to code which, as in musl, follows a no-op: no byte before that is its."""
+    switches = r"""
+    __attribute__((section(".go.buildinfo"))) char info[16];
+    asm(".text; .type on_other,@function; on_other: .cfi_startproc; push %r12; .cfi_adjust_cfa_offset 8; mov %rsp,%r12;"
+        "mov 56(%rsi),%rsp; call *%rdi; mov %r12,%rsp; pop %r12; ret; .cfi_endproc; .size on_other,.-on_other;"
+        "nop; .type restorer,@function; restorer: mov $15,%rax; syscall");
+    void on_other(void (*)(void), char **);
+    void restorer(void);
+    KEPT void handler(int number) { spin(); after += number; }
+    KEPT void last(void) {
+        struct { void *handler; long flags; void *restorer; long mask; } action = {handler, 0x04000000, restorer, 0};
+        syscall(SYS_rt_sigaction, SIGUSR1, &action, 0, 8);
+        raise(SIGUSR1);
+        after++;
+    }
+    int main(void) {
+        static char stack[1 << 16];
+        char *goroutine[8] = {[7] = stack + sizeof stack - 64};
+        on_other(last, goroutine);
+    }
+    """
+    with running(compile_c, "#include <sys/syscall.h>\n" + switches, "-no-pie") as pid, Sampled({pid}) as sampled:
+        sampled.publish(pid)
+        sampled.sample(20)
+        stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
+        restorer = address_of(open_elf(next(iter(sampled.numbers))), "restorer")
+        assert stacks
+        for stack in stacks:
+            assert stack.end is End.OTHER_STACK
+            assert restorer in [unpacked_frame(frame).address for frame in stack.frames]
 
 
 def test_kernel_frames_come_first(compile_c: Compiler) -> None:

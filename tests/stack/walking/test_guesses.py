@@ -136,6 +136,32 @@ def test_code_in_no_file_that_only_returns(compile_c: Compiler, tmp_path: Path) 
     assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (How.PROVEN, False)
 
 
+SWITCHES = r"""
+__attribute__((section(".go.buildinfo"))) char info[16];
+__asm__(".pushsection .text\n.type on_other,@function\non_other: .cfi_startproc\n push %r12\n .cfi_adjust_cfa_offset 8\n"
+        " mov %rsp,%r12\n mov 56(%rsi),%rsp\n call *%rdi\n"
+        " mov %r12,%rsp\n pop %r12\n ret\n.cfi_endproc\n.size on_other,.-on_other\n.popsection");
+void on_other(void (*callee)(void), char **goroutine);
+KEPT void last(void) { hold(); after++; }
+int main(void) {
+    static char stack[1 << 14];
+    char *goroutine[8] = {0};
+    goroutine[7] = stack + sizeof stack - 64;  // below it, what looks like a return address to main
+    *(void **)(goroutine[7] + 8) = (char *)main + 1;
+    on_other(last, goroutine);
+    puts("done");
+}
+"""
+
+
+def test_what_go_s_runtime_calls_on_a_stack_of_its_own_has_its_caller_elsewhere(compile_c: Compiler, tmp_path: Path) -> None:
+    """Its call frame information does not say so, and leads to any words."""
+    for section in (True, False):
+        with Program(compiled(compile_c, tmp_path, SWITCHES, *STATIC, section=section)) as running:
+            names, thread = Names(running.pid, convert=not section).first()
+        assert (names[names.index("hold") :], thread.end) == (["hold", "last", "on_other"], End.OTHER_STACK)
+
+
 def test_guesses_are_marked(partly: Path) -> None:
     with Program(partly) as running:
         text, raw, folded, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--folded"], ["--json"]))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import disjoint, is_within
-from sframegen.profile.tables.readable_code import once_per_file, readable_code
 from sframegen.stack.names.gopclntab import go_table
+from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
