@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sframegen.profile.tables.readable_code import readable_code
 
 import cfi as cfi_package
 import linker
@@ -50,6 +49,7 @@ from sframegen.elf.records import (
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import HEADER_CODE, MAGIC
 from sframegen.profile.tables.make_table import make_table
+from sframegen.stack.objects.readable_code import readable_code
 from tests.fuzz.seeds import archive
 from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 from tests.support.inputs.cfi_writer import Frames, sleb, uleb
