@@ -171,8 +171,8 @@ class FunctionColumns:
         addresses, numbers = self._sorted(IS_PLACE)
 
         def is_mapping(number: int) -> bool:
-            entry = table[number]
-            return entry.st_info == STT_NOTYPE and table.names.startswith(MAPPING, entry.st_name)
+            is_local = table.raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT_NOTYPE
+            return is_local and table.names.startswith(MAPPING, table[number].st_name)
 
         pairs = zip(addresses, numbers, strict=True)
         return array("Q", [address for address, number in pairs if not is_mapping(number)]) if MAPPING in table.names else addresses

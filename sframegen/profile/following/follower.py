@@ -279,8 +279,11 @@ class MadeCode:
         now = time.monotonic()
         if now > self._until:
             self._pages, self._until = {}, now + KEPT
-        start = address & -PAGE
+        start, found = address & -PAGE, b""
         for page in range(start, address + size, PAGE):
             if page not in self._pages:
                 self._pages[page] = read_memory(self._pid, page, PAGE)
-        return b"".join(self._pages[page] for page in range(start, address + size, PAGE))[address - start :][:size]
+            found += self._pages[page]
+            if len(self._pages[page]) < PAGE:
+                break
+        return found[address - start :][:size]

@@ -59,18 +59,20 @@ def test_the_vdso_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_that_a_process_makes_is_read_by_pages_and_again_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = [bytes(4096), bytes(4096)]
+    memory = {0: bytes(4096), 1: bytes(4096), 3: bytes(4096)}
     asked: list[int] = []
 
     def read(_pid: int, address: int, size: int) -> bytes:
         asked.append(address)
-        return memory[address // 4096] if address < 2 * size else b""
+        assert size == 4096
+        return memory.get(address // size, b"")
 
     clock = [10.0]
     monkeypatch.setattr(follower, "read_memory", read)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     code = MadeCode(1)
     assert (code.read(4094, 5), code.read(8190, 5), asked) == (bytes(5), bytes(2), [0, 4096, 8192])
+    assert code.read(3 * 4096 - 2, 5) == b""  # not what lies behind the page that cannot be read
     memory[0] = b"\xcc" * 4096
     assert code.read(4094, 2) == bytes(2)
     clock[0] += 1.1
