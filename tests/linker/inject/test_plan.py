@@ -441,3 +441,18 @@ def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves:
     assert section is not None
     section = section._replace(header=section.header._replace(**changed))
     assert may_move(elf, section, {DT_HASH: [section.header.sh_addr]}) is moves
+
+
+# Types of sections, and the dynamic tags that name them: hashes, symbols, strings, versions.
+TYPES = (5, 0x6FFFFFF6, 11, 3, 0x6FFFFFFF, 0x6FFFFFFD, 0x6FFFFFFE)
+TAGS = (4, 0x6FFFFEF5, 6, 5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE)
+
+
+@for_each(("kind", "tag"), zip(TYPES, TAGS, strict=True))
+def test_a_section_that_its_tag_names_may_move(kind: int, tag: int) -> None:
+    elf = elf_of(small_file())
+    section = elf.section(".hash")
+    assert section
+    for flags, address, moves in ((2, 0, True), (2, 1, False), (0, 0, False), (3, 0, False), (6, 0, False)):
+        other = section._replace(header=section.header._replace(sh_type=kind, sh_flags=flags))
+        assert may_move(elf, other, {tag: [section.header.sh_addr + address]}) is moves
