@@ -119,13 +119,13 @@ def _plus(a: Term, b: Term) -> Term:
 
 
 def _arithmetic(op: int, a: Term, b: Term) -> Term:
+    if a.register is None and b.register is None:
+        return Term(None, _signed(ARITHMETIC[op](a.offset, b.offset)))
     if op == DW_OP_PLUS:
         return _plus(a, b)
     if op == DW_OP_MINUS and b.register is None:
         return _plus(a, Term(None, -b.offset))
-    if a.register is not None or b.register is not None:
-        raise _Unknown
-    return Term(None, _signed(ARITHMETIC[op](a.offset, b.offset)))
+    raise _Unknown
 
 
 def _signed(value: int) -> int:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from elftools.dwarf import constants
 from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 from hypothesis import given
@@ -15,7 +16,7 @@ from cfi import reader
 from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
-from cfi.opcodes import INSTRUCTIONS, Action, Operand, RuleKind
+from cfi.opcodes import INSTRUCTIONS, PROGRAM, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import FollowedRegisters
@@ -231,6 +232,7 @@ def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> No
     frames.data += bytes(4) + b"what follows is no CFI"
     section = frames.section()._replace(fde_count=2)
     assert list(read([section], AMD64).start) == [0x4000, 0x5000]
+    assert list(read([section._replace(fde_count=0, data=bytes(4) + b"no CFI")], AMD64).start) == []
 
 
 @for_each("version", [1, 3, 4])
@@ -304,10 +306,19 @@ def test_pointer_encodings(form: str, base: str) -> None:
 
 
 @for_each("form", ["absptr", "udata8", *(form for form in FORMS if form.startswith("s"))])
-def test_negative_pointers_are_relative_backwards(form: str) -> None:
+@for_each("distance", [-1, -0x100, -0x8000])
+def test_negative_pointers_are_relative_backwards(form: str, distance: int) -> None:
     code, write = FORMS[form]
     size = write(0x40) if code & 7 else (0x40).to_bytes(8, "little")
-    assert list(read([pointer_section(0x30 | code, write(-0x100), size)], AMD64).start) == [DATA_BASE - 0x100]
+    section = pointer_section(0x30 | code, write(distance), size)._replace(data_base=0x9000)
+    assert list(read([section], AMD64).start) == [0x9000 + distance]
+
+
+@for_each("base", [0x20, 0x30])
+def test_a_base_that_is_not_known_is_0(base: int) -> None:
+    frames = Frames()
+    frames.plain_fde(frames.cie(augmentation="zR", data=bytes([base])), 0x4000, 16)
+    assert list(read([frames.section()], AMD64).start) == [0x4000]
 
 
 @for_each(("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)])
@@ -454,6 +465,34 @@ def test_entries_that_do_not_fit(damage: Callable[[bytes], bytes], message: str)
         read([section._replace(data=damage(bytes(section.data)))], AMD64)
 
 
+def test_cies_without_fdes_are_read_and_no_fde_goes_without_a_cie() -> None:
+    cies = Frames()
+    cies.cie()
+    assert len(read([cies.section()], AMD64).cies) == 1
+    for pointer, message in (
+        (0, "leads to 0x0, where no CIE is"),
+        (27, "leads to 0x1b, where no"),
+        (28, "leads out of the section"),
+    ):
+        fde = Frames(eh=False)
+        fde.entry(pointer, bytes(20))
+        assert len(fde.data) == 28
+        with pytest.raises(FormatError, match=rf"\.debug_frame\+0x0: FDE's CIE pointer {message}"):
+            read([fde.section()], AMD64)
+
+
+@for_each(("size", "is_read"), [(3, True), (4, False)])
+def test_augmentation_data_ends_within_its_fde(size: int, is_read: bool) -> None:
+    frames = Frames()
+    cie = frames.cie(augmentation="z")
+    frames.entry(cie, frames.number(0x4000, 8) + frames.number(16, 8) + bytes([size, 1, 2, 3]))  # of a length without padding
+    if is_read:
+        assert len(rows(read([frames.section()], AMD64))) == 1
+    else:
+        with pytest.raises(FormatError, match="cut off"):
+            read([frames.section()], AMD64)
+
+
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_give_rows_or_one_error(data: bytes, eh: bool) -> None:
     section = Frames(eh=eh).section()._replace(data=data)
@@ -480,6 +519,10 @@ def test_any_program_gives_ascending_rows_or_one_error(program: bytes) -> None:
 
 def test_every_opcode_of_the_table_is_known_once() -> None:
     assert len({one.opcode for one in INSTRUCTIONS}) == len({one.name for one in INSTRUCTIONS}) == len(INSTRUCTIONS)
+    assert len(PROGRAM) == 5 * 256
+    theirs = {one.name: getattr(constants, one.name) for one in INSTRUCTIONS if hasattr(constants, one.name)}
+    assert len(theirs) > 25
+    assert theirs == {one.name: one.opcode for one in INSTRUCTIONS if one.name in theirs}
 
 
 def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from cfi.columns import zeros
 from sframegen import add_section, read
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Phdr, Sym
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.tables.optimize import LEVELS, Borders, Level, join, may_follow
+from sframegen.tables.neighbours import symbol_values
+from sframegen.tables.optimize import LEVELS, Borders, Level, cut_up, join, may_follow
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
@@ -28,6 +29,7 @@ from tests.support.tables import edges, find, function_tables
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.tables.optimize import LevelName
@@ -69,14 +71,20 @@ def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_comm
     """Prologues and epilogues are equal; nothing joins them."""
     rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 9)]
     table = FunctionTable(kinds=[Kind()], rules=rules)
+    for start in (0x800, 0x900):  # too small to be cut, as they share their rows
+        table.append(start, 64, 0, [(0, 0), (30, 1), (32, 2), (34, 3), (36, 4)])
     for n in range(5):
         body = 40 + 7 * n
         prologue = [(2 * rule, rule) for rule in range(8)]
         table.append(0x1000 * (n + 1), body + 40, 0, [*prologue, *((body + 2 * rule, 7 - rule) for rule in range(1, 8))])
     plain = Encoder(table, AMD64, share=True)
     cut = join(table, plain, LEVELS["fast"], bytes(len(table)))
-    assert (len(plain.table), plain.stored_rows) == (5, 75)
-    assert (len(cut.table), cut.stored_rows) == (10, 8 + 7)
+    assert (len(plain.table), plain.stored_rows) == (7, 5 + 75)
+    assert (len(cut.table), cut.stored_rows) == (2 + 10, 5 + 8 + 7)
+    for body, pieces in ((28, 2 + 10), (29, 2 + 9)):
+        assert len(cut_up(table, plain, LEVELS["fast"]._replace(body=body), bytes(len(table)))[0]) == pieces
+    alone = LEVELS["fast"]._replace(share=False)
+    assert len(cut_up(table, Encoder(table, AMD64), alone, bytes(len(table)))[0]) == len(table)
     section = decode(cut.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
         assert section.rule_at(pc) == find(table, pc), hex(pc)
@@ -208,6 +216,19 @@ def test_no_place_that_has_a_name_or_is_left_out_is_joined_over(place: int, join
     elf, base, table = code_with(b"\x90" * GAP)
     named, none = array("Q", [base, base + 8, base + 16 + place]), zeros("Q", 0)  # the first two lie in functions
     assert list(may_follow(elf, table, Borders(named))) == list(may_follow(elf, table, Borders(none, named))) == joined
+
+
+@for_each("order", ["little", "big"])
+def test_names_are_of_defined_symbols_that_are_places(order: ByteOrder) -> None:
+    """In sections 1, 256 and 257, not 0; of no type, data, functions, threads' data, but not of sections and files."""
+    symbols = [
+        Sym(1, kind, 0, section, 0x0102030405000000 + 256 * section + kind, 8) for section in (0, 1, 256, 257) for kind in range(7)
+    ]
+    values = zeros("Q", len(symbols))
+    content = b"".join(RECORDS[Sym, order].pack(*symbol) for symbol in symbols)
+    for tail in (0, 23):  # bytes of a symbol that is cut off
+        count = symbol_values(content + b"\1" * tail, order == "big", values)
+        assert list(values[:count]) == [one.st_value for one in symbols if one.st_shndx and one.st_info not in (3, 4)]
 
 
 # Each function with rows of its own: equal ones would rather share than join.

@@ -201,6 +201,17 @@ def test_only_what_the_headers_segment_holds_may_move() -> None:
         assert (".hash" in blocked) is not moves
 
 
+def test_the_segment_with_the_headers_holds_all_of_them() -> None:
+    data = small_file()
+    table = read_image(elf_of(data)).table
+    for size, holds in ((table.end, True), (table.end - 1, False)):
+        image = read_image(elf_of(with_segment(data, 2, p_filesz=size)))
+        assert image.load == (image.loads[0] if holds else None)
+    for offset, holds in ((table.start, True), (table.start + 1, False)):
+        image = read_image(elf_of(with_segment(data, 2, p_offset=offset)))
+        assert image.load == (image.loads[0] if holds else None)
+
+
 # -- pages before the first segment
 
 

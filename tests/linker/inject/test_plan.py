@@ -15,7 +15,7 @@ from linker.inject.front_layout import may_extend
 from linker.inject.gaps import Gap
 from linker.inject.image import find_build_id, read_image
 from linker.inject.movable import may_move, section_range, tagged
-from linker.inject.plan import describe, plan_injection
+from linker.inject.plan import check_size, describe, plan_injection
 from sframegen.elf.dynamic import DT_HASH
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
@@ -36,6 +36,7 @@ from sframegen.elf.records import (
     SHT_SYMTAB,
     Ehdr,
     Phdr,
+    Shdr,
     Sym,
 )
 from tests.support.inputs.linker_inputs import (
@@ -441,3 +442,32 @@ def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves:
     assert section is not None
     section = section._replace(header=section.header._replace(**changed))
     assert may_move(elf, section, {DT_HASH: [section.header.sh_addr]}) is moves
+
+
+# Types of sections, and the dynamic tags that name them: hashes, symbols, strings, versions.
+TYPES = (5, 0x6FFFFFF6, 11, 3, 0x6FFFFFFF, 0x6FFFFFFD, 0x6FFFFFFE)
+TAGS = (4, 0x6FFFFEF5, 6, 5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE)
+
+
+@for_each(("kind", "tag"), zip(TYPES, TAGS, strict=True))
+def test_a_section_that_its_tag_names_may_move(kind: int, tag: int) -> None:
+    elf = elf_of(small_file())
+    section = elf.section(".hash")
+    assert section
+    for flags, address, moves in ((2, 0, True), (2, 1, False), (0, 0, False), (3, 0, False), (6, 0, False)):
+        other = section._replace(header=section.header._replace(sh_type=kind, sh_flags=flags))
+        assert may_move(elf, other, {tag: [section.header.sh_addr + address]}) is moves
+
+
+@for_each("unloaded", [False, True])
+def test_a_new_section_s_header_says_no_more_than_where_it_is(unloaded: bool) -> None:
+    section = elf_of(inject_bytes(small_file(), unloaded=unloaded)).section(".sframe")
+    assert section
+    header = section.header
+    flags = 0 if unloaded else SHF_ALLOC
+    assert header._replace(sh_name=0, sh_addr=0, sh_offset=0) == Shdr(0, SHT_GNU_SFRAME, flags, 0, 0, 28, 0, 0, 8, 0)
+    assert (header.sh_addr > 0, header.sh_offset % 8) == (not unloaded, 0)
+    check_size(elf_of(small_file()), 1 << 40)
+    for size in (0, (1 << 40) + 1):
+        with pytest.raises(FormatError, match=f"a section of {size} bytes"):
+            check_size(elf_of(small_file()), size)

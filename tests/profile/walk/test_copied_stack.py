@@ -77,7 +77,8 @@ def walker_with(abi: Abi, rules: list[Rule | None], signals: frozenset[int] = fr
 
 def start_of(values: dict[int, int], pc: int, *, frames: tuple[int, ...] = (), exact: bool = True) -> Start:
     known = sum(1 << number for number in values)
-    return Start([values.get(number, 0) for number in range(32)], known, pc, exact, frames)
+    start = Start([values.get(number, 0) for number in range(32)], known, pc, frames=frames)
+    return start if exact else start._replace(exact=False)
 
 
 def stack_of(words: dict[int, int], size: int = SIZE) -> bytes:
@@ -351,6 +352,15 @@ def test_damaged_tables_do_no_harm(data: st.DataObject) -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     walker.add_table(FILE, table._replace(data=bytes(raw)))
     assert isinstance(walker.walk(SPANS, start_of({7: SP, 6: SP}, place(0)), SP, bytes(64)), End)
+
+
+def test_columns_of_spans_are_made_once_and_are_the_spans() -> None:
+    """Also when those of more processes are asked for than are kept."""
+    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
+    processes = [[CodeSpan(CODE.start, CODE.stop, BIAS, file)] for file in range(copied_stack.MAX_COLUMNS + 1)]
+    kept = [walker.columns(spans) for spans in processes[:-1]]
+    assert all(walker.columns(spans) is columns for spans, columns in zip(processes, kept, strict=False))
+    assert [walker.columns(spans).file[0] for spans in processes] == [*range(len(processes))]
 
 
 def test_a_table_whose_parts_are_not_in_its_data_is_refused() -> None:

@@ -17,6 +17,7 @@ from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import FileFrame, unpacked_frame
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.steps import STARTS_THREAD
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.ends import End
 from tests.profile.walk.test_copied_stack import (
@@ -507,3 +508,12 @@ def test_registers_beyond_the_last_are_never_known() -> None:
         walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
         known = start_of(values_of(number for number in range(32) if number != RBP), place(0))
         assert end_of(walker, known, stack_of({SP + 8: place(1)})) is End.UNKNOWN_REGISTER
+
+
+def test_a_thread_begins_where_its_first_register_is_known_to_be_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
+    monkeypatch.setattr(walker._code, "kind", lambda *_: STARTS_THREAD)
+    for values, exact, frames in (({RAX: 0}, True, 1), ({RAX: 1}, True, 2), ({1: 0}, True, 2), ({RAX: 0}, False, 2)):
+        start = start_of({RSP: SP, **values}, place(0), exact=exact)
+        assert end_of(walker, start, stack_of({SP: place(1), SP + 8: place(1)})) is End.OUTERMOST
+        assert depth(walker) == frames
