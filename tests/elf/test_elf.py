@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from cfi.errors import FormatError
+from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import check_loads
 from sframegen import add_section
 from sframegen.elf.file import ElfFile, open_elf
@@ -103,7 +104,7 @@ def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
 
 
 def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
-    """As those of vmlinux, where that of each CPU's data is at 0. Every address is found; that they do not is why it is refused."""
+    """As those of vmlinux, where that of each CPU's data is at 0. Every address is found; only an unloaded section fits."""
     before = open_elf(compile_c("int main(void) { return 0; }", "-no-pie"))
     numbers = [number for number, segment in enumerate(before.segments) if segment.p_type == PT_LOAD]
     table = list(before.segments)
@@ -118,8 +119,10 @@ def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
         if segment.p_type == PT_LOAD:
             for address in (segment.p_vaddr, segment.p_vaddr + segment.p_filesz - 1):
                 assert elf.at(address, 1) == before.at(address, 1)
-    with pytest.raises(FormatError, match=r"PT_LOAD at 0x4\w+ is out of order: the one before it ends at 0x4"):
+    with pytest.raises(RefusedError, match=r"PT_LOAD at 0x4\w+ is out of order: the one before it ends at 0x4") as refused:
         add_section(file)
+    assert refused.value.reason is Refusal.NO_ROOM_LOADED
+    assert add_section(file, unloaded=True).unloaded
 
 
 def test_a_kernel_gets_no_section() -> None:
