@@ -157,7 +157,7 @@ def all_of(
     in this process, even one at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
-    if apart or min(jobs, len(files)) > 1:
+    if apart := apart or min(jobs, len(files)) > 1:
         if verify:
             expect(len(files))
         results = outcomes(work, files, jobs, by_size(files, jobs))
@@ -166,7 +166,7 @@ def all_of(
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
         results = with_bar(results, len(files))
     for file, outcome in zip(files, in_order(results), strict=True):
-        if writes and isinstance(outcome, DiedError):
+        if apart and writes and isinstance(outcome, DiedError):
             outcome = DiedError(f"{outcome}, before or after it was changed: sframegen check says which")  # noqa: PLW2901
         yield file, outcome
 
