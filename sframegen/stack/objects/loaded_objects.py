@@ -13,7 +13,6 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
-from sframegen.stack.objects.go_ends import StackEnd, go_ends
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
 from sframegen.stack.walking.ends import End
 from sframegen.stack.walking.frames import How
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.search import Match
+    from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
@@ -75,6 +75,8 @@ class LoadedObject:
     @cached_property
     def _ends(self) -> list[StackEnd]:
         try:
+            from sframegen.stack.objects.go_ends import go_ends  # noqa: PLC0415 - takes longer than many stacks
+
             return sorted(go_ends(self.file, abi_of(self.file))) if self.file else []
         except FormatError:
             return []
