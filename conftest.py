@@ -73,7 +73,7 @@ def _patience() -> None:
 @pytest.fixture(autouse=True)
 def _new_files_are_as_planned(request: pytest.FixtureRequest) -> Iterator[None]:
     """A refusal because the new file is wrong is a fault of sframegen, also where a test takes it for a verdict on the input."""
-    from cfi.errors import SframegenError, VerificationError  # noqa: PLC0415 - earlier it would be the checkout's
+    from sframegen.base.errors import SframegenError, VerificationError  # noqa: PLC0415 - earlier it would be the checkout's
 
     refusals: list[str] = []
 

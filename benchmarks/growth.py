@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure
 from benchmarks.places import CACHE, CORPUS, corpus_file
-from cfi.errors import SframegenError
 from sframegen import add_section
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-from cfi.columns cimport Entries, Fdes, Programs, Rows
+from sframegen.base.columns cimport Entries, Fdes, Programs, Rows

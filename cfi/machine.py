@@ -11,20 +11,20 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.columns import Fdes, Programs, Rows, zeros
-from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_STATES
+from sframegen.base.columns import Fdes, Programs, Rows, zeros
+from sframegen.base.errors import FormatError
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi.columns import Bytes, Column, Entries
     from cfi.section import FollowedRegisters
+    from sframegen.base.columns import Bytes, Column, Entries
 
 COMPILED: bool = cython.compiled
 

@@ -10,18 +10,18 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from cfi import faults, scan
-from cfi.columns import Entries, Fdes, Programs, Rows, room, zeros
-from cfi.errors import FormatError
 from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
+from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
+from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
-    from cfi.columns import Bytes, Column
     from cfi.section import CfiSection, FollowedRegisters
+    from sframegen.base.columns import Bytes, Column
 
     _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, RegisterRule]
 

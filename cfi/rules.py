@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import Fdes, Rows
+from sframegen.base.columns import Fdes, Rows
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
     from cfi.opcodes import RuleKind
+    from sframegen.base.columns import Column
 
 
 # Makes a NamedTuple of all its fields in half the time that its class takes: for the few that are made for each distinct rule.

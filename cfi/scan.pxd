@@ -1,2 +1,2 @@
 from cfi.search cimport bisect_left
-from cfi.columns cimport Entries
+from sframegen.base.columns cimport Entries

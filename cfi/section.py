@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
 
 
 class CfiSection(NamedTuple):

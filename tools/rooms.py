@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cfi", "sframegen", "linker")
 # From the lowest up: a room imports from those before it only.
 ORDER = (
+    "sframegen.base",
     "cfi",
     "sframegen.elf",
     "sframegen.program",
@@ -30,12 +31,12 @@ ORDER = (
     "sframegen.backtrace",
     "sframegen.code",
     "sframegen.stack",
-    "sframegen.checks",
     "linker.files",
     "linker.inject",
     "linker.existing",
     "linker.objects",
     "linker.merge",
+    "sframegen.checks",
     "sframegen.profile",
     "sframegen.api",
     "sframegen.packages",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.ours import open_input
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.conversion import convert
 from sframegen.elf.records import PT_LOAD
 from sframegen.format.layouts import V3

@@ -15,8 +15,8 @@ from benchmarks.profilers.endings import mappings
 from benchmarks.profilers.running import Failed, Recording
 from benchmarks.profilers.samplers import OURS, Request
 from benchmarks.profilers.targets import TARGETS, Target, running
-from cfi.errors import SframegenError
 from corpus.stacks.workloads import must
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import open_elf
 from sframegen.profile.tables.make_table import make_table
 

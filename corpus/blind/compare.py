@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.against_code.claims import SILENT, Claim, new_track, track, track_of
 from sframegen.checks.against_code.claims import meet as in_order
+from sframegen.checks.against_code.contradictions import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 from sframegen.code.function.analysis import rule_of_state
-from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sframegen
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC
 from tests.support.peers import cache_directory

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
 from linker.objects.given_file import Objects, open_given
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from tests.support.oracles.rules import OracleError

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from corpus.merge import damage, links
 from corpus.merge.compare import described
 from corpus.merge.parts import Set, relocatable, stripped, with_gnu_ld, with_mold_3, with_others, without_sframe
 from corpus.merge.sources import sources
 from corpus.merge.toolchain import WITH_SFRAME, Toolchain
 from sframegen import merge
+from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

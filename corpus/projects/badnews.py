@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sframegen
-from cfi.errors import FormatError
 from sframegen import read
+from sframegen.base.errors import FormatError
 
 from .build import SAID, run
 from .judge import Judged

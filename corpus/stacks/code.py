@@ -6,7 +6,7 @@ from bisect import bisect_right
 from functools import cache
 from typing import NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import REASONS, convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from .code import Code

@@ -12,8 +12,7 @@ from sframegen.elf.file import open_elf
 from sframegen.stack.live.process import Process
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import COMPLETE
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import COMPLETE, How
 
 from .code import Code
 from .compare import Stack, compare

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from corpus.run.report import table
 from corpus.survey.survey_rows import WITH_SECTION, Sums, eh_frame_bytes, files_of, packages_of, size_ratio
-from sframegen.elf.text import most_first
+from sframegen.base.text import most_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from pyarrow import parquet
 
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.report_page import GroupSums
+from sframegen.fleet.report_page import GroupSums, stored_files
 from sframegen.fleet.result_rows import Outcome, PackageRow
-from sframegen.fleet.stored_rows import stored_files
 
 if TYPE_CHECKING:
     from pathlib import Path

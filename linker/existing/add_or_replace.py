@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from cfi.errors import FormatError, SframegenError
 from linker.existing.find_section import extents, find_place
 from linker.existing.original import altered, original_of
 from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
+from linker.inject.layout import ADDRESS, ALIGN
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import final_contents
-from linker.inject.unloaded_layout import ADDRESS, ALIGN
+from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.compressed import compress
 from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes
     from linker.inject.kernel_versions import KernelChange
     from linker.inject.undo_record import Undo, Write
+    from sframegen.base.columns import Bytes
     from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import ByteOrder

@@ -8,7 +8,6 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.existing.find_section import own_loads
 from linker.files.copying import copy_parts, same_bytes
 from linker.files.payload import image_end
@@ -17,8 +16,8 @@ from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
 from linker.inject.image import MAX_PROGRAM_HEADERS
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
 from linker.inject.plan import SPARE_HEADERS
-from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.opening import open_regular
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, open_elf, open_regular
 from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
 from sframegen.elf.records import (
     PF_R,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PHDR_SIZE, SHDR_SIZE, Phdr, packed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi.columns import Bytes
     from linker.existing.find_section import Place
     from linker.files.read_back import Reader
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
-from sframegen.elf.opening import open_regular
+from sframegen.elf.file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

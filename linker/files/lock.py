@@ -71,7 +71,7 @@ def _lock(descriptor: int) -> bool:
 def _say_who(descriptor: int, location: Location) -> None:
     import logging  # noqa: PLC0415 - takes time, and is seldom needed
 
-    from sframegen.elf.text import printable  # noqa: PLC0415 - as above
+    from sframegen.base.text import printable  # noqa: PLC0415 - as above
 
     path, holder = printable(location.path), printable(_holder(descriptor))  # a process can name itself anything
     logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, holder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import appended_size
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
 
 if TYPE_CHECKING:

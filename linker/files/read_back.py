@@ -12,7 +12,7 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from linker.files.refusals import Refusal, RefusedError
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.file import Section, open_elf
 from sframegen.elf.records import Phdr, Shdr
 from sframegen.program.libraries import imported

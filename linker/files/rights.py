@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.files.location import others_write
+from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

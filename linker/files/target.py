@@ -16,8 +16,7 @@ from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_descriptor, open_regular
+from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

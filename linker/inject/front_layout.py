@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import MAX_ADDRESS
 from linker.inject.layout import (
     BUILD_ID_LEAVES,
@@ -22,6 +21,7 @@ from linker.inject.layout import (
     sframe_at,
 )
 from linker.inject.movable import FIRST_PAGE, PT_NULL
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
 

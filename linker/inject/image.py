@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.payload import check_end
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent

@@ -4,15 +4,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linker.files.refusals import Refusal, RefusedError
+from linker.files.payload import check_end
 from linker.inject.gaps import Gap, moved_end, total_size
+from linker.inject.image import MAX_ADDRESS, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHT_GNU_SFRAME, Phdr, Shdr
+from sframegen.elf.records import (
+    PF_R,
+    PHDR_SIZE,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    PT_PHDR,
+    SHF_ALLOC,
+    SHT_GNU_SFRAME,
+    SHT_PROGBITS,
+    Phdr,
+    Shdr,
+)
 
 if TYPE_CHECKING:
     from linker.inject.gaps import Gaps
     from linker.inject.image import Image
+    from sframegen.elf.file import ElfFile
+
+
+NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
+MAX_HOLE = 64 << 20  # bytes of file between what was loaded and the new segments; .bss of that size
+
+
+def tail(image: Image, section_size: int) -> LayoutDraft:
+    room = image.room
+    bias = image.loads[0].p_vaddr - image.loads[0].p_offset
+    address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
+    table_address = align_up(address + section_size, image.page)
+    size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
+    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
+        raise no_room(image, "neither after it nor at the end of the file")
+    sframe, section = sframe_at(address - bias, address, section_size)
+    table_offset = table_address - bias
+    segments = [
+        segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
+        if segment.p_type == PT_PHDR
+        else segment
+        for segment in image.segments
+    ]
+    loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
+    # Without a section over the table, eu-strip takes it for a gap and clears it.
+    cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
+    segments = [*insert_loads(segments, loads), sframe]
+    dropped = [segment for segment in image.elf.segments if segment not in image.segments]
+    gaps, end = gap_after(image, table_offset + size)
+    return LayoutDraft(
+        "tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)]
+    )
+
 
 WORD = 1 << 64
 BUILD_ID_LEAVES = "the build-id note would leave the first page of the file"
@@ -110,3 +156,20 @@ def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
                 p_paddr=(segment.p_paddr + by) % WORD,
             )
     return segment
+
+
+ADDRESS = 0
+ALIGN = 8
+
+
+def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
+    """Raises FormatError or RefusedError with the reason if no section can be added. `flags`: SHF_COMPRESSED or 0."""
+    check_header(elf, new_headers=0)
+    check_sections(elf)
+    check_end(elf)
+    if not elf.sections:
+        message = "no section headers, through which alone a section that is not loaded is found"
+        raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
+    offset = align_up(len(elf.data), ALIGN)
+    section = Shdr(0, SHT_GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
+    return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

@@ -5,20 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import SframegenError
 from linker.files.copying import FilePart
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
 from linker.inject.gaps import moved, spread
 from linker.inject.image import read_image
 from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
-from linker.inject.layout import NoRoomError, no_room
+from linker.inject.layout import NoRoomError, no_room, tail, unloaded
 from linker.inject.movable import MOVABLE_TAGS, PT_NULL
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
-from linker.inject.tail_layout import tail
-from linker.inject.unloaded_layout import unloaded
+from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
     EHDR_SIZE,

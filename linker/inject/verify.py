@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from cfi.columns import Bytes
     from linker.files.read_back import ReadBack, Reader
     from linker.inject.plan import InjectionPlan
     from linker.inject.undo_record import Write
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
 
 ADDRESS_SIZE = 8  # bytes of a patch that holds an address; others hold numbers of sections

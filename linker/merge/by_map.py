@@ -12,9 +12,9 @@ from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.merge.maps import read_map
 from linker.objects.laid_out import is_code
+from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.tables.gather import DEAD

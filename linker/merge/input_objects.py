@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cfi.columns import zeros
-from cfi.errors import FormatError
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.function_places import Described, described, start_relocation
 from linker.objects.laid_out import is_code
+from sframegen.base.columns import zeros
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET_REL, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows

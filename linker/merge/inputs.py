@@ -7,11 +7,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from cfi.errors import FormatError, naming
 from linker.merge.input_objects import ObjectReader, OtherObject, UsualObject
 from linker.objects.archive import is_archive, members
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_file
+from sframegen.base.errors import FormatError, naming
+from sframegen.elf.file import ElfFile, map_file
 from sframegen.format.abi import abi_of
 from sframegen.tables.gather import DEAD, Merger
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from linker.merge.by_map import LinkerMap
 from linker.merge.merge_objects import merge_objects
 from linker.objects.add_to_objects import Filled
 from linker.objects.laid_out import place
 from linker.objects.new_sections import piece
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 
-from cfi.errors import FormatError
-from sframegen.elf.opening import open_text
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import open_text
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:

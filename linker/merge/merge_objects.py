@@ -8,8 +8,8 @@ from itertools import islice
 from operator import add, gt
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError, naming
 from linker.merge.by_map import SILENT, LinkerMap
+from sframegen.base.errors import FormatError, naming
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.format.abi import abi_of

@@ -7,9 +7,8 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
-from linker.files.refusals import Refusal, RefusedError
-from sframegen.elf.opening import check_regular
+from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.elf.file import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
-from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
 from linker.objects.remove_from_objects import gives_back, original_object
+from sframegen.base.errors import ANOTHER, Refusal, RefusedError
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.tables.compare import agree, difference

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError
 from linker.files.copying import copy_file
 from linker.objects.archive import is_archive, is_debian, members, rewritten
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_file
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import ET_REL
 

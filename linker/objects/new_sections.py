@@ -34,7 +34,7 @@ from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.model import FunctionTable
     from sframegen.format.words import EncodedRules

@@ -6,16 +6,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.objects.function_places import described
 from linker.objects.laid_out import is_code, is_sframe, place
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames
 from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import function_symbols, functions_named
-from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
-from sframegen.format.search import look_up_in
+from sframegen.format.model import look_up_in
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
-    from sframegen.format.model import FunctionTable
-    from sframegen.format.search import Match
+    from sframegen.format.model import FunctionTable, Match
 
 REMEDY = "give a function's name, or SECTION+OFFSET"
 

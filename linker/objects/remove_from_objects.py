@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError
 from linker.existing.take_out import claimed
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import check_disjoint, is_sframe, members_of
 from linker.objects.new_sections import old_sections
+from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import gaps
 from sframegen.elf.records import (

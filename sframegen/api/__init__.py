@@ -9,17 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cfi.errors import FormatError, SframegenError, VerificationError
-    from linker.files.refusals import Refusal, RefusedError
     from sframegen.api.added import Summary
     from sframegen.api.adding import add_section
     from sframegen.api.changing import convert, remove
     from sframegen.api.converted import VersionChange
-    from sframegen.api.merged import Merged
-    from sframegen.api.merging import merge
+    from sframegen.api.merging import Merged, merge
     from sframegen.api.planned import Plan
     from sframegen.api.reading import check, read
     from sframegen.api.removed import SectionRemoval
+    from sframegen.base.errors import FormatError, Refusal, RefusedError, SframegenError, VerificationError
     from sframegen.checks.against_cfi.comparison import Verdict
     from sframegen.checks.check_report import CheckReport
     from sframegen.checks.finding import Consumer, Finding, Instruction, Severity
@@ -43,21 +41,19 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.adding": ("add_section",),
         "sframegen.api.reading": ("read", "check"),
         "sframegen.api.changing": ("convert", "remove"),
-        "sframegen.api.merging": ("merge",),
+        "sframegen.api.merging": ("merge", "Merged"),
         "sframegen.api.added": ("Summary",),
         "sframegen.format.decode": ("SframeSection",),
         "sframegen.checks.check_report": ("CheckReport",),
         "sframegen.api.converted": ("VersionChange",),
         "sframegen.api.removed": ("SectionRemoval",),
-        "sframegen.api.merged": ("Merged",),
         "sframegen.api.planned": ("Plan",),
         "sframegen.conversion.coverage": ("FunctionFates",),
         "sframegen.format.section_functions": ("SframeFunction", "FunctionRow"),
         "sframegen.format.model": ("FunctionTable", "Rule", "Where", "Kind", "FdeType"),
         "sframegen.checks.finding": ("Consumer", "Finding", "Severity", "Instruction"),
         "sframegen.checks.against_cfi.comparison": ("Verdict",),
-        "cfi.errors": ("SframegenError", "FormatError", "VerificationError"),
-        "linker.files.refusals": ("RefusedError", "Refusal"),
+        "sframegen.base.errors": ("SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal"),
         "sframegen.format.layouts": ("FormatVersion",),
         "sframegen.tables.optimize": ("LevelName",),
         "sframegen.elf.compressed": ("Compression",),

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
+from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.companion import Companion
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
-from sframegen.elf.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

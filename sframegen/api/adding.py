@@ -7,18 +7,19 @@ from dataclasses import replace as changed_to
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError, SframegenError
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
 from linker.existing.find_section import extents
-from linker.files.refusals import ANOTHER, Refusal, RefusedError
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
-from sframegen.api.added import Summary, detached_already, nothing_to_add
+from linker.objects.add_to_objects import check_object, prepare, write_object
+from linker.objects.given_file import open_given
+from sframegen.api.added import Summary, detached_already, nothing_to_add, summary_of, total
 from sframegen.api.by_kind import Kinds, change_kind, read_kind
-from sframegen.api.common import check_linked, not_taken, planned, signed, verify_plan, with_written
+from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.from_cfi import made_of
 from sframegen.api.options import Adding, Making, Running, Writing
+from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
 from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
@@ -33,8 +34,10 @@ from sframegen.tables.optimize import MAX_GAP
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from linker.existing.overwrite import Exchange
+    from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
@@ -117,7 +120,7 @@ def add_section(
 
 
 def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
-    from sframegen.api.adding_objects import add_to_objects  # noqa: PLC0415 - not for linked files
+    from sframegen.api.adding import add_to_objects  # noqa: PLC0415 - not for linked files
 
     return add_to_objects(objects, target, options)
 
@@ -264,3 +267,42 @@ def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 def _unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, section_bytes=section_bytes, note="has it already")
+
+
+MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
+KERNEL_MODULE = (
+    "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
+    "of processes only"
+)
+
+
+def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
+    making, writing = options.making, options.writing
+    if making.synthesize:
+        raise FormatError("only linked files can have synthesized rows")
+    if writing.unloaded:
+        raise FormatError("only linked files can have a section that is not loaded")
+    if making.debug_file is not None:
+        raise FormatError("an object has no separate debug file")
+    if any(one.section(MODULE_SECTION) for one in objects.members.values()):
+        module = Summary(str(target.path), note=KERNEL_MODULE)
+        return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
+    prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
+    parts, changed = [], []
+    for filled, sources, converted in prepared.values():
+        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
+        size = sum(len(piece.section) for piece in filled.pieces)
+        parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
+        if filled.pieces:
+            changed.append(filled.elf)
+    summary = total(str(target.path), parts)
+    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
+    if not summary.section_bytes and target.in_place:
+        return summary
+    writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
+    checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
+
+    def check(written: Path, _reader: Reader) -> None:
+        refuse(objects.check(checks, open_given(str(written))))
+
+    return with_written(summary, target.write(partial(objects.write, writers), check))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi.errors import naming
 from linker.objects.given_file import Objects, given
-from sframegen.elf.opening import map_file
+from sframegen.base.errors import naming
+from sframegen.elf.file import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.apply import Change, write_all
 from linker.objects.given_file import open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
@@ -22,6 +20,7 @@ from sframegen.api.converted import VersionChange
 from sframegen.api.options import Making, Writing
 from sframegen.api.planned import plan_of
 from sframegen.api.removed import SectionRemoval
+from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
 from sframegen.detached.companion import Companion, is_detached

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from cfi.errors import VerificationError
 from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
-from linker.files.refusals import Refusal, RefusedError
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
+from sframegen.base.errors import Refusal, RefusedError, VerificationError
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 
 if TYPE_CHECKING:
@@ -20,15 +19,22 @@ if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from linker.files.target import Target, Written
     from linker.inject.plan import InjectionPlan
-    from sframegen.api.added import Summary
-    from sframegen.api.converted import VersionChange
-    from sframegen.api.merged import Merged
-    from sframegen.api.removed import SectionRemoval
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
 UNLINKED = {ET_CORE: "a core file"}
-R = TypeVar("R", "Summary", "VersionChange", "SectionRemoval", "Merged")
+
+
+class Result(Protocol):
+    """What a function that writes a file returns: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+
+R = TypeVar("R", bound=Result)
 
 
 def check_linked(elf: ElfFile) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
-from sframegen.elf.text import count_of, most_first, printable
+from sframegen.base.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,24 +7,23 @@ from dataclasses import replace as changed_to
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cfi.errors import FormatError
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
 from linker.files.own_directory import OwnDirectory
 from linker.files.read_back import chosen
-from linker.files.refusals import Refusal, RefusedError
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
 from sframegen.api.added import detached_already, nothing_to_add
 from sframegen.api.common import check_linked, refuse
 from sframegen.api.from_cfi import made_of
 from sframegen.api.planned import Plan
+from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.base.text import count_of
 from sframegen.detached.companion import is_detached
 from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import identity_of, path_in_store
-from sframegen.elf.opening import map_descriptor
-from sframegen.elf.text import count_of
+from sframegen.elf.file import map_descriptor
 
 if TYPE_CHECKING:
     from linker.files.location import Location

@@ -2,26 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.errors import SframegenError, naming
+from linker.existing.add_or_replace import base_of, change_for, plan_section
+from linker.inject.apply import write_all
 from linker.merge.inputs import Inputs, read_all
-from sframegen.api.merged import Linked
+from linker.merge.into_object import fill
+from linker.merge.merge_objects import Counts, in_linked, merge_objects
+from linker.objects.add_to_objects import check_object, write_object
+from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
+from sframegen.api.planned import Plan, json_of
+from sframegen.base.errors import SframegenError, naming
+from sframegen.base.text import count_of, most_first, printable, shortened
+from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from sframegen.api.merged import Merged
+    from linker.files.read_back import Reader
+    from linker.files.target import Target
     from sframegen.api.options import StrPath
+    from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import FormatVersion
     from sframegen.program.workers import Progress
     from sframegen.tables.optimize import LevelName
+
+
+class Linked(NamedTuple):
+    """What a merge is made of, besides the linked file."""
+
+    inputs: Inputs
+    map_file: Path
+    file: str  # as messages name the result
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` did. The objects' sections have `functions` - `plt_functions` + `dropped` + `unknown` functions."""
+
+    file: str  #: the linked file
+    output: str = ""  #: the path written, "" if none
+    objects: int = 0  #: objects whose sections are merged
+    objects_without: int = 0  #: objects without a section
+    objects_unlinked: int = 0  #: objects that were not linked
+    functions: int = 0  #: in the new section
+    dropped: int = 0  #: functions without code in the linked file
+    unknown: int = 0  #: functions left out because the map does not show which of several sections has them
+    plt_functions: int = 0  #: of `functions`, those of the procedure linkage table
+    rows: int = 0  #: of the new section
+    section_bytes: int = 0  #: its size
+    versions: tuple[int, ...] = ()  #: of the objects' sections
+    left_out: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by reason
+    others: tuple[str, ...] = ()  #: files with code in the link that were not given
+    undescribed: Mapping[str, int] = field(default_factory=dict)  #: bytes of linked code sections without a function, by reason
+    silent: tuple[str, ...] = ()  #: "FILE: SECTION" of code that the `.sframe` of its own object does not describe
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    warnings: tuple[str, ...] = ()  #: a line each
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        line = (
+            f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
+            f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
+        )
+        lost, undescribed = sum(self.left_out.values()), sum(self.undescribed.values())
+        parts = {
+            f"{count_of(self.objects_without, 'object')} without .sframe": self.objects_without,
+            f"{count_of(self.dropped, 'function')} without code left out": self.dropped,
+            f"{count_of(self.unknown, 'function')} left out that the map does not tell apart": self.unknown,
+            f"{count_of(lost, 'byte')} of code left out": lost,
+            f"{count_of(undescribed, 'byte')} of linked code that no object describes": undescribed,
+        }
+        return "; ".join([line, *(part for part, holds in parts.items() if holds)])
+
+    def details(self) -> list[str]:
+        """Lines for what was left out, by reason."""
+        lines = [f"  versions merged: {', '.join(map(str, self.versions))}"]
+        lines += [f"  {count_of(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
+        lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
+        lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
+        for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
+            lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most_first(reasons)]
+        return lines + [f"  says nothing of its section: {shortened(printable(name))}" for name in self.silent]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        return json_of(self, self.plan)
+
+
+def merged_of(file: str, counts: Counts) -> Merged:
+    return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))
 
 
 def merge(
@@ -73,7 +150,7 @@ def merge(
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     def meanwhile() -> None:
-        import_module("sframegen.api.merging_object")
+        import_module("sframegen.api.merging")
         inputs.open_first()
 
     check_regular_files(objects)
@@ -97,9 +174,31 @@ def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked)
     with naming(linked.file), target:
         elf = target.elf()
         if elf.header.e_type == ET_REL:
-            from sframegen.api.merging_object import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
+            from sframegen.api.merging import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
 
             return into_object(elf, target, making, linked)
-        from sframegen.api.merging_linked import into_linked  # noqa: PLC0415
+        from sframegen.api.merging import into_linked  # noqa: PLC0415
 
         return into_linked(elf, target, making, writing, linked)
+
+
+def into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
+    counts = Counts()
+    warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
+    base = base_of(elf)
+    encoder = merge_objects(linked.inputs, in_linked(linked.map_file, base.elf), making.layout, making.level, counts)
+    warnings += not_taken(base.elf, making.layout)
+    plan = plan_section(base, encoder, writing.safe)
+    change = change_for(plan, base, encoder)
+    written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
+    return with_written(replace(merged_of(linked.file, counts), plan=planned(plan), warnings=warnings), written)
+
+
+def into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
+    counts = Counts()
+    filled = fill(elf, linked.map_file, linked.inputs, making.layout, making.level, counts)
+
+    def check(written: Path, _reader: Reader) -> None:
+        refuse(check_object(filled, open_elf(written)))
+
+    return with_written(merged_of(linked.file, counts), target.write(partial(write_object, filled), check))

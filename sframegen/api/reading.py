@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError, naming
-from linker.objects.object_check import check_objects
 from sframegen.api.by_kind import Kinds, read_bytes
 from sframegen.api.options import Running, check_flags, check_paths
+from sframegen.base.errors import FormatError, naming
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
+from sframegen.checks.object_check import check_objects
 from sframegen.detached.stores import Stores
-from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.named_addresses import copied_names
-from sframegen.elf.opening import map_file
+from sframegen.elf.file import ElfFile, map_file, open_elf
+from sframegen.elf.function_names import copied_names
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:

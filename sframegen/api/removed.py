@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sframegen.api.planned import Plan, json_of
-from sframegen.elf.text import printable
+from sframegen.base.text import printable
 
 
 @dataclass(frozen=True)

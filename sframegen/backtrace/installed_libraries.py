@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
 from sframegen.backtrace.library_files import PRELOAD
+from sframegen.base.errors import SframegenError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,8 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError, SframegenError
-from sframegen.elf.file import open_elf
-from sframegen.elf.opening import beginning_of
+from sframegen.base.errors import FormatError, SframegenError
+from sframegen.elf.file import beginning_of, open_elf
 from sframegen.elf.records import PT_INTERP
 
 if TYPE_CHECKING:

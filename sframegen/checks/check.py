@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, compare
 from sframegen.checks.check_report import NO_SECTION, ReportDraft
 from sframegen.checks.consumers import accepted, takes

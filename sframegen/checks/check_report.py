@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sframegen.base.text import count_of, printable
 from sframegen.checks.against_cfi.comparison import Verdict
 from sframegen.checks.finding import Finding, Severity
-from sframegen.elf.text import count_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
+from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
-from sframegen.elf.text import count_of
 from sframegen.format.model import AT_CFA, FdeType
 from sframegen.tables.join import of_rules
 

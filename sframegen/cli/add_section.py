@@ -8,15 +8,14 @@ import click
 from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.api.added import fates_table, total_fates
+from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
-from sframegen.cli.shared.next_step import next_step
-from sframegen.cli.shared.output import FILES, Run
+from sframegen.cli.shared.output import FILES, Run, next_step
 from sframegen.cli.shared.packages_too import packages_too
 from sframegen.cli.shared.several import changes, for_code, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
-from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from sframegen.api.added import Summary

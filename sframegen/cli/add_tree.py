@@ -12,8 +12,7 @@ from sframegen.api.added import percent
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
-from sframegen.cli.shared.next_step import next_step
-from sframegen.cli.shared.output import PathName, Refused, Run, note
+from sframegen.cli.shared.output import PathName, Refused, Run, next_step, note
 from sframegen.cli.trees.each_file import each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.elf.notes import build_id_of
@@ -100,8 +99,7 @@ def _worker(keywords: dict[str, Any]) -> Callable[[Location, list[Location]], tu
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
     from sframegen.detached.companion import companion_of  # noqa: PLC0415
-    from sframegen.elf.file import ElfFile  # noqa: PLC0415
-    from sframegen.elf.opening import map_descriptor  # noqa: PLC0415
+    from sframegen.elf.file import ElfFile, map_descriptor  # noqa: PLC0415
 
     debug_files = keywords["debug_file"]
 

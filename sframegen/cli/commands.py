@@ -117,7 +117,7 @@ def _show(error: click.ClickException) -> None:
     """As click does, without the middle of long names."""
     from io import StringIO  # noqa: PLC0415 - not for each run
 
-    from sframegen.elf.text import shortened  # noqa: PLC0415
+    from sframegen.base.text import shortened  # noqa: PLC0415
 
     text = StringIO()
     error.show(text)
@@ -148,8 +148,8 @@ def main() -> NoReturn:
         except MemoryError:
             out_of_memory = True
         except Exception as error:  # noqa: BLE001 - outside of any file's turn
+            from sframegen.base.one_file import fault_of, lost_memory_error  # noqa: PLC0415
             from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415 - not for each run
-            from sframegen.program.turn import fault_of, lost_memory_error  # noqa: PLC0415
 
             out_of_memory = lost_memory_error(error)
             if not out_of_memory:
@@ -172,8 +172,8 @@ def _standard_output(error: OSError) -> None:
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):
+        from sframegen.base.text import printable, shortened  # noqa: PLC0415
         from sframegen.cli.shared.output import in_words  # noqa: PLC0415 - not for each run
-        from sframegen.elf.text import printable, shortened  # noqa: PLC0415
 
         click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

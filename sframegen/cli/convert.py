@@ -8,8 +8,7 @@ from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
-from sframegen.cli.shared.next_step import next_step
-from sframegen.cli.shared.output import FILES, Run
+from sframegen.cli.shared.output import FILES, Run, next_step
 from sframegen.cli.shared.packages_too import packages_too
 from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST
 from sframegen.cli.shared.output import FILES, Run, json_list
@@ -14,7 +15,6 @@ from sframegen.cli.shared.views import open_views
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
-from sframegen.elf.text import printable
 from sframegen.format.locate import read_sframe
 
 if TYPE_CHECKING:

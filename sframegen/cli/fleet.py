@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from sframegen.checks.finding import CONSUMERS
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import jobs, min_coverage, part_of_how
-from sframegen.cli.shared.number_values import SECONDS
+from sframegen.cli.shared.common_options import SECONDS, jobs, min_coverage, part_of_how
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.write_options import OutputName
 from sframegen.program.libraries import FLEET as EXTRA
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sframegen.cli.shared.common_options import How
-    from sframegen.fleet.engine import Engine, Job
+    from sframegen.fleet.run_options import Engine, Job
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
@@ -271,7 +270,7 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     _needs_extra("report")
     from pathlib import Path  # noqa: PLC0415
 
-    from cfi.errors import FormatError  # noqa: PLC0415
+    from sframegen.base.errors import FormatError  # noqa: PLC0415
     from sframegen.fleet.report_page import make_report  # noqa: PLC0415
 
     findings = Run()

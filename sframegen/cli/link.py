@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from linker.files.location import locate
+from sframegen.base.one_file import REFUSALS, turn
+from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
 from sframegen.cli.shared.adding_options import LINK, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import words_of
 from sframegen.cli.shared.output import PathName, Run, in_words, note
 from sframegen.cli.shared.write_options import VERIFICATION
-from sframegen.elf.opening import beginning_of
+from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.elf.text import printable
 from sframegen.format.abi import is_linked
-from sframegen.program.turn import REFUSALS, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.cli.shared.views import open_views
@@ -11,14 +12,13 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before
-from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.format.equations import rule_fields
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
     from sframegen.format.abi import Abi
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
 
 
 @click.command(

@@ -10,8 +10,7 @@ from linker.files.target import is_stdout
 from sframegen import api
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
-from sframegen.cli.shared.next_step import next_step
-from sframegen.cli.shared.output import PathName, Run, note
+from sframegen.cli.shared.output import PathName, Run, next_step, note
 from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from cfi.errors import FormatError, SframegenError
 from sframegen.backtrace.installed_libraries import STATISTICS, preloading
 from sframegen.backtrace.program_objects import is_program, objects_below, objects_of, program_of
+from sframegen.base.errors import FormatError, SframegenError
+from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
 from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME
-from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

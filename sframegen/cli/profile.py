@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from cfi.errors import SframegenError
-from sframegen.cli.profiling.destinations import Shown
-from sframegen.cli.profiling.loop import sample
-from sframegen.cli.profiling.naming_options import Naming
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import Command, Example, Part, Value
-from sframegen.cli.shared.common_options import JSON_OBJECT, duration, tid
-from sframegen.cli.shared.number_values import COUNT, Numbers
+from sframegen.cli.shared.common_options import COUNT, JSON_OBJECT, Numbers, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
+from sframegen.cli.shared.profile_destinations import Naming, Shown, sample
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
-from sframegen.elf.text import shortened
 from sframegen.profile.backends import BACKENDS, open_session
 from sframegen.profile.bpf.sampling_settings import Only
 from sframegen.profile.events.attributes import EventError

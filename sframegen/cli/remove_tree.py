@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET
 from sframegen.cli.shared.output import Refused, Run, note
 from sframegen.cli.shared.write_options import FORCE_FOREIGN
 from sframegen.cli.trees.each_file import each_file, tree_options
-from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from linker.files.location import Location

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import duration, tid, verbose
-from sframegen.cli.shared.number_values import COUNT, Numbers
+from sframegen.cli.shared.common_options import COUNT, Numbers, duration, tid, verbose
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.detached.stores import Stores
-from sframegen.elf.text import count_of
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write_profile
 from sframegen.stack import report
 from sframegen.stack.names.frame_names import Symbols
@@ -178,7 +177,7 @@ class Output:
     def finish(self) -> None:
         if self.stacks and self.path:
             with self.run.file(self.path):
-                from sframegen.cli.shared.next_step import next_to_view  # noqa: PLC0415
+                from sframegen.cli.shared.output import next_to_view  # noqa: PLC0415
 
                 write_profile(self.stacks.named(), self.path)
                 next_to_view([self.path])

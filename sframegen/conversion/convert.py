@@ -6,9 +6,10 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
-from cfi.columns import room, zeros
-from cfi.errors import FormatError
 from cfi.expression import PC_PERIOD
+from sframegen.base.columns import room, zeros
+from sframegen.base.errors import FormatError
+from sframegen.base.text import count_of
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.described_code import Pieces, Unsaid
 from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
@@ -16,7 +17,6 @@ from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies,
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
-from sframegen.elf.text import count_of
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.reasons import Reason
@@ -27,9 +27,9 @@ from sframegen.tables.optimize import Borders, encoder_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cfi.columns import Column
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
+    from sframegen.base.columns import Column
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi

@@ -8,14 +8,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
+from sframegen.base.text import count_of, most_first
 from sframegen.conversion.final_calls import find_final_calls
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
-from sframegen.elf.text import count_of, most_first
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
 

@@ -9,7 +9,7 @@ from sframegen.conversion.split import UnsaidColumns
 from sframegen.elf.columns import Spans
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
 
 
 class Pieces(NamedTuple):

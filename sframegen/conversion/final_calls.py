@@ -11,7 +11,7 @@ from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from cfi.columns import room, zeros
+from sframegen.base.columns import room, zeros
 from sframegen.conversion.endings import CallForms, FoundCalls, final_calls
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
@@ -19,7 +19,7 @@ from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.tables.neighbours import symbol_values
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.conversion.described_code import Pieces
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile

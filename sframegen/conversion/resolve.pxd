@@ -1,4 +1,4 @@
-from cfi.columns cimport Fdes
+from sframegen.base.columns cimport Fdes
 from sframegen.elf.columns cimport Spans
 
 cdef class PieceColumns:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 from cfi.rules import UNKNOWN_START
 
 if TYPE_CHECKING:
-    from cfi.columns import Column, Fdes
+    from sframegen.base.columns import Column, Fdes
     from sframegen.elf.columns import Spans
 
 COMPILED: bool = cython.compiled

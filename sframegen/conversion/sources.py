@@ -7,9 +7,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from cfi.machine import Cursor
 from cfi.section import CfiSection
+from sframegen.base.errors import FormatError
 from sframegen.elf.dynamic import DF_TEXTREL, DT_FLAGS, DT_RELA, DT_RELASZ, DT_SYMTAB, DT_TEXTREL, read_dynamic
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of

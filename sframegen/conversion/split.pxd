@@ -1,7 +1,7 @@
 cimport cython
 
 from cfi.search cimport bisect_right
-from cfi.columns cimport Fdes, Rows
+from sframegen.base.columns cimport Fdes, Rows
 from sframegen.conversion.resolve cimport PieceColumns
 from sframegen.elf.columns cimport Spans
 from sframegen.format.columns cimport Functions

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
     from bisect import bisect_right
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column, Fdes, Rows
+    from sframegen.base.columns import Bytes, Column, Fdes, Rows
     from sframegen.conversion.resolve import PieceColumns
     from sframegen.elf.columns import Spans
     from sframegen.format.columns import Functions

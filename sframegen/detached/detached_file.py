@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.detached.identity import identity_of
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import align_up
@@ -34,7 +34,7 @@ from sframegen.elf.records import (
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.detached.identity import Identity
 
 MAX_BYTES = 1 << 28  # of a section; libxul's has 10 million

@@ -8,10 +8,10 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from cfi.errors import FormatError, naming
+from sframegen.base.errors import FormatError, naming
 from sframegen.detached.detached_file import ADDRESS, section_in
 from sframegen.detached.identity import identity_of, path_in_store
-from sframegen.elf.opening import map_descriptor, open_regular
+from sframegen.elf.file import map_descriptor, open_regular
 from sframegen.format.decode import open_section
 from sframegen.format.locate import open_sframe, sframe_of
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from cfi.cython_shadow import prefetch
+    from sframegen.base.cython_shadow import prefetch
     from sframegen.elf.padding import padding_size
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
 
 COMPILED: bool = cython.compiled
 

@@ -6,13 +6,13 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Literal
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.elf.records import CHDR_SIZE, ByteOrder, Chdr, packed
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
 
 Compression = Literal["zstd"]
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2

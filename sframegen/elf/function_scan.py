@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
 
 COMPILED: bool = cython.compiled
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError, naming
+from sframegen.base.errors import FormatError, naming
 from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT_NOTE, RECORDS, SHT_NOTE, Nhdr
 
 if TYPE_CHECKING:

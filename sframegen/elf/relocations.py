@@ -6,8 +6,8 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.errors import FormatError
 from cfi.machine import Cursor
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import RECORDS, RELA_SIZE, SHT_CREL, SHT_DYNSYM, SHT_RELA, Rela
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from itertools import compress, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.columns import zeros
-from cfi.errors import FormatError
+from sframegen.base.columns import zeros
+from sframegen.base.errors import FormatError
 from sframegen.elf.function_scan import last_functions
 from sframegen.elf.records import (
     RECORDS,

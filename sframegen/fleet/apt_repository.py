@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from cfi.errors import FormatError, SframegenError, naming
+from sframegen.base.errors import FormatError, SframegenError, naming
 from sframegen.fleet.sources.fetching import digest
 from sframegen.packages.debs import control_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from sframegen.api.added import percent
-from sframegen.elf.text import count_of, printable
+from sframegen.base.text import count_of, printable
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, PackageRow
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TextIO
 
-from sframegen.elf.text import printable
+from sframegen.base.text import printable
 from sframegen.fleet.result_rows import FileRow, Outcome
 
 if TYPE_CHECKING:

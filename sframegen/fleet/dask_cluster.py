@@ -19,21 +19,20 @@ from pickle import PickleError, UnpicklingError
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from cfi.errors import FormatError
 from sframegen import __version__
-from sframegen.fleet.engine import EngineError
+from sframegen.base.errors import FormatError
 from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.result_rows import Outcome, finished_of, one_line
-from sframegen.fleet.run_options import RunOptions
+from sframegen.fleet.run_options import EngineError, RunOptions
 from sframegen.fleet.sources import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.fleet.engine import Job, NumberedItem, NumberedResult
     from sframegen.fleet.result_rows import Finished
+    from sframegen.fleet.run_options import Job, NumberedItem, NumberedResult
     from sframegen.fleet.sources.items import Item
 
 ENCRYPTED = ("tls", "wss")

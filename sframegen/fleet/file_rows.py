@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from cfi.errors import SframegenError, VerificationError
-from linker.files.refusals import Refusal, RefusedError
 from sframegen import api
+from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
+from sframegen.base.one_file import FaultError, turn
 from sframegen.detached.companion import companion_of
 from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
-from sframegen.elf.file import ElfFile
+from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.opening import map_file
-from sframegen.elf.records import ET_DYN, ET_EXEC
-from sframegen.elf.strings import strings_at
+from sframegen.elf.records import ET_DYN, ET_EXEC, strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, Outcome, one_line
 from sframegen.fleet.run_options import Mode
 from sframegen.format.abi import abi_of
-from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
     from pathlib import Path

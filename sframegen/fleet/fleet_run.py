@@ -12,17 +12,16 @@ from itertools import chain
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError
 from sframegen import __version__
-from sframegen.elf.text import count_of
+from sframegen.base.errors import FormatError
+from sframegen.base.text import count_of
 from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
 from sframegen.fleet.coverage_gate import CoverageDemand, Gate
-from sframegen.fleet.engine import Job
 from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Outcome
-from sframegen.fleet.run_options import Mode
+from sframegen.fleet.run_options import Job, Mode
 from sframegen.fleet.sources import items
 from sframegen.fleet.sources.items import Item, shown
 from sframegen.fleet.sources.listing import items_of
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sframegen.fleet.collecting import RunTotals
-    from sframegen.fleet.engine import Engine
     from sframegen.fleet.output_directory import Keys
     from sframegen.fleet.result_rows import Finished, PackageResult
-    from sframegen.fleet.run_options import RunOptions
+    from sframegen.fleet.run_options import Engine, RunOptions
     from sframegen.program.workers import Progress
 
 NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)

@@ -24,7 +24,7 @@ from tempfile import TemporaryFile, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sframegen.elf.text import count_of
+from sframegen.base.text import count_of
 from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, Outcome, finished_of

@@ -8,9 +8,10 @@ from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import SframegenError
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
+from sframegen.base.errors import SframegenError
+from sframegen.base.one_file import FaultError, turn
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
 from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
@@ -18,7 +19,6 @@ from sframegen.fleet.run_options import Mode
 from sframegen.fleet.sources.fetching import digest, fetched
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import Unchanged
-from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory

@@ -6,27 +6,53 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import vl_convert
 
 from linker.files.location import locate
 from linker.files.rename_into_place import writing_new
-from sframegen.elf.text import count_of
+from sframegen.base.errors import FormatError
+from sframegen.base.text import count_of, printable, shortened
 from sframegen.fleet.collecting import OTHER, bounded
 from sframegen.fleet.output_directory import MODE, OutputDirectory
-from sframegen.fleet.result_rows import Outcome, one_line
-from sframegen.fleet.stored_rows import stored_files
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, one_line
 from sframegen.program.html_page import allowing_hash, json_element
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from sframegen.fleet.result_rows import FileRow
+    from collections.abc import Iterable, Iterator, Mapping
 
     Records = list[dict[str, Any]]
+
+
+NAME = "files.parquet"
+ROWS_AT_ONCE = 2000
+MAPS = ("left_out", "no_cfi")
+
+
+def stored_files(output: OutputDirectory) -> Iterator[FileRow]:
+    """What pyarrow raises for a damaged file becomes a FormatError in one line. Raises FormatError, OSError."""
+    path = f"{output.path}/{NAME}"
+    columns = [field.name for field in fields(FileRow)]
+    try:
+        with output.file(NAME) as source, pq.ParquetFile(source) as file:
+            version = (file.schema_arrow.metadata or {}).get(SCHEMA_KEY.encode(), b"1")
+            if version != str(SCHEMA_VERSION).encode():
+                raise FormatError(
+                    f"schema version {printable(version.decode('utf-8', 'replace'))}: a later sframegen reads it", file=path
+                )
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=path)
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+                for row in batch.to_pylist():
+                    yield FileRow(**row | {name: dict(row[name]) for name in MAPS})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise FormatError(f"not a table of results: {shortened(printable(str(error)))}", file=path) from None
+
 
 PAGE = "report.html"
 WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED, Outcome.GOOD, Outcome.WRONG)

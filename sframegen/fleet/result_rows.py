@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sframegen.elf.text import printable, shortened
+from sframegen.base.text import printable, shortened
 
 KEY = re.compile(r"[0-9a-f]{64}")  # of a result: a SHA256
 SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sframegen import __version__
 from sframegen.api.adding import add_section
 from sframegen.api.reading import check
+from sframegen.base.errors import SframegenError
+from sframegen.fleet.result_rows import Finished
+from sframegen.fleet.sources.items import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from sframegen.fleet.output_directory import OutputDirectory
 
 
 class Mode(StrEnum):
@@ -58,3 +63,25 @@ class RunOptions:
     def from_json(cls, values: dict[str, Any]) -> RunOptions:
         adding = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
         return cls(Mode(values["mode"]), adding, values["timeout"], values["memory"])
+
+
+NumberedItem = tuple[int, Item]
+NumberedResult = tuple[int, Item, Finished]
+
+
+class EngineError(SframegenError):
+    """The run cannot go on. What is done is kept."""
+
+
+class Job(NamedTuple):
+    """What all packages of a run share."""
+
+    options: RunOptions
+    output: OutputDirectory
+    token: str  #: in the output directory's run.json: another machine sees that it is the same directory
+    note: Callable[[str], object]  #: called with a line that is no failure
+
+
+class Engine(Protocol):
+    def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
+        """The packages and their results, in the order in which they end. Raises EngineError, OSError."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cfi.columns import zeros
-from cfi.errors import FormatError
-from sframegen.elf.named_addresses import NO_NAMES
+from sframegen.base.columns import zeros
+from sframegen.base.errors import FormatError
+from sframegen.elf.function_names import NO_NAMES
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import BY_SFRAME_ID
 from sframegen.format.equations import base_name, equation
@@ -30,15 +30,14 @@ from sframegen.format.layouts import (
     SIGNAL_BIT,
     Header,
 )
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
-from sframegen.format.search import Match
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Match, Rule
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sframegen.elf.named_addresses import NamedAddresses
+    from sframegen.elf.function_names import NamedAddresses
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.format.model import Where

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from cfi.columns import room, zeros
-from cfi.errors import FormatError
+from sframegen.base.columns import room, zeros
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.columns import Blocks, Words
 from sframegen.format.layouts import (
@@ -29,7 +29,7 @@ from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.format.abi import Abi
     from sframegen.format.columns import Functions
     from sframegen.format.layouts import Layout

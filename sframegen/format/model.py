@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from cfi.columns import room
+from sframegen.base.columns import room
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class FunctionTable:
         ):
             column.frombytes(memoryview(more).cast("B"))
 
+    def by_start(self) -> list[int]:
+        """The functions' numbers, in ascending order of their start."""
+        return sorted(range(len(self)), key=self.start.__getitem__)
+
     def select(self, functions: Iterable[int]) -> FunctionTable:
         """The table of some functions, in that order."""
         out = FunctionTable(kinds=self.kinds, rules=self.rules)
@@ -148,3 +153,28 @@ def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         end = number + 1
     if first >= 0:
         yield first, end
+
+
+class Match(NamedTuple):
+    """The function and the row that cover an address."""
+
+    start: int
+    size: int
+    kind: Kind
+    row_offset: int | None  # where the row begins, bytes from the function's start or the repeated block's; None without rows
+    rule: Rule
+
+
+def look_up_in(table: FunctionTable, pc: int) -> Match | None:
+    """Look up `pc` in a table whose functions ascend, if there is no section to search."""
+    function = bisect_right(table.start, pc) - 1
+    if function < 0 or pc - table.start[function] >= table.size[function]:
+        return None
+    kind = table.kinds[table.kind[function]]
+    offset = pc - table.start[function]
+    first, end = table.first_row[function], table.first_row[function + 1]
+    head = (table.start[function], table.size[function], kind)
+    if first == end:
+        return Match(*head, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+    row = bisect_right(table.row_start, offset % kind.rep_size if kind.mask and kind.rep_size else offset, first, end) - 1
+    return None if row < first else Match(*head, table.row_start[row], table.rules[table.row_rule[row]])

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from cfi.cython_shadow import prefetch
+    from sframegen.base.cython_shadow import prefetch
     from sframegen.format.fre_bytes import fde_type_known, fre_type_for, start_width
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.format.columns import Blocks, Functions, Words
     from sframegen.format.section_bytes import Fields
 

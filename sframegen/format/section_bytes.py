@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 from cfi.numbers import Numbers
 
 if not cython.compiled:
     from sframegen.format.fre_bytes import fre_type_known, is_masked, start_width, word_size_known, words_size
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Header, Layout
 

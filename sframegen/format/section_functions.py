@@ -9,7 +9,7 @@ from sframegen.format.equations import rule_fields
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf.named_addresses import NamedAddresses
+    from sframegen.elf.function_names import NamedAddresses
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Kind, Rule
 

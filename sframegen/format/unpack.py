@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.format.section_bytes import SectionBytes
 
 if not cython.compiled:

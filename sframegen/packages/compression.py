@@ -10,7 +10,7 @@ import zlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
 from sframegen.packages.xz_blocks import MAX_BLOCK, MIN_BLOCK, BlockWriter, FirstBlock, first_block
 

@@ -8,13 +8,12 @@ from functools import partial
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from cfi.errors import SframegenError, VerificationError, naming
-from linker.files.refusals import Refusal, RefusedError
 from linker.files.target import Written
 from sframegen.api.options import Writing
-from sframegen.elf.opening import open_regular
+from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, naming
+from sframegen.base.one_file import FaultError, turn
+from sframegen.elf.file import open_regular
 from sframegen.packages.kinds import pass_through
-from sframegen.program.turn import FaultError, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

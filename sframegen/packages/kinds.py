@@ -7,8 +7,8 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cfi.errors import FormatError, naming
 from linker.objects.archive import is_debian
+from sframegen.base.errors import FormatError, naming
 
 if TYPE_CHECKING:
     from collections.abc import Callable

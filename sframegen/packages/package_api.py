@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cfi.errors import FormatError
 from sframegen import api
 from sframegen.api.added import Package, total
 from sframegen.api.planned import Plan
 from sframegen.api.removed import SectionRemoval
+from sframegen.base.errors import FormatError
 from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
 from sframegen.checks.finding import Finding, Severity
 from sframegen.detached.companion import companion_of

@@ -10,10 +10,9 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
-from cfi.errors import FormatError
-from linker.files.refusals import Refusal, RefusedError
 from linker.files.rights import OF_CONTENT
 from linker.files.signatures import beside
+from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 from sframegen.program.signals import PrivateDirectory

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.packages.compression import compression_at, decompressed
 from sframegen.packages.kinds import ALPINE, CONDA, IMAGE, IN_ITS_BUILD, LAYOUT, XBPS
 from sframegen.packages.passing import Pass, file_size, is_checksum, skip

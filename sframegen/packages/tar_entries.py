@@ -8,7 +8,7 @@ from __future__ import annotations
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.compression import compressed, compression_at, decompressed
 from sframegen.packages.passing import (

@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.packages.passing import MAX_ENTRIES
 
 if TYPE_CHECKING:

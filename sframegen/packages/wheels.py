@@ -11,7 +11,7 @@ import re
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZipFile
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.file_sums import ChangedFiles
 from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces, replaced

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.packages.passing import copied, in_entry, pieces
 
 if TYPE_CHECKING:

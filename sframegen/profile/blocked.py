@@ -10,11 +10,10 @@ from sframegen.profile.following.follower import read_memory
 from sframegen.profile.limits import MAX_COPY
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
-    from sframegen.profile.bpf.counters import CountKey
-    from sframegen.profile.bpf.kernel_records import Unfinished
+    from sframegen.base.columns import Column
+    from sframegen.profile.bpf.kernel_records import CountKey, Unfinished
     from sframegen.profile.bpf.kernel_walker import KernelWalker
-    from sframegen.stack.walking.ends import End
+    from sframegen.stack.walking.frames import End
 
 T = TypeVar("T")
 RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"

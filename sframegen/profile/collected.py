@@ -14,12 +14,12 @@ from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.profile.units import Unit
 from sframegen.stack.names.perf_map import PerfMap
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.profile.following.files import CodeSpan, TracedFile
 
 IDLE = "[idle]"

@@ -17,9 +17,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.collected import Collected, notes_on_files
-from sframegen.profile.copies.counting import Counting, RegisterLayout, registers_mask
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -41,7 +40,8 @@ from sframegen.profile.limits import WORKERS
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.program.privileges import root_in_words
+from sframegen.profile.this_machine import root_in_words
+from sframegen.profile.walk.copied_samples import Counting, RegisterLayout, registers_mask
 from sframegen.stack.live import proc
 from sframegen.stack.live.process import host_abi
 

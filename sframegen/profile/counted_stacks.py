@@ -6,19 +6,18 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from sframegen.profile.blocked import Blocked, drop_oldest
-from sframegen.profile.bpf.counters import NOTHING, Counted
+from sframegen.profile.bpf.kernel_records import NOTHING, Counted
 from sframegen.profile.following.cgroups import CgroupNames
 from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.units import MICROSECOND, Unit
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
-    from sframegen.profile.bpf.counters import CountKey
-    from sframegen.profile.bpf.kernel_records import NewStack, Unfinished, Unwalked
+    from sframegen.base.columns import Column
+    from sframegen.profile.bpf.kernel_records import CountKey, NewStack, Unfinished, Unwalked
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.follower import Follower
     from sframegen.profile.sampling_plan import ProfilePlan
-    from sframegen.stack.walking.ends import End
+    from sframegen.stack.walking.frames import End
 
 NOT_RECEIVED = "the stack was not received"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"

@@ -11,10 +11,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError
 from linker.files.location import below, locate, make_directory
 from linker.files.rename_into_place import writing_new
-from sframegen.elf.opening import map_descriptor
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import map_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

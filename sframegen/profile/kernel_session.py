@@ -11,18 +11,15 @@ from contextlib import ExitStack, closing, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
-from sframegen.elf.text import count_of
+from sframegen.base.text import count_of
 from sframegen.profile.blocked import RAN_AGAIN, with_stack
-from sframegen.profile.bpf.counters import LOST, Statistic
-from sframegen.profile.bpf.kernel_records import NewArea, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, Statistic, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
-from sframegen.profile.early_helpers import begin_helpers
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower, MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
-from sframegen.profile.publications import Publications
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -30,9 +27,11 @@ from sframegen.profile.this_machine import all_pids, allow_many_files, going_fir
 from sframegen.profile.units import MICROSECOND, Unit
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME, TOO_MANY_WAIT, Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import CopyWalker
+from sframegen.program.helper import helpers
 from sframegen.stack.live.process import host_abi
+from sframegen.stack.names.demangle import begin_demangling
 from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -40,6 +39,52 @@ if TYPE_CHECKING:
     from sframegen.profile.following.processes import ProcessSpans
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
+
+
+LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
+
+
+class Publications:
+    """`due`: processes that the kernel program needs, and does not know as they are now."""
+
+    def __init__(self) -> None:
+        self.due: set[int] = set()
+        self._published: dict[int, int] = {}  # nanoseconds: when a process was last
+        self._not_before: dict[int, float] = {}  # for processes with very many mappings
+
+    def walked(self, pid: int, nanoseconds: int) -> None:
+        """Note a sample that is to be walked here: its process is due, unless it was published since."""
+        if nanoseconds > self._published.get(pid, 0):
+            self.due.add(pid)
+
+    def take_due(self) -> list[int]:
+        """Return those that need not wait. The stacks of the others are walked here meanwhile."""
+        now = time.monotonic()
+        taken = [pid for pid in self.due if self._not_before.get(pid, 0) <= now]
+        self.due.difference_update(taken)
+        return taken
+
+    def publishing(self, pid: int) -> None:
+        """Note that its mappings, as they are now, are about to be published."""
+        self._published[pid] = time.monotonic_ns()
+
+    def took(self, pid: int, seconds: float) -> None:
+        """Note the CPU time that it took."""
+        if seconds > LONG:
+            self._not_before[pid] = time.monotonic() + SHARE * seconds
+
+    def forget(self, pid: int) -> None:
+        self.due.discard(pid)
+        for known in (self._published, self._not_before):
+            known.pop(pid, None)
+
+
+def begin_helpers() -> None:
+    """Begin those that open files, and that demangle names. Where none can begin, the first use says so."""
+    with suppress(OSError):
+        helpers().begin()
+        begin_demangling()
+
 
 BACKEND = "walked in the kernel (BPF)"
 BUILDERS = 1 + WORKERS  # processes that make tables: one more, since each waits for our next turn when it is done

@@ -23,8 +23,7 @@ from sframegen.profile.events.attributes import (
     paranoia,
 )
 from sframegen.profile.events.names import available
-from sframegen.profile.this_machine import all_pids
-from sframegen.program.privileges import in_user_namespace, root_in_words
+from sframegen.profile.this_machine import all_pids, in_user_namespace, root_in_words
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"

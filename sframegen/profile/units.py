@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from sframegen.elf.text import count_of
+from sframegen.base.text import count_of
 
 MICROSECOND = 1000  # nanoseconds
 SECOND = 1_000_000  # microseconds

@@ -9,7 +9,7 @@ from typing import Literal
 
 # setup.py reads this list, too.
 MODULES = (
-    "cfi.columns",
+    "sframegen.base.columns",
     "cfi.machine",
     "cfi.numbers",
     "cfi.scan",

@@ -21,8 +21,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakSet
 
+from sframegen.base.one_file import DiedError
 from sframegen.program.signals import ENDING, signals_held
-from sframegen.program.turn import DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -92,7 +92,7 @@ def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module withou
     except Exception as error:
         if isinstance(error, ImportError) and library_of(error.name):
             raise
-        from sframegen.program.turn import lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
+        from sframegen.base.one_file import lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
 
         if lost_memory_error(error):
             raise MemoryError from error

@@ -8,7 +8,7 @@ from mmap import MADV_DONTNEED, PAGESIZE, mmap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
 
 
 M_ARENA_MAX = -8  # of mallopt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.program.turn import REFUSALS, turn
+from sframegen.base.one_file import REFUSALS, turn
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")

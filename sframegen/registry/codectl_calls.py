@@ -6,7 +6,7 @@ import errno
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.registry.interface import refuse_call, text_range
 from sframegen.registry.jit_tables import JitDescriber
 from sframegen.registry.regions import CodeObject, Region, RegistryError, SectionDescriber

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.decode import open_section
 from sframegen.format.layouts import HEADER_SIZE
 from sframegen.registry.regions import RegistryError

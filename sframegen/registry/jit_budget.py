@@ -6,7 +6,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
 

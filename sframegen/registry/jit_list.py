@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHN_UNDEF
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.registry.jit_budget import Budget

@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import Match
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
 from sframegen.registry.jit_budget import Budget, BudgetError
 from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.registry.interface import refuse_call, text_range
 from sframegen.registry.regions import Region, RegistryError, SectionDescriber
 

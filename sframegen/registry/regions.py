@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from sframegen.format.decode import SframeSection
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
 
 
 class Describer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
 from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, struct_size

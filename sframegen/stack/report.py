@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sframegen.elf.text import printable
-from sframegen.stack.walking.ends import COMPLETE
-from sframegen.stack.walking.frames import How
+from sframegen.base.text import printable
+from sframegen.stack.walking.frames import COMPLETE, How
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

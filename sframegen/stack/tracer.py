@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.program import patience
 from sframegen.registry.jit_budget import BudgetError
@@ -16,13 +16,12 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.memory import NotCopiedError
 from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How, Thread
+from sframegen.stack.walking.frames import End, How, Thread
 from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
     from sframegen.stack.live.process import CopiedProcess, Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
     from sframegen.stack.snapshot.snapshot import Snapshot

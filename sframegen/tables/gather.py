@@ -9,7 +9,7 @@ from itertools import groupby, islice
 from operator import add, eq, lt
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.decode import Decoder
 from sframegen.format.layouts import F_FRAME_POINTER
 from sframegen.format.model import FunctionTable

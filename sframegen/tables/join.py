@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.columns import room
+from sframegen.base.columns import room
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from cfi.cython_shadow import prefetch
+    from sframegen.base.cython_shadow import prefetch
     from sframegen.format.fre_bytes import fre_type_for, is_masked, start_width
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.format.columns import Blocks, Functions, Words
 
 COMPILED: bool = cython.compiled

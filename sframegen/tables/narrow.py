@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.columns import room
+from sframegen.base.columns import room
 from sframegen.format.columns import Words
 from sframegen.format.model import FdeType, FunctionTable
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.format.columns import Functions
     from sframegen.format.words import EncodedRules
 

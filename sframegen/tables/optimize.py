@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi.columns import room, zeros
+from sframegen.base.columns import room, zeros
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
@@ -15,7 +15,7 @@ from sframegen.tables.neighbours import followers
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

@@ -22,8 +22,8 @@ import pytest
 
 import sframegen
 import sframegen.api
-from cfi.errors import naming
 from sframegen import Refusal
+from sframegen.base.errors import naming
 from sframegen.cli.shared.output import in_words
 from tests import ROOT
 from tests.support.loops import for_each

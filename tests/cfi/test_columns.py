@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi.columns import LARGE_PAGE, room
+from sframegen.base.columns import LARGE_PAGE, room
 from tests.support.loops import for_each
 
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi import reader
-from cfi.errors import FormatError
 from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, PROGRAM, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import FollowedRegisters
+from sframegen.base.errors import FormatError
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from tests import ROOT

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
 from sframegen import add_section
+from sframegen.base.errors import FormatError
 from sframegen.checks.finding import Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification import rule_list, wellformed

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from cfi.errors import FormatError
 from sframegen.api.added import Summary
 from sframegen.api.planned import Plan
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates
 from sframegen.elf.file import open_elf

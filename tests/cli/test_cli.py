@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import COMMANDS, GROUPS, cli, main
 from sframegen.cli.shared.output import Run, json_list
 from sframegen.cli.shared.several import outputs_of
@@ -110,7 +110,7 @@ print(*[name for name, module in sys.modules.items()
         if name.startswith(("sframegen.", "linker", "cfi", "lief")) and not hasattr(module, "__path__")])
 """
     cli_modules = ["sframegen.cli.shared.command", "sframegen.cli.shared.early_end", "sframegen.cli.commands"]
-    light = ["sframegen.elf.text", "sframegen.program.signals", *cli_modules]
+    light = ["sframegen.base.text", "sframegen.program.signals", *cli_modules]
     done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True)
     assert sorted(done.stdout.split()) == sorted(light)
 
@@ -159,7 +159,7 @@ main()
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
     imported = set(done.stderr.splitlines()[-1].split())
     assert NOT_AT_START.isdisjoint(imported)
-    cython = {"cfi.cython_shadow", build.SHARED_MODULE}
+    cython = {"sframegen.base.cython_shadow", build.SHARED_MODULE}
     ours = {name for name in imported if name.partition(".")[0] in ("sframegen", "linker", "cfi")} - cython
     assert "sframegen.cli.commands" in ours
     assert len(ours) <= most, ours

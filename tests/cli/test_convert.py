@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from cfi.errors import FormatError
 from linker.existing.find_section import find_place
 from linker.inject import apply, undo_record
 from sframegen import api
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT_GNU_SFRAME, RECORDS, Shdr

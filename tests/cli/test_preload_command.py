@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from cfi.errors import FormatError, SframegenError
 from sframegen.backtrace import installed_libraries
 from sframegen.backtrace.installed_libraries import HERE, STATISTICS, preload_object, preloading
 from sframegen.backtrace.library_files import PRELOAD
 from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
+from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
 from corpus.blind.files import File
 from corpus.blind.trial import try_blind
+from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import Tables
 from sframegen.code.decoding import numbering
 from sframegen.code.decoding.pieces import decode

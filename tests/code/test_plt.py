@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import MAX_SIZE, find_plt
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS

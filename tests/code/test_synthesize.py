@@ -14,7 +14,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 import sframegen
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.code.context.callees import pointed_at
 from sframegen.code.decoding.instruction_columns import DIRECT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS as KNOWN
 from sframegen.format.decode import decode, open_section
 from sframegen.format.layouts import F_FDE_SORTED, LAYOUTS
-from sframegen.format.search import look_up_in
+from sframegen.format.model import look_up_in
 
 if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection

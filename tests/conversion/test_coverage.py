@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources

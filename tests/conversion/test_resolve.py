@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from array import array
 
-from cfi.columns import Fdes
+from sframegen.base.columns import Fdes
 from sframegen.conversion.resolve import IGNORED, PieceColumns, resolve
 from sframegen.elf.columns import Spans
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from sframegen import Verdict, add_section, check, read
+from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf

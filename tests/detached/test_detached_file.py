@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, add_section, read
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import Identity, identity_of, path_in_store
 from sframegen.elf.file import ElfFile, open_elf

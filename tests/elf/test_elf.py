@@ -9,13 +9,11 @@ from zlib import crc32
 
 import pytest
 
-from cfi.errors import FormatError
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.image import check_loads
 from sframegen import add_section
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.elf.file import ElfFile, open_elf, open_text
 from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
-from sframegen.elf.opening import open_text
 from sframegen.elf.records import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow
@@ -51,7 +51,7 @@ def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa  # noqa: PLC0415 - of the extra
     from pyarrow import parquet  # noqa: PLC0415
 
-    from sframegen.fleet.stored_rows import stored_files  # noqa: PLC0415
+    from sframegen.fleet.report_page import stored_files  # noqa: PLC0415
 
     table = pa.table({"package": ["x"]}, metadata={SCHEMA_KEY: "2"})
     parquet.write_table(table, tmp_path / "files.parquet")
@@ -66,7 +66,7 @@ def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
     import pyarrow as pa  # noqa: PLC0415 - of the extra
     from pyarrow import parquet  # noqa: PLC0415
 
-    from sframegen.fleet.stored_rows import stored_files  # noqa: PLC0415
+    from sframegen.fleet.report_page import stored_files  # noqa: PLC0415
 
     path = tmp_path / "files.parquet"
     whole = written(FileRow).getvalue()

@@ -23,11 +23,10 @@ from sframegen import __version__
 from sframegen.cli.fleet import command
 from sframegen.fleet import dask_cluster
 from sframegen.fleet.dask_cluster import DaskCluster, is_this_machine, package_task, plain_pickles
-from sframegen.fleet.engine import EngineError, Job
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, Outcome
-from sframegen.fleet.run_options import RunOptions
+from sframegen.fleet.run_options import EngineError, Job, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.made_packages import served, write_tar
 from tests.fleet.runs import PACKAGES, processes_below, rows, run, sockets_of

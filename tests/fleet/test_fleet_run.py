@@ -22,12 +22,11 @@ from sframegen.fleet import package_process
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.known_results import seen
-from sframegen.fleet.one_machine import OneMachine
+from sframegen.fleet.one_machine import OneMachine, run_directory
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
-from sframegen.fleet.run_directory import run_directory
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from sframegen.program.forked import Answer
@@ -301,7 +300,7 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
 def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = (
-        "import os; from sframegen.fleet.run_directory import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
+        "import os; from sframegen.fleet.one_machine import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 1

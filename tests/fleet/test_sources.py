@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.fleet.sources import apt_index, fetching
 from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, shown
 from sframegen.fleet.sources.listing import items_of, items_of_one

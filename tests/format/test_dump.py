@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf

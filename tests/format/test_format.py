@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder

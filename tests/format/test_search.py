@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, Header
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.search import Match, look_up_in
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Match, Rule, Where, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.loops import for_each
 from tests.support.tables import edges, find, function_tables
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 

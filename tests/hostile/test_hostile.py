@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from cfi.errors import SframegenError
 from sframegen import add_section, read
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE
 from sframegen.program.build import build_kind

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import SframegenError
 from linker.inject import undo_record
 from linker.inject.plan import plan_injection
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import inject_bytes, small_file, without_sections
 from tests.support.loops import for_each

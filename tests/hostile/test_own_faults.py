@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen import add_section
+from sframegen.base.one_file import TRACEBACK
 from sframegen.elf.file import ElfFile
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Outcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from sframegen.program.turn import TRACEBACK
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.objects.archive import members
 from sframegen import Refusal, RefusedError, api
+from sframegen.base.errors import FormatError
 from sframegen.packages.compression import compression_of, decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, sums, tar

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from sframegen import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
-from sframegen.packages import deb_control, passing, wheel_record
+from sframegen.packages import debs, passing, wheel_record
 from sframegen.packages.compression import MAX_XZ_MEMORY
 from sframegen.packages.package_api import add_to_package
 from sframegen.packages.tar_entries import MAX_HEADER_BYTES
@@ -365,7 +365,7 @@ def test_headers_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_headers_of_a_control_archive_count(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deb_control, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(debs, "MAX_BYTES", 1 << 16)
     about = tar([("./control", CONTROL), *((entry(str(number), tarfile.DIRTYPE), b"") for number in range(200))], mode="w:xz")
     path = deb(tmp_path / "x.deb", tar([("./a.so", library)], mode="w:xz"), about, suffix=".xz")
     assert "more than 65,536 bytes" in refused(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.packages.kinds import pass_through
 from sframegen.packages.passing import ALLOWED_ANYHOW

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from sframegen import api
+from sframegen.base.errors import FormatError
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from sframegen.packages.passing import Pass
 from sframegen.packages.tar_entries import visit_tar, write_tar

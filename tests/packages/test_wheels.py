@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from sframegen import Refusal, RefusedError
+from sframegen.base.errors import FormatError
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from sframegen.packages.zip_entries import damage_named, write_zip
 from tests.packages.package_makers import NAME, RECORD, row, wheel

@@ -8,7 +8,7 @@ from sframegen.profile.blocked import Blocked
 from sframegen.profile.bpf.kernel_records import Unfinished
 from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.walk.copied_stack import Start
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 
 def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sframegen
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.copied_session import (
     LARGEST_COPY,
     NOT_REACHED,

@@ -6,8 +6,7 @@ from array import array
 from typing import cast
 
 from sframegen.profile.blocked import RAN_AGAIN
-from sframegen.profile.bpf.counters import Counted
-from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import Counted, NewStack, Unfinished
 from sframegen.profile.collected import Collected
 from sframegen.profile.counted_stacks import NOT_RECEIVED, CountedStacks
 from sframegen.profile.events.names import event_named
@@ -18,7 +17,7 @@ from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.profile.walk.copied_stack import Start
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 
 class NoRecords:

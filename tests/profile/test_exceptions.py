@@ -24,7 +24,7 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.peers import needs_compiler
 from tests.support.processes.live import stopped_at

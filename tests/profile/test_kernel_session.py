@@ -14,7 +14,7 @@ import pytest
 
 from sframegen.profile import kernel_session
 from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.bpf.counters import Statistic
+from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes

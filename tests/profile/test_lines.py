@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.cli.profiling import naming_options
+from sframegen.cli.shared import profile_destinations
 from sframegen.profile.symbols import source_lines
 from tests.profile.test_profile import sframegen
 from tests.support.kernel_events import needs_bpf
@@ -81,7 +81,7 @@ def test_a_stripped_command_with_its_debug_file(program: Path, tmp_path: Path) -
 @pytest.mark.parametrize("option", ["--lines", "--inlined"])
 def test_without_the_library(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for lines learns what to install; who does not, gets none."""
-    monkeypatch.setattr(naming_options, "find_spec", lambda _: None)
+    monkeypatch.setattr(profile_destinations, "find_spec", lambda _: None)
     done = CliRunner().invoke(cli, ["profile", option, "--", "true"])
     assert done.exit_code == 1
     assert "sframegen: source lines and inlined functions need symbolic; to install it: " in done.stderr

@@ -12,10 +12,10 @@ import sys
 import pytest
 
 from sframegen.profile import probe as module
+from sframegen.profile import this_machine
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.events.attributes import EventAttributes, EventError
 from sframegen.profile.probe import CAPABILITIES, Backend, probe
-from sframegen.program import privileges
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_root_of_a_user_namespace_is_not_root_of_the_machine(machine: pytest.Mon
     machine.setattr(module, "create_table", refused)
     machine.setattr(os, "geteuid", lambda: 0)
     machine.setattr(module, "in_user_namespace", lambda: True)
-    machine.setattr(privileges, "in_user_namespace", lambda: True)
+    machine.setattr(this_machine, "in_user_namespace", lambda: True)
     found = probe()
     assert found.remedies == ["run as root of the machine, outside of this user namespace"]
     [capabilities] = [fact for fact in found.facts if fact.name == "capabilities"]
@@ -144,7 +144,7 @@ def test_root_in_a_container_is_told_what_it_lacks(machine: pytest.MonkeyPatch) 
 
 def test_a_user_namespace_is_seen() -> None:
     """In one that this test makes."""
-    script = "from sframegen.program.privileges import in_user_namespace; print(in_user_namespace())"
+    script = "from sframegen.profile.this_machine import in_user_namespace; print(in_user_namespace())"
     command = ["unshare", "--user", "--map-root-user", sys.executable, "-P", "-c", script]
     if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"], check=False, capture_output=True).returncode:
         pytest.skip("no user namespace can be made here")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sframegen.cli.profiling.loop import Live, sample
+from sframegen.cli.shared.profile_destinations import Live, sample
 from sframegen.profile.backends import BACKENDS
 from sframegen.profile.events.names import event_named
 from sframegen.profile.sampling_plan import ProfilePlan, with_descendants

@@ -17,7 +17,7 @@ from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.stacks import growing
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.program import forker, helper, patience
 from sframegen.program.forked import MAX_MESSAGE, Answer, Forked
 from sframegen.program.helper import Helpers, NoAnswerError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.elf.opening import map_file
+from sframegen.elf.file import map_file
 from sframegen.program.unused_memory import bytes_of_files, drop_pages, trim_heap
 
 pytestmark = pytest.mark.sampled

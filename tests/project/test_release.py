@@ -141,15 +141,15 @@ def test_the_sbom_names_each_part_with_version_hash_and_license(tmp_path: Path) 
 
 
 def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
-    names = ["setup.py", "sframegen/__init__.py", "cfi/errors.py"]
+    names = ["setup.py", "sframegen/__init__.py", "sframegen/base/errors.py"]
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         for name in names:
             archive.add(ROOT / name, f"sframegen-0/{name}")
     assert changed_since(tmp_path / "a.tar.gz") == []
     with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
-        archive.add(ROOT / "LICENSE", "sframegen-0/cfi/errors.py")
+        archive.add(ROOT / "LICENSE", "sframegen-0/sframegen/base/errors.py")
         archive.add(ROOT / "LICENSE", "sframegen-0/cfi/gone.py")
-    assert changed_since(tmp_path / "b.tar.gz") == ["cfi/errors.py", "cfi/gone.py"]
+    assert changed_since(tmp_path / "b.tar.gz") == ["sframegen/base/errors.py", "cfi/gone.py"]
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from sframegen.elf.records import PF_X, PT_LOAD
 from sframegen.elf.symbols import functions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64, S390X
-from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.format.search import look_up_in
+from sframegen.format.model import OUTERMOST, Rule, Where, look_up_in
 from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sframegen.format.abi import Abi
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
 
 TEXT, TABLES = 0x1000, 0x10_0000
 INFO = CodeJitInfo(TEXT, TEXT + 0x1000, TABLES)

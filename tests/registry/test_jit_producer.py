@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where

@@ -30,7 +30,7 @@ from tests.support.processes.registered import RULE, section_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT, SECTION, OTHER_SECTION, STRUCT, STRINGS = 0x40_0000, 0x50_0000, 0x51_0000, 0x60_0000, 0x70_0FF0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 ENDS = {True: End.OUTERMOST, False: End.NO_RULE}
 

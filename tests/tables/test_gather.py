@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder

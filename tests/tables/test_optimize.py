@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.columns import zeros
 from sframegen import add_section, read
+from sframegen.base.columns import zeros
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Phdr, Sym
 from sframegen.elf.symbols import function_symbols

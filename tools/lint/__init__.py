@@ -2,3 +2,7 @@
 
 A rule is a function that yields offenders, `path:line: text`, of the files that git tracks.
 """
+
+from __future__ import annotations
+
+import tests  # noqa: F401 - all packages are then the installed ones, compiled or not, and never some of both

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.checks.against_cfi import sweep
 from sframegen.checks.against_cfi.differences import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity

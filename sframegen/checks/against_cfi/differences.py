@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from sframegen.base.text import count_of, printable
 from sframegen.checks.finding import Finding, Severity
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF_EXECINSTR
 from sframegen.elf.symbols import function_symbols_before
-from sframegen.elf.text import count_of, printable
 from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
 

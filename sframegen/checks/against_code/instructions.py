@@ -9,18 +9,25 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
-from sframegen.checks.against_code.contradictions import CONTRADICTED, ContradictedRange, Contradictions
-from sframegen.checks.against_code.fragments import as_fragments, fragments
-from sframegen.code.context.assumptions import Assumptions
+from sframegen.checks.against_code.contradictions import (
+    CONTRADICTED,
+    RIGHT,
+    UNDECIDED,
+    UNLESS_COPIED,
+    ContradictedRange,
+    Contradictions,
+    verdict,
+)
+from sframegen.code.context.file_context import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
-from sframegen.code.function.verdict import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.padding import MAX_PADDING, padding_size, padding_states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from sframegen.checks.against_code.claims import Track
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.whole_file.passes import Survey
@@ -30,6 +37,52 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
     from sframegen.program.workers import Progress
+
+
+def fragments(
+    found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
+) -> set[Range]:
+    """Return the fragments among the ranges. `enters`: true where the CFI has an entry; `entry`: the frame that it says then."""
+    jumps = found.jumps
+    as_entered = {jump.target for jump in jumps if jump.as_entered}
+    otherwise = {jump.target for jump in jumps if not jump.as_entered}
+    suspects = otherwise - as_entered - found.referred - found.certain
+    ranges = {start: (start, end) for start, end in functions if start in suspects and enters(start)}
+    if not ranges or entry.sp is None:
+        return set()
+
+    def sp_at(address: int) -> int | None:
+        number = proven.at(address)
+        return None if number == SILENT else found.states[number].sp
+
+    chosen = set()
+    for start, one in ranges.items():
+        into = [jump for jump in jumps if jump.target == start]
+        sps = {sp_at(jump.source) for jump in into}
+        sp = sps.pop() if len(sps) == 1 else None
+        if sp is None or sp == entry.sp or found.certain.isdisjoint(jump.function for jump in into):
+            continue
+        leaves = [(sp_at(jump.source), sp_at(jump.target)) for jump in jumps if jump.function == start and not enters(jump.target)]
+        known = [(own, other) for own, other in leaves if own is not None and other is not None]
+        fits = known and all(own != other == own + sp - entry.sp for own, other in known)
+        if fits or start in found.contradicting:
+            chosen.add(one)
+    return chosen
+
+
+def as_fragments(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
+    """Return the assumptions, except that no function begins with one of these ranges, and that jumps lead into and out of them."""
+    starts = {start for start, _ in pieces}
+
+    def enters(address: int) -> bool:
+        return address not in starts and assumptions.enters(address)
+
+    def continues(source: int, target: int) -> bool:
+        leaves = any(start <= source < end and not start <= target < end for start, end in pieces)
+        return target in starts or leaves or assumptions.continues(source, target)
+
+    return Assumptions(enters, continues)
+
 
 HELD = (RIGHT, CONTRADICTED, UNDECIDED)
 WHO = ("section", "cfi")

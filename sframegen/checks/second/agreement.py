@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.dwarf.callframe import RegisterRule
 
+from sframegen.base.text import count_of
 from sframegen.checks.against_cfi.differences import place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Outcome, depends_on_pc, is_plain, verdict
 from sframegen.checks.second.pyelftools_cfi import FdeColumns, read
 from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans
 from sframegen.elf.ranges import Range, gaps
-from sframegen.elf.text import count_of
 from sframegen.format.equations import equation, register_name
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.format.section_bytes import SectionBytes
 
 if not cython.compiled:
@@ -25,7 +25,7 @@ if not cython.compiled:
         words_size,
     )
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.format.decode import SframeSection
 
 COMPILED: bool = cython.compiled

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk

@@ -11,11 +11,11 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import SframegenError
 from sframegen import __version__
 from sframegen.backtrace.installed_libraries import preload_object
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import printable, shortened
 from sframegen.cli.installation import install_commands as commands
-from sframegen.elf.text import printable, shortened
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.profile.probe import probe
 from sframegen.program.build import MODULES, build_kind, is_compiled, packages_directory

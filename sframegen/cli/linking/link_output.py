@@ -7,8 +7,8 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
-from sframegen.elf.opening import open_regular
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

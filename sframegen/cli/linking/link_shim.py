@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sframegen
-from cfi.errors import FormatError
 from linker.files.location import locate, make_directory
 from linker.files.rename_into_place import write_new
-from sframegen.elf.opening import open_regular
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

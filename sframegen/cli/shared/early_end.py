@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from sframegen.elf.text import printable
+from sframegen.base.text import printable
 from sframegen.program.signals import ENDING
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

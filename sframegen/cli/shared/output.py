@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import click
 
-from cfi.errors import SframegenError
+from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
+from sframegen.base.errors import Refusal, RefusedError, SframegenError
+from sframegen.base.one_file import REFUSALS, turn
+from sframegen.base.text import printable, shortened
 from sframegen.detached.stores import VARIABLE, directories_of
-from sframegen.elf.text import printable, shortened
-from sframegen.program.turn import REFUSALS, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+HINTS = {
+    Refusal.SIGNED: "--force changes it anyway: sign it again afterwards",
+    Refusal.OTHER_SECTION: "--replace puts that in its place",
+    Refusal.FOREIGN_SECTION: "--force takes it out",
+    Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
+    Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[KernelChange.TABLE_AT_THE_END]} puts them at the end of the file",
+    Refusal.NO_ROOM_LOADED: "--unloaded adds a section for tools that read the file",
+    Refusal.NO_ROOM_IN_PLACE: "sframegen add-section --replace makes a new one",
+    Refusal.NO_LINKER: "--linker names another",
+    Refusal.NO_MEMORY_TO_VERIFY: "--no-verify does without",
+}
+
+
+def hint_of(error: Exception) -> str | None:
+    """Return the option that allows what was refused, if there is one."""
+    return HINTS.get(error.reason) if isinstance(error, RefusedError) else None
 
 
 class PathName(click.Path):
@@ -140,7 +160,7 @@ def in_words(error: Exception, path: str) -> str:
     about = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
-        from sframegen.cli.shared.hints import hint_of  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.output import hint_of  # noqa: PLC0415 - not for each run
 
         hint = hint_of(error)
         return f"{error}; {hint}" if hint else str(error)
@@ -183,3 +203,35 @@ def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
         yield ",\n" * (number > 0)
         yield from document
     yield "]\n"
+
+
+MOST_NAMES = 3  # files that a line has
+# By the ending of a profile: what shows it.
+VIEWERS = {
+    ".html": "xdg-open {}",
+    ".pb.gz": "go tool pprof -http=: {}",
+}
+
+
+def next_step(line: str, *names: str) -> None:
+    """Print a line on standard error if that is a terminal; `{}` in it stands for the names, as words for a shell.
+
+    Nothing is printed if there are many names, or if one cannot be typed.
+    """
+    if sys.stderr.isatty() and 0 < len(names) <= MOST_NAMES and all(name.isprintable() for name in names):
+        sys.stdout.flush()
+        click.echo(f"next: {line.replace('{}', ' '.join(map(_word, names)))}", err=True)
+
+
+def _word(name: str) -> str:
+    """A name as an operand: one that begins with a dash is no option."""
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+
+
+def next_to_view(paths: Sequence[str]) -> None:
+    """Print what shows the first of these profiles that something shows."""
+    for path in paths:
+        for ending, viewer in VIEWERS.items():
+            if path.endswith(ending):
+                next_step(viewer, path)
+                return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cfi.errors import FormatError
-from sframegen.elf.opening import beginning_of
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import beginning_of
 from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.cli.removed_names import refuse_removed
-from sframegen.cli.shared.next_step import next_to_view
-from sframegen.cli.shared.output import PathName, note
+from sframegen.cli.shared.output import PathName, next_to_view, note
 from sframegen.cli.start import closed
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.summary import summary

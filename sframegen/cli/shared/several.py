@@ -16,11 +16,11 @@ import click
 from linker.files.location import locate, make_directory
 from linker.files.read_back import expect
 from linker.files.target import is_stdout
+from sframegen.base.one_file import DiedError
+from sframegen.base.text import printable
 from sframegen.cli.shared.output import Report, note
 from sframegen.cli.shared.packages_too import refuse_package
-from sframegen.elf.text import printable
 from sframegen.program import patience
-from sframegen.program.turn import DiedError
 from sframegen.program.workers import attempt, outcomes
 
 if TYPE_CHECKING:

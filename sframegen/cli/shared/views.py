@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from linker.objects.archive import is_archive
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_file
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.existing.original import original_of
 from linker.files.location import below
 from linker.files.target import Target
+from sframegen.base.errors import FormatError
 from sframegen.cli.trees.tree_files import Name
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_descriptor
+from sframegen.elf.file import ElfFile, map_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

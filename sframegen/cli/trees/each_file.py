@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from cfi.errors import FormatError
 from linker.existing.find_section import extents
+from sframegen.base.errors import FormatError
+from sframegen.base.one_file import FaultError
+from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Part, Value, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
@@ -20,10 +22,7 @@ from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION
 from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_after, sums_before
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
-from sframegen.elf.file import open_elf
-from sframegen.elf.opening import open_text
-from sframegen.elf.text import count_of
-from sframegen.program.turn import FaultError
+from sframegen.elf.file import open_elf, open_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -7,9 +7,9 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.files.location import below, locate
-from sframegen.elf.opening import beginning_of
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 

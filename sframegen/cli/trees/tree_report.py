@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
 from sframegen.api.added import shares_of
-from sframegen.elf.text import count_of
+from sframegen.base.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, plt_slot_of
+from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.decoding.pieces import decode
+from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
@@ -17,11 +19,34 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.context.assumptions import Assumptions
     from sframegen.code.decoding.pieces import Piece
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
+
+
+class Assumptions(NamedTuple):
+    """The two questions."""
+
+    enters: Callable[[int], bool]  #: true if a function may begin at an address
+    continues: Callable[[int, int], bool]
+    #: true if control may get from a call to the code after it, or from a jump to a target, in its table or in another piece
+
+
+def unguard(piece: Piece, continues: Callable[[int, int], bool]) -> None:
+    """Remove the branches before table jumps whose targets control cannot reach: `__builtin_unreachable()`.
+
+    Compilers keep the comparison of the index, and let it branch to whatever code is next.
+    """
+    for number in piece.numbers_of(Flow.INDIRECT):
+        before = number - 1
+        while before >= 0 and piece.flows[before] == Flow.NEXT:
+            before -= 1
+        if before >= 0 and piece.flows[before] == Flow.BRANCH | 1 << DIRECT:
+            point = piece.point(before)
+            if point.target is not None and not continues(point.address, point.target):
+                piece.flows[before] = Flow.NEXT
+
 
 TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
 Callee: TypeAlias = "int | str | None"  # an address, or only a name; None: unknown

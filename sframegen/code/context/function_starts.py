@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.context import callees
-from sframegen.code.context.pointer_words import words_within
+from sframegen.code.context.pointer_words import COMPILED, distances_into, words_within
+from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import (
     DT_FINI,
     DT_FINI_ARRAY,
@@ -21,17 +22,19 @@ from sframegen.elf.dynamic import (
     DT_RELASZ,
     read_dynamic,
 )
-from sframegen.elf.ranges import disjoint, without
+from sframegen.elf.ranges import disjoint, is_within, without
 from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD, RELA_SIZE
 from sframegen.elf.relocations import columns
 from sframegen.elf.symbols import functions_of
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
+
 
 ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
 AT_A_TIME = 1 << 20  # bytes of data that are copied
@@ -91,3 +94,36 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
     for place, info, addend in zip(*columns(raw, elf.byte_order), strict=True):
         if place in wanted and info & 0xFFFFFFFF == abi.relative:
             yield addend
+
+
+ALIGNMENT = 16  # bytes: of functions in assembly; bytes that only look like such an instruction lead to other addresses
+NUMBER, LONGEST = 4, 8  # bytes: of the distance, and of an instruction with one
+LEAST = 64  # bytes of code without CFI
+
+
+def referred_to(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
+    """Return aligned addresses in `silent` ranges to which the rest of the code refers. None on machines where that is not read."""
+    isa = machine_of(abi).isa
+    silent = [(start, end) for start, end in silent if end - start >= LEAST]
+    if isa is None or isa.refers is None or not silent:
+        return set()
+    starts, ends = (array("Q", column) for column in zip(*silent, strict=True))
+    found: set[int] = set()
+    for start, end in without(elf.executable_ranges(), silent):
+        try:
+            code = bytes(elf.at(start, end - start))
+        except FormatError:  # the file is cut off there
+            continue
+        if COMPILED:
+            places = distances_into(code, start, starts, ends, ALIGNMENT)
+            after = [place for place in places if _ends_there(isa.refers, code, place)]
+        else:
+            after = [match.end(1) for match in isa.refers.finditer(code)]
+        found |= {start + place + int.from_bytes(code[place - NUMBER : place], "little", signed=True) for place in after}
+    return {target for target in found if target % ALIGNMENT == 0 and is_within((target, target + 1), silent)}
+
+
+def _ends_there(form: re.Pattern[bytes], code: bytes, place: int) -> bool:
+    """True if an instruction of that form ends at the place."""
+    matches = (form.match(code, place - size) for size in range(NUMBER + 1, min(LONGEST, place) + 1))
+    return any(match is not None and match.end(1) == place for match in matches)

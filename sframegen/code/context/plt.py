@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.plt_stubs import Stub
+    from sframegen.code.isa.instruction_set import Stub
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.code.isa.disassembly import Disassembler
 
 COMPILED: bool = cython.compiled

@@ -14,7 +14,7 @@ from sframegen.code.isa.effects import Flow, Point
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.code.decoding.numbering import Frames
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import Isa

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
     from bisect import bisect_left, bisect_right
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.code.decoding.numbering import Frames
 
 COMPILED: bool = cython.compiled

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
     from bisect import bisect_right
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.code.context.file_context import FileContext
     from sframegen.code.function.blocks import BasicBlocks
     from sframegen.code.isa.frame_state import FrameState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, TypeAlias
 
-from sframegen.code.context.assumptions import unguard
+from sframegen.code.context.file_context import unguard
 from sframegen.code.function.analysis import FunctionWalker, Surroundings
 from sframegen.code.function.findings import Findings
 from sframegen.elf.ranges import Range, size_of

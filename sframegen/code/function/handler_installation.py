@@ -17,7 +17,7 @@ from sframegen.elf.code_bytes.machines import MACHINES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.format.abi import Abi
 
 MAX_FUNCTION = 1 << 14  # bytes: those of libgcc have less than 2 KiB

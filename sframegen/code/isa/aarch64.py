@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
 from sframegen.code.isa.frame_state import FrameState
-from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, SystemCall
-from sframegen.code.isa.plt_stubs import Stubs, stub
+from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

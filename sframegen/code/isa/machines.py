@@ -6,12 +6,11 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AARCH64_BE, AMD64, S390X
 
 if TYPE_CHECKING:
-    from sframegen.code.isa.instruction_set import Isa
-    from sframegen.code.isa.plt_stubs import Stubs
+    from sframegen.code.isa.instruction_set import Isa, Stubs
     from sframegen.format.abi import Abi
 
 

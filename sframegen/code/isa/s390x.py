@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.code.isa.plt_stubs import Stubs, stub
+from sframegen.code.isa.instruction_set import Stubs, stub
 
 IRELATIVE = 61  # R_390_IRELATIVE
 

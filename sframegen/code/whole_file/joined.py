@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
     from bisect import bisect_left
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.code.whole_file.shown import Evidence, Places
     from sframegen.elf.ranges import Range
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.code.context.file_context import FileContext
     from sframegen.code.whole_file.shown import Evidence, Places
 

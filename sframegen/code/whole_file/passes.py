@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypeVar
 
-    from sframegen.code.context.assumptions import Assumptions
+    from sframegen.code.context.file_context import Assumptions
     from sframegen.code.function.findings import FindingColumns
     from sframegen.code.function.function import Entries, Unit
     from sframegen.code.isa.frame_state import FrameState

@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.text import count_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

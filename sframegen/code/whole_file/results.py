@@ -11,12 +11,12 @@ from sframegen.code.whole_file.shown import Evidence
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.code.isa.frame_state import FrameState
 
 COMPILED: bool = cython.compiled

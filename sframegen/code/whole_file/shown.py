@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
     from bisect import bisect_left, bisect_right
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.code.function.findings import FindingColumns
 
 COMPILED: bool = cython.compiled

@@ -6,9 +6,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context.function_starts import starts
+from sframegen.code.context.function_starts import referred_to, starts
 from sframegen.code.context.plt import find_plt
-from sframegen.code.context.references import referred_to
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of_state, rules
 from sframegen.code.isa.effects import Flow

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.fleet.sources.fetching import index_file
 from sframegen.fleet.sources.items import Item, item_below, local_path, shown
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed

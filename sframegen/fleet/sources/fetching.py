@@ -9,9 +9,9 @@ from hashlib import file_digest
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from cfi.errors import FormatError
 from linker.files.location import locate
 from linker.files.rights import umask
+from sframegen.base.errors import FormatError
 from sframegen.fleet.sources.items import is_url, local_path, shown
 
 if TYPE_CHECKING:

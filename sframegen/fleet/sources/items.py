@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from cfi.errors import FormatError
-from sframegen.elf.text import printable, shortened
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable, shortened
 
 NAME_MAX = 255  # bytes, Linux's
 MAX_NAME_BYTES = 2048

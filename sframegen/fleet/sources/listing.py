@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote
 
-from cfi.errors import FormatError
 from linker.files.location import below, locate
-from sframegen.elf.opening import beginning_of
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.apt_index import apt_items, is_index
 from sframegen.fleet.sources.fetching import filesystem, in_one_line, opened_file

@@ -4,18 +4,59 @@ from __future__ import annotations
 
 import struct
 from array import array
+from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu
 from sframegen.profile.walk.copied_stack import Start
-from sframegen.stack.walking.ends import BY_NUMBER, End
+from sframegen.stack.walking.frames import BY_NUMBER, End
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
+
+
+CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
+
+
+class Statistic(IntEnum):
+    """What the kernel program counts besides the ends of walks, which have the numbers before these. walker.h says what each is."""
+
+    SAMPLES = 16
+    KERNEL_MODE = 17
+    IDLE = 18
+    RING_FULL = 19
+    COUNTS_FULL = 20
+    BUSY = 21
+    OTHER_ABI = 22
+    PROCESSES_FULL = 23
+    SHORT = 24
+    SHORT_TIME = 25
+    BLOCKS_FULL = 26
+    REMEMBERED = 27
+
+
+LOST = {
+    Statistic.RING_FULL: "the ring buffer was full",
+    Statistic.COUNTS_FULL: "the map of counts was full",
+    Statistic.BUSY: "another sample was being taken on the CPU",
+    Statistic.OTHER_ABI: "a 32-bit program",
+    Statistic.BLOCKS_FULL: "too many threads were off the CPU at the same time",
+}
+
+
+class Counted(NamedTuple):
+    """`nanoseconds`: the time that the samples stand for; 0 if they stand for none."""
+
+    samples: int
+    nanoseconds: int
+
+
+NOTHING = Counted(0, 0)
+
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
 STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped

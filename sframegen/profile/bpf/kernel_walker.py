@@ -11,10 +11,9 @@ from itertools import pairwise
 from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
-from sframegen.profile.bpf.counters import NOTHING, Counted, CountKey, Statistic
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
-from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, decode_record
+from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, KernelRecord, NewStack, Statistic, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, possible_cpus
 from sframegen.profile.bpf.loading import filled_table, mapped, read_object
 from sframegen.profile.bpf.record_ring import RecordRing

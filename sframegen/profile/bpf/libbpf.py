@@ -9,8 +9,8 @@ from errno import EACCES, ENOENT, EPERM
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
-from sframegen.program.privileges import root_in_words
+from sframegen.base.errors import SframegenError
+from sframegen.profile.this_machine import root_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
 from sframegen.program.unused_memory import share_heap, trim_heap

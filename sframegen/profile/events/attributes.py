@@ -11,9 +11,9 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
-from sframegen.program.privileges import root_in_words
+from sframegen.profile.this_machine import root_in_words
 
 TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only

@@ -12,7 +12,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.events.attributes import SampleType
 
 if TYPE_CHECKING:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.events.event_records import LOST, SAMPLE
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
 
 COMPILED: bool = cython.compiled
 # Time, number, kind, misc, and the bytes without the header: those of equal times compare by their numbers.

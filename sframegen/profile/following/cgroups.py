@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from cfi.errors import SframegenError
-from sframegen.elf.text import shortened
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import shortened
 
 MOUNTS = Path("/proc/self/mounts")
 INTERVAL = 1.0  # seconds between looks at all folders

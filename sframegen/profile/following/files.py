@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from cfi.errors import FormatError
-from sframegen.elf.file import ElfFile
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.opening import map_descriptor
 from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.limits import MAX_FILES
 from sframegen.program.unused_memory import drop_pages

@@ -15,7 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.program import patience
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers

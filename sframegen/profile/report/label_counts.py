@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.profile.stacks.call_tree import CallTree
     from sframegen.profile.stacks.numbered import Numbered
 

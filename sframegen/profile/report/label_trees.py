@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi.columns import zeros
-from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.base.columns import zeros
+from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_counts import RecentNodes, count_rows, merge_labels, order_rows
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.profile.report.named import Named, NamedFrame
 
 T = TypeVar("T")

@@ -9,19 +9,19 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.profile.report.label_counts import count_labels, count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
 from sframegen.profile.units import Unit
-from sframegen.stack.walking.ends import COMPLETE, End
+from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
 
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from array import array
+from bisect import bisect_right
 from contextlib import suppress
 from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cfi.columns import zeros
-from cfi.errors import FormatError
+from sframegen.base.columns import zeros
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.elf.dynamic import DT_SONAME, read_dynamic
 from sframegen.elf.role import Role, role_of
-from sframegen.elf.text import printable
 from sframegen.profile.packed_frames import (
     FILE_MASK,
     FILE_SHIFT,
@@ -22,7 +26,6 @@ from sframegen.profile.packed_frames import (
     off_cpu_label,
     unpacked_frame,
 )
-from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
 from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.report.runtime_frames import MADE, Folding, notes_on_unnamed, read_name
@@ -33,7 +36,7 @@ from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.snapshot.mappings import DELETED
-from sframegen.stack.walking.ends import COMPLETE, End
+from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +46,52 @@ if TYPE_CHECKING:
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.report.named import FramePlaces
     from sframegen.profile.tables.decoded_table import DecodedTable
+
+
+KALLSYMS = Path("/proc/kallsyms")
+DIGITS = slice(16)  # of a line, which goes on with the type of the symbol, its name and perhaps a module
+TYPE = slice(17, 18)
+CODE = (b"t", b"T", b"w", b"W")
+NAMED = re.compile(rb"\S+ \S (\S+)(?:\s+\[(\S+)\])?")
+KERNEL = "[kernel]"
+MAX_FUNCTION = 1 << 20  # bytes: an address further after the last symbol has no name
+
+
+class KernelFunction(NamedTuple):
+    name: str | None
+    object: str  # `[kernel]`, `[ext4]`
+
+
+class KernelNames:
+    """Empty if the kernel hides its addresses (kernel.kptr_restrict): it prints zeros then."""
+
+    def __init__(self, listing: Path = KALLSYMS) -> None:
+        try:
+            data = listing.read_bytes()
+        except OSError:
+            data = b""
+        found = sorted([line for line in data.split(b"\n") if line[TYPE] in CODE], key=itemgetter(DIGITS))
+        addresses = array("Q", [int(line[DIGITS], 16) for line in found])
+        hidden = bisect_right(addresses, 0)
+        self._addresses, self._lines = addresses[hidden:], found[hidden:]
+
+    @property
+    def hidden(self) -> bool:
+        return not self._addresses
+
+    def at(self, address: int) -> KernelFunction:
+        number = bisect_right(self._addresses, address) - 1
+        if number < 0 or address - self._addresses[number] > MAX_FUNCTION:
+            return KernelFunction(None, KERNEL)
+        number = bisect_right(self._addresses, self._addresses[number] - 1)  # the first of those at one address
+        match = NAMED.match(self._lines[number])
+        name, module = match.groups() if match else (None, None)
+        return KernelFunction(_text(name) if name else None, f"[{_text(module)}]" if module else KERNEL)
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 NO_FUNCTION = NamedFunction(None, None)

@@ -8,14 +8,14 @@ from heapq import nlargest
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
-from sframegen.elf.text import count_of, most_first
-from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.base.columns import zeros
+from sframegen.base.text import count_of, most_first
+from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.label_trees import LabelTrees, all_rows
 from sframegen.profile.report.named import FrameKind
 from sframegen.profile.units import Unit
-from sframegen.stack.walking.ends import COMPLETE
+from sframegen.stack.walking.frames import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

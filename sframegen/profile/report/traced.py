@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sframegen.elf.text import printable
+from sframegen.base.text import printable
 from sframegen.profile.report.grouping import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 from sframegen.profile.report.runtime_frames import read_name
 from sframegen.stack.report import UNKNOWN, function_of
-from sframegen.stack.walking.ends import COMPLETE
+from sframegen.stack.walking.frames import COMPLETE
 
 if TYPE_CHECKING:
     from sframegen.stack.names.frame_names import Symbols

@@ -10,10 +10,10 @@ from sframegen.profile.stacks.numbered import Numbered
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.profile.stacks.growing import Room
 
 COMPILED: bool = cython.compiled

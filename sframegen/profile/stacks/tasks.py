@@ -6,7 +6,7 @@ from array import array
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.text import printable
+from sframegen.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.profile.kept_files import KeptFiles
 from sframegen.program import patience

@@ -8,9 +8,9 @@ from collections import deque
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.elf.records import SHT_NOBITS
-from sframegen.elf.text import printable
 from sframegen.profile.kept_files import KeptFiles
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.symbols.place import Place, Question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.text import count_of
+from sframegen.base.text import count_of
 from sframegen.profile.symbols.place import Place, Question
 from sframegen.profile.symbols.places import find_places, has_debug_information, has_library, usual_limits
 from sframegen.stack.names.gopclntab import go_table

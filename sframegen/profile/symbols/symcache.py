@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import PT_LOAD
 from sframegen.profile.kept_files import is_settled, name_of_unchanged
 from sframegen.program.libraries import imported

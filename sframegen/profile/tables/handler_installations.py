@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
 from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
@@ -26,7 +26,7 @@ def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> F
     jumps = _jumps(elf, abi)
     if not jumps:
         return functions
-    order = sorted(range(len(functions)), key=functions.start.__getitem__)
+    order = functions.by_start()
     starts = [functions.start[function] for function in order]
     chosen = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
     found = {function: _installations(functions, function, elf, abi) for function in sorted(chosen)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError, naming
+from sframegen.base.errors import FormatError, naming
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
@@ -22,18 +22,17 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
-from sframegen.profile.tables.first_code import first_code_of, with_first_code
+from sframegen.profile.tables.first_code import creating_code_of, first_code_of, with_creators, with_first_code
 from sframegen.profile.tables.go_frames import go_code_of, with_go_functions
 from sframegen.profile.tables.handler_installations import installing_code_of, without_installations
 from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.profile.tables.stack_ends import ending_code_of, with_stack_ends
 from sframegen.profile.tables.table_of import table_of, with_function_code
-from sframegen.profile.tables.thread_creators import creating_code_of, with_creators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

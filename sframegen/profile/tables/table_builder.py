@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_descriptor
+from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
 from sframegen.program import patience
 from sframegen.program.forked import Answer, end_with_parent

@@ -6,7 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.conversion.resolve import ascends
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.profile.machines import LINK_REGISTER

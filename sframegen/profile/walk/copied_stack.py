@@ -8,18 +8,18 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
-from cfi.errors import FormatError
+from sframegen.base.columns import zeros
+from sframegen.base.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
 from sframegen.profile.walk.steps import ONLY_RETURNS, RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
 from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
-from sframegen.stack.walking.ends import BY_NUMBER, End
+from sframegen.stack.walking.frames import BY_NUMBER, End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.profile.following.files import CodeSpan

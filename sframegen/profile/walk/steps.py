@@ -13,12 +13,12 @@ from sframegen.stack.walking.step import CallerRule, StackCursor
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from array import array
 
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.stack.walking.step import WalkedMachine
 
 COMPILED: bool = cython.compiled

@@ -11,9 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
-from sframegen.elf.file import ElfFile
-from sframegen.elf.opening import map_descriptor, open_regular
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 from sframegen.elf.records import SHF_ALLOC
 from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers

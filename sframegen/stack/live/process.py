@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.abi.machines import HOSTS, conventions_of

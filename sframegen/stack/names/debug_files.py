@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import SHT_SYMTAB

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.elf.symbols import MANGLED, FunctionColumns
-from sframegen.elf.text import printable
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
-from sframegen.elf.text import printable
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.objects.loaded_image import identity
 from sframegen.stack.snapshot.mappings import DELETED

@@ -23,9 +23,9 @@ from functools import cached_property
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
+from sframegen.base.text import printable
 from sframegen.elf.records import PF_X, PT_LOAD, RECORDS, SHT_NOBITS, SHT_RELA, Rela
-from sframegen.elf.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import disjoint, is_within
 from sframegen.stack.names.gopclntab import go_table

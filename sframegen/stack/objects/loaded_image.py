@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.detached.identity import identity_with
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_among, notes_in

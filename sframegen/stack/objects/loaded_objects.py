@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT_GNU_SFRAME
@@ -14,8 +14,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter

@@ -7,12 +7,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cfi.columns import Bytes
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
 

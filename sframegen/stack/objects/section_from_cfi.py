@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.whole_file.proven_code import proven
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,17 +9,17 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import TYPE_CHECKING, Protocol
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.format.model import Rule, Where
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
 
 COMPILED: bool = cython.compiled
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from sframegen.stack.abi.machines import walked_machine
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import ADDRESS_MASK, Frame, How, WalkedStack
+from sframegen.stack.walking.frames import ADDRESS_MASK, End, Frame, How, WalkedStack
 from sframegen.stack.walking.step import StackCursor, StackMemory, caller_rule
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.cli.shared.live_table import LiveTable
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.cli.shared import next_step as module
-from sframegen.cli.shared.next_step import next_step, next_to_view
-from sframegen.cli.shared.output import Run
+from sframegen.cli.shared import output as module
+from sframegen.cli.shared.output import Run, next_step, next_to_view
 from sframegen.cli.shared.profile_output import Outputs
 from tests.support.named_stacks import EXAMPLE, named
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from cfi.errors import SframegenError
 from linker.inject.apply import change_of, write_all
 from linker.inject.plan import plan_injection
+from sframegen.base.errors import SframegenError
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile

@@ -6,10 +6,10 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
 from linker.merge.input_objects import ObjectReader
 from linker.merge.into_object import in_object
 from linker.objects.laid_out import place
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
 from cfi.section import CfiSection
+from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import convert
 from sframegen.format.abi import ABIS, Abi
 from sframegen.format.decode import decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import sframegen
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from tests.support.memory_files import written
 
 SEEDS = (

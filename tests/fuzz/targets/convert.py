@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import SframegenError
 from linker.existing.find_section import find_place
 from linker.existing.overwrite import plan_exchange
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.format.decode import SframeSection, decode
 from sframegen.format.encode import Encoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from cfi.errors import SframegenError
 from linker.inject.apply import change_of, write_all
 from linker.inject.kernel_versions import KernelChange
 from linker.inject.plan import plan_injection
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from tests.support.inputs.linker_inputs import restored, section_of
 

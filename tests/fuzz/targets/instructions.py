@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 
 import sframegen
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from tests.support.memory_files import written
 
 SEEDS = ("gcc-library", "gcc-added", "gcc-added-2", "gcc-stripped", "library")

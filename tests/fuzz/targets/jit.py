@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS
 from sframegen.registry.jit_list import JitRegions
 from sframegen.registry.jit_tables import JitTables

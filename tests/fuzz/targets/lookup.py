@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.decode import SframeSection, decode, open_section
 from sframegen.format.section_bytes import BAD
 from tests.fuzz.targets.decode import ADDRESS, SEEDS

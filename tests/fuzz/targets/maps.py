@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
 from linker.merge.maps import read_map
+from sframegen.base.errors import FormatError
 from tests.support.memory_files import written
 
 SEEDS = ("gcc-map", "map-lld", "map-mold", "map-gold")

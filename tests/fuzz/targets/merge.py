@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3

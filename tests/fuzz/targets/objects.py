@@ -7,13 +7,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from cfi.errors import SframegenError
 from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.archive import is_archive
 from linker.objects.given_file import Objects, objects_in
-from linker.objects.object_check import check_objects
 from linker.objects.object_view import place_in, views_of
 from linker.objects.remove_from_objects import plan_object_removal
+from sframegen.base.errors import SframegenError
+from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET_REL
 from sframegen.format.layouts import V3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import SframegenError
 from linker.existing.find_section import extents, own_loads
 from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from tests.support.memory_files import written
 

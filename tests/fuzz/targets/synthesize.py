@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from cfi.errors import SframegenError
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.inject.apply import write_all
+from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder

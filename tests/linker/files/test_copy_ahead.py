@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 
 import sframegen
-from cfi.errors import FormatError, SframegenError
 from linker.files import copy_ahead, copying, target
 from linker.files.copying import FilePart, copy_file
 from linker.files.location import Location
 from linker.files.target import Target
+from sframegen.base.errors import FormatError, SframegenError
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:

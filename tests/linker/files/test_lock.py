@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.files.location import locate
 from linker.files.lock import open_locked
 from sframegen import add_section
+from sframegen.base.errors import FormatError
 from sframegen.program import patience
 from sframegen.program.patience import Patience
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.existing.original import original_of
 from linker.files import rename_into_place
 from linker.files.copying import copy_file
@@ -28,8 +27,8 @@ from linker.files.rights import Rights, Source, take_over
 from linker.inject.apply import change_of
 from linker.inject.plan import plan_injection
 from sframegen import add_section
-from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.opening import map_descriptor, map_file
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, map_descriptor, map_file, open_elf
 from tests.support.inputs.linker_inputs import section_of, small_file
 
 if TYPE_CHECKING:
@@ -485,7 +484,7 @@ def test_a_file_that_is_emptied_before_it_is_mapped(original: Path, monkeypatch:
         return whole(*arguments, **options)
 
     whole = mmap.mmap
-    monkeypatch.setattr("sframegen.elf.opening.mmap.mmap", mapped)
+    monkeypatch.setattr("sframegen.elf.file.mmap.mmap", mapped)
     with pytest.raises(FormatError, match="the file is empty"):
         map_file(original)
 

@@ -19,7 +19,7 @@ from linker.files.location import locate
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source, umask
 from sframegen import add_section, convert, merge, remove
-from sframegen.program.privileges import in_user_namespace
+from sframegen.profile.this_machine import in_user_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def directory() -> Iterator[Path]:
 WITHOUT_CODECS = """
 import encodings
 from linker.files.rights import umask
-from sframegen.program.privileges import in_user_namespace
+from sframegen.profile.this_machine import in_user_namespace
 encodings.__path__.clear()
 print(oct(umask()), in_user_namespace())
 """

@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from cfi.errors import FormatError, SframegenError
 from linker.inject import before_layout
 from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import cleared_end, fits, is_unused, make_room, places
@@ -22,6 +21,7 @@ from linker.inject.image import (
 )
 from linker.inject.layout import NoRoomError, gap_after, insert_loads
 from linker.inject.movable import unexplained, valid_align
+from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import Extent, align_up
 from sframegen.elf.records import (

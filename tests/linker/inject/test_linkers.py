@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.existing.original import original_of
-from linker.files.refusals import RefusedError
+from sframegen.base.errors import RefusedError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_GNU_SFRAME, SHT_NOBITS

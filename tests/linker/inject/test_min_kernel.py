@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.kernel_versions import Kernel, KernelChange, kernel_of, safe_on
 from linker.inject.layout import no_room
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ElfFile, open_elf

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi.errors import FormatError, SframegenError
-from linker.files.refusals import RefusedError
-from linker.inject import front_layout, tail_layout, undo_record
+from linker.inject import front_layout, layout, undo_record
 from linker.inject.front_layout import may_extend
 from linker.inject.gaps import Gap
 from linker.inject.image import find_build_id, read_image
 from linker.inject.movable import may_move, section_range, tagged
 from linker.inject.plan import check_size, describe, plan_injection
+from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT_HASH
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
@@ -176,7 +175,7 @@ def test_the_tail_lies_behind_all_that_the_file_has() -> None:
     image = read_image(elf_of(small_file(library=True, blocked=256)))
     bias, room = 0x400000, align_up(image.end_address, image.page) + image.page
     moved = [load._replace(p_vaddr=load.p_vaddr + bias) for load in image.loads]
-    section = tail_layout.tail(image._replace(loads=moved, end_address=image.end_address + bias, room=room), 28).section
+    section = layout.tail(image._replace(loads=moved, end_address=image.end_address + bias, room=room), 28).section
     assert (section.sh_offset, section.sh_addr) == (room, room + bias)
 
 
@@ -191,9 +190,9 @@ def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert (64 << 20) - 0x1000 < hole < 64 << 20
     with pytest.raises(RefusedError, match="at the end of the file"):
         plan_injection(elf_of(with_segment(data, number, p_memsz=(64 << 20) - start + 1)), 28)
-    monkeypatch.setattr(tail_layout, "MAX_HOLE", hole)
+    monkeypatch.setattr(layout, "MAX_HOLE", hole)
     assert plan_injection(large, 28) == plan
-    monkeypatch.setattr(tail_layout, "MAX_HOLE", hole - 1)
+    monkeypatch.setattr(layout, "MAX_HOLE", hole - 1)
     with pytest.raises(RefusedError, match="at the end of the file"):
         plan_injection(large, 28)
 
@@ -326,12 +325,12 @@ def test_refusals(reason: str) -> None:
 def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both layouts: the programs' headers grow, the library's table moves to the end."""
     elf = elf_of(small_file(library=library, blocked=256 * library))
-    layout = tail_layout if library else front_layout
+    module = layout if library else front_layout
     plan = plan_injection(elf, 28)
     end = max(s.p_vaddr + s.p_memsz for s in plan.new_segments)
-    monkeypatch.setattr(layout, "MAX_ADDRESS", end)
+    monkeypatch.setattr(module, "MAX_ADDRESS", end)
     assert plan_injection(elf, 28) == plan
-    monkeypatch.setattr(layout, "MAX_ADDRESS", end - 1)
+    monkeypatch.setattr(module, "MAX_ADDRESS", end - 1)
     with pytest.raises(RefusedError, match="no addresses are left" if not library else "no room"):
         plan_injection(elf, 28)
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from cfi.errors import FormatError, VerificationError
 from linker.inject import apply, undo_record
+from sframegen.base.errors import FormatError, VerificationError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import (

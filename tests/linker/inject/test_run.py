@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.inject.gaps import moved as moved_to
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS

@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.inject import section_table
 from linker.inject.gaps import Gap
 from linker.inject.layout import LayoutDraft, Move
 from linker.inject.section_table import Patch, follow_section, new_table, renumbered_header, value_patches
+from sframegen.base.errors import FormatError
 from sframegen.elf.records import (
     SHF_ALLOC,
     SHF_INFO_LINK,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.existing.original import original_of
-from linker.files.refusals import RefusedError
 from linker.inject.gaps import moved
 from linker.inject.plan import plan_injection
+from sframegen.base.errors import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PF_R, PF_X, PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
 from tests.linker.inject.both_readers import findings as verify

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from linker.existing.original import original_of
-from linker.files.refusals import Refusal, RefusedError
 from linker.inject.apply import change_of, write_all
 from linker.inject.plan import describe, plan_unloaded
 from sframegen import FormatError, Severity, SframegenError, Summary, add_section, check, convert, read, remove
+from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_DEFLATE_RATIO, compress
 from sframegen.elf.file import ElfFile, open_elf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi.errors import FormatError
 from linker.merge.input_objects import InputObject, ObjectReader, OtherObject, UsualObject
 from sframegen import add_section
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests.fuzz.seeds import seed

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
 from linker.merge import maps
 from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
 from linker.merge import inputs
 from sframegen import add_section, check, merge, read
+from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_named

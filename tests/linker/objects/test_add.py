@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError, SframegenError
-from linker.files.refusals import RefusedError
 from linker.merge.input_objects import ObjectReader
 from linker.objects.archive import members, rewritten
 from sframegen import Verdict, add_section, check, convert, read, remove
+from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF_COMPRESSED, SHT_CREL, SHT_GNU_SFRAME, SHT_REL, SHT_RELA, SHT_SYMTAB

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from cfi.errors import VerificationError
-from linker.files.refusals import RefusedError
 from linker.objects import remove_from_objects
 from sframegen import FormatError, add_section, check, read, remove
+from sframegen.base.errors import RefusedError, VerificationError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT_GNU_SFRAME, SHT_SYMTAB

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import extents
-from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.extents import Extents
+from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import library
 from sframegen.profile.packed_frames import unpacked_frame
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import HOLD

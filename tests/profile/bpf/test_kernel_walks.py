@@ -12,7 +12,7 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.counters import LOST, Statistic
+from sframegen.profile.bpf.kernel_records import LOST, Statistic
 from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
@@ -21,7 +21,7 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import spinning

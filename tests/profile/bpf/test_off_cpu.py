@@ -15,11 +15,11 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.blocked import with_stack
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.counters import Statistic
+from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import until_it_runs
@@ -27,8 +27,7 @@ from tests.support.processes.live import until_it_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.bpf.counters import Counted, CountKey
-    from sframegen.profile.bpf.kernel_records import NewStack
+    from sframegen.profile.bpf.kernel_records import Counted, CountKey, NewStack
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.sampled]

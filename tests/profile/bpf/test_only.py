@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from sframegen.profile.bpf.counters import Statistic
+from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.sampling_settings import Only, Sampling
 from sframegen.profile.events.names import event_named
 from tests.support.kernel_events import needs_bpf

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.bpf import ring_reader
 from sframegen.profile.bpf.ring_reader import RingReader
 from sframegen.profile.stacks import growing

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, loading, object_files
-from sframegen.profile.bpf.counters import Statistic
 from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, NEEDS, check_kernel
+from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
 from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_MIX, OffCpu
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from sframegen.stack.walking.step import GUESS_REACH, REGISTERS
 from tests import ROOT
 

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.profile.collected import Collected
-from sframegen.profile.copies.counting import (
+from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
+from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
+from sframegen.profile.following.follower import MappingResolver
+from sframegen.profile.following.processes import Processes
+from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.walk.copied_samples import (
     NO_64_BITS,
     NO_REGISTERS,
     NO_STACK,
@@ -17,13 +22,8 @@ from sframegen.profile.copies.counting import (
     RegisterLayout,
     registers_mask,
 )
-from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
-from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
-from sframegen.profile.following.follower import MappingResolver
-from sframegen.profile.following.processes import Processes
-from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi

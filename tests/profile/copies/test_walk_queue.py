@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST
-from sframegen.profile.copies.counting import CopiedSample, WalkQueue
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.walk.copied_samples import CopiedSample, WalkQueue
 from sframegen.profile.walk.copied_stack import CopyWalker
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, FILE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
 
 if TYPE_CHECKING:
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
 
 OTHER = 2
 OTHER_CODE = 0x1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventFlag, SampleType
 from sframegen.profile.events.event_records import (
     COMM_EXEC,

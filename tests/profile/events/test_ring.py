@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events.cpu_rings import RingBuffer
 from sframegen.profile.events.event_records import RecordKind
-from sframegen.profile.events.ring import RingBuffer
 from sframegen.profile.events.timed_records import split_records
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.bpf.kernel_records import NewStack, Unfinished
 from sframegen.profile.bpf.sampling_settings import Only, Sampling
 from sframegen.profile.following import cgroups

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from sframegen.elf.records import PF_X, PT_LOAD, Phdr
 from sframegen.profile.following.files import CodeSpan, TracedFile
-from sframegen.profile.following.mapped_code import MAX_KEPT, Mapped, code_spans_of, spans_in
+from sframegen.profile.following.follower import MAX_KEPT, Mapped, code_spans_of, spans_in
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.following import mapped_file
 from sframegen.profile.following.files import NOT_ELF, REWRITTEN, TracedFiles
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, MappedPlace, Opener

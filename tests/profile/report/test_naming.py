@@ -13,31 +13,30 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import FunctionColumns, function_symbols
 from sframegen.profile.collected import Collected
-from sframegen.profile.copies.counting import Counting
 from sframegen.profile.events.event_records import SampleRecord
 from sframegen.profile.following.files import CodeSpan, TracedFile
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
-from sframegen.profile.report.kernel_names import KernelNames
 from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
-from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.naming import KernelNames, name_stacks
 from sframegen.profile.report.runtime_frames import MADE, RUNTIMES, Folding, notes_on_unnamed, read_name
 from sframegen.profile.symbols.source_lines import Detail
 from sframegen.profile.tables.make_table import make_proven_table
+from sframegen.profile.walk.copied_samples import Counting
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.named_stacks import frame, named, stack, stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from sframegen.elf.symbols import Symbol
-    from sframegen.profile.copies.counting import RegisterLayout
     from sframegen.profile.following.follower import MappingResolver
     from sframegen.profile.report.naming import KnownNames
     from sframegen.profile.tables.table_builder import TableBuilder
+    from sframegen.profile.walk.copied_samples import RegisterLayout
     from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"

@@ -16,7 +16,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.stacks import growing, numbered
 from sframegen.profile.stacks.growing import Room
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.support.named_stacks import frame, stack_of
 from tests.support.named_stacks import named as named_stacks
 

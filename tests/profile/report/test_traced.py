@@ -15,8 +15,7 @@ from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.report.traced import TracedStacks
 from sframegen.stack.names.frame_names import NamedPlace
 from sframegen.stack.report import Sample
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import Frame, Thread
+from sframegen.stack.walking.frames import End, Frame, Thread
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 
 STACKS = 5_000
 LITTLE = 1 << 16  # bytes

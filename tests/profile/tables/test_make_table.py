@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from cfi.errors import FormatError
 from sframegen import add_section
+from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import ET_REL
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe, sframe_of
-from sframegen.format.search import look_up_in
+from sframegen.format.model import look_up_in
 from sframegen.profile.tables import make_table as module
 from sframegen.profile.tables import table_of
 from sframegen.profile.tables.make_table import Origin, make_table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.format.layouts import FormatVersion
-    from sframegen.format.search import Match
+    from sframegen.format.model import Match
 
 NAMES = ("libc.so.6", "libcrypto.so.3", "libstdc++.so.6")
 FILES = [Path("/usr/bin/bash"), *(next(Path("/usr/lib").glob(f"*-linux-gnu/{name}")) for name in NAMES)]

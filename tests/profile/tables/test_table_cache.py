@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.kept_files import default_directory
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, modules_digest
-from sframegen.profile.tables.table_file import stored, table_in
+from sframegen.profile.tables.table_cache import TableCache, modules_digest, stored, table_in
 from sframegen.profile.tables.table_of import table_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
@@ -29,8 +29,7 @@ from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer

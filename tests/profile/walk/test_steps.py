@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.format.abi import AARCH64, AMD64, Abi
@@ -19,7 +19,7 @@ from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, Decod
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import STARTS_THREAD
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import (
     BIAS,
     CODE,

@@ -30,8 +30,7 @@ from sframegen.stack.names import file_names
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.elf.compressed import compress
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import (
@@ -43,8 +43,7 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory, NotCopiedError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:

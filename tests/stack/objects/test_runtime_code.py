@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.format.abi import AMD64
 from sframegen.registry import jit_budget
 from sframegen.registry.interface import Caller
@@ -21,8 +21,7 @@ from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import KeptMemory
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 

@@ -14,8 +14,7 @@ import pytest
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.ends import End
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import End, How
 from tests.support.loops import for_each
 from tests.support.processes.live import Names, Program, between, command, compiled
 

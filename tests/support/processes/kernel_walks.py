@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.file import open_elf
-from sframegen.profile.bpf.counters import Statistic
-from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.following.files import CodeSpan

@@ -7,8 +7,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import SframegenError
-from sframegen.elf.text import printable
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi.columns import zeros
-from sframegen.elf.text import printable, shortened
-from sframegen.profile.report.formats.frame_numbers import TableNumbers
+from sframegen.base.columns import zeros
+from sframegen.base.text import printable, shortened
+from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_counts import add_up, at_least
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
@@ -18,7 +18,7 @@ from sframegen.program.html_page import html_page, json_element
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.profile.report.named import Named
     from sframegen.profile.stacks.call_tree import CallTree
 

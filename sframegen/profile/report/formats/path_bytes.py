@@ -5,18 +5,18 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.profile.report.named import NO_ADDRESS
 
 try:
     import cython
 except ImportError:
-    from cfi import cython_shadow as cython  # type: ignore[no-redef]
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi.columns import Column
+    from sframegen.base.columns import Column
     from sframegen.profile.stacks.call_tree import CallTree
     from sframegen.profile.stacks.numbered import Numbered
 

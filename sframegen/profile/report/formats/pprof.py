@@ -6,15 +6,14 @@ import zlib
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.profile.events.names import CLOCKS
-from sframegen.profile.report.formats.frame_numbers import TableNumbers
 from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
 from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers, PlaceBytes
-from sframegen.profile.report.formats.row_kinds import rows_in_parts
+from sframegen.profile.report.formats.row_kinds import TableNumbers, rows_in_parts
 from sframegen.profile.report.table import totals
 from sframegen.profile.units import Unit
-from sframegen.stack.walking.ends import COMPLETE, End
+from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

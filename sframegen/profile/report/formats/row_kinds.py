@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from cfi.columns import zeros
+from sframegen.base.columns import zeros
 from sframegen.profile.report.label_counts import number_kinds
 from sframegen.profile.stacks.numbered import Numbered
 
@@ -13,6 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.profile.report.named import Named
+
+
+T = TypeVar("T")
+
+
+class TableNumbers(Generic[T]):
+    """`start`: the first number."""
+
+    def __init__(self, *first: T, start: int = 0) -> None:
+        self._start = start
+        self._numbers: dict[T, int] = {}
+        for item in first:
+            self.of(item)
+
+    def of(self, item: T) -> int:
+        return self._numbers.setdefault(item, len(self._numbers) + self._start)
+
+    @property
+    def items(self) -> list[T]:
+        return [*self._numbers]
+
 
 ROWS = 1 << 13  # of a part
 REST = 1 << 18  # rows, after which the memory goes that files have

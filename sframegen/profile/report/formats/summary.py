@@ -11,7 +11,7 @@ from sframegen.profile.report.formats.row_kinds import rows_in_parts
 from sframegen.profile.report.grouping import counts_of_groups
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
-from sframegen.stack.walking.ends import COMPLETE, End
+from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.message_bytes import integer, varint
 from sframegen.profile.report.grouping import group_stacks

@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cfi.errors import SframegenError
+from sframegen.base.errors import SframegenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
+from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi.comparison import Verdict, compare
 from sframegen.checks.check import no_section
 from sframegen.checks.check_report import NO_SECTION, ReportDraft

@@ -5,20 +5,20 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi.errors import FormatError
+from sframegen.base.errors import FormatError
 from sframegen.profile.events.event_records import REGISTERS_64
 from sframegen.profile.following.follower import MadeCode
 from sframegen.profile.limits import MAX_IN_ORDER
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.walking.ends import End
+from sframegen.stack.walking.frames import End
 from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi.columns import Bytes, Column
+    from sframegen.base.columns import Bytes, Column
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.profile.collected import Collected

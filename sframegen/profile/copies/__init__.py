@@ -1,1 +1,0 @@
-"""Registers and copies of stacks, from perf events -> counted stacks."""
