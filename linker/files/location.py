@@ -19,6 +19,7 @@ ROOT = 0  # the user
 PATH_MAX = 4096  # bytes, Linux's
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
+ACCESS_LIST = "system.posix_acl_access"
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def _walk(path: str) -> Location:
                 links += 1
                 if links > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                _check_trusted(status, os.fstat(here.number))
+                _check_trusted(status, here.number)
                 text = os.readlink("", dir_fd=entry.number)
             if status.st_dev == _proc_device():  # its text may be a path for another root, or of another file
                 if not stat.S_ISDIR(os.stat(name, dir_fd=here.number).st_mode):
@@ -232,14 +233,25 @@ def _proc_device() -> int:
         return -1
 
 
-def others_write(directory: os.stat_result) -> bool:
+def others_write(directory: int) -> bool:
     """True if someone other than root and this user can make names there; for root, this includes a group other than root's."""
-    user = os.geteuid()
-    writable = directory.st_mode & stat.S_IWOTH or (user == ROOT and directory.st_gid != ROOT and directory.st_mode & stat.S_IWGRP)
-    return directory.st_uid not in (ROOT, user) or bool(writable)
+    status, user = os.fstat(directory), os.geteuid()
+    if status.st_uid not in (ROOT, user) or status.st_mode & stat.S_IWOTH:
+        return True
+    if not status.st_mode & stat.S_IWGRP:  # with a list of access rights, the most that any user or group of it may have
+        return False
+    return (user == ROOT and status.st_gid != ROOT) or _has_access_list(directory)
 
 
-def _check_trusted(link: os.stat_result, directory: os.stat_result) -> None:
+def _has_access_list(directory: int) -> bool:
+    try:
+        os.getxattr(f"/proc/self/fd/{directory}", ACCESS_LIST)  # a descriptor of O_PATH has no attributes
+    except OSError:
+        return False
+    return True
+
+
+def _check_trusted(link: os.stat_result, directory: int) -> None:
     """Raise OSError if someone other than root and this user can have made the link or moved it there."""
     ours = {ROOT, os.geteuid()}
     if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)

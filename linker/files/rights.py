@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.location import others_write
+from linker.files.location import ACCESS_LIST, others_write
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from linker.files.location import Location
 
-ACCESS_LIST = "system.posix_acl_access"
 CAPABILITY = "security.capability"
 OF_USERS = "user."  # the attributes that anyone may give a file of theirs
 # What keeps users, file systems and user namespaces from giving a copy all that the original has.
@@ -125,7 +124,7 @@ def umask() -> int:
 
 def _model(target: Location) -> Source | None:
     """The file that is there, if nobody else can have put it there: they would choose who may read the new one."""
-    if others_write(os.fstat(target.directory)):
+    if others_write(target.directory):
         return None
     try:
         descriptor = target.open()

@@ -185,7 +185,8 @@ def has_debug_frame(elf: ElfFile, directory: Path) -> bool:
 def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
     debug = _find_debug_file(elf, path)
     if debug is None:
-        raise elf.error(f"no debug file for it in {path}" if path.is_dir() else f"{path}: no such file")
+        kind = "not a regular file" if path.exists() else "no such file"
+        raise elf.error(f"no debug file for it in {path}" if path.is_dir() else f"{path}: {kind}")
     return debug
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -157,6 +158,17 @@ def test_a_directory_of_a_group() -> None:
             assert content(directory / "link") == b"content"
         finally:
             os.seteuid(0)
+
+
+def test_a_directory_with_a_list_of_access_rights() -> None:
+    """Its group is root's, but the mode's group bits are then the most that any user of the list may do."""
+    with of_another_user(0o755, 0) as directory:
+        (directory / "link").symlink_to("file")
+        rights = ((1, 7, -1), (2, 7, NOBODY), (4, 5, -1), (16, 7, -1), (32, 5, -1))  # tag, what is allowed, whom
+        attribute = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, allowed, who % 2**32) for tag, allowed, who in rights)
+        os.setxattr(directory, "system.posix_acl_access", attribute)
+        with pytest.raises(OSError, match=CONTROLLED):
+            locate(directory / "link")
 
 
 # -- directories that are made on the way to a file
