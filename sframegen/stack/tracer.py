@@ -49,7 +49,7 @@ class Tracer:
     ) -> None:
         self.objects = LoadedObjects(convert=convert, stores=stores)
         self.registry = Registry() if registry is None else registry
-        self.runtime = RuntimeCode(self.registry)
+        self.runtime = RuntimeCode(self.registry, self.objects.moved)
         self.limit = limit
         self._stack_bytes = 1 << 16
         self.problems: dict[int, str] = {}  # why threads have no stack in the last trace

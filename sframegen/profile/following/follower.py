@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
     from sframegen.elf.records import Phdr
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
+    from sframegen.stack.objects.moved_code import MovedCode
     from sframegen.stack.snapshot.mappings import Mapping
 
 
@@ -97,15 +98,16 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
     return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
 
 
-def bytes_in_file(elf: ElfFile, span: CodeSpan) -> Range:
-    """Return the link-time addresses that the file has bytes for; none unless one executable segment has all pages of the span."""
+def bytes_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
+    """Return the bytes that the file has for a span, and their address; none unless one executable segment has all its pages."""
     start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
     for load in elf.executable_loads():
         limit = load.p_vaddr + load.p_filesz
         is_whole = load.p_offset + load.p_filesz <= len(elf.data)
         if is_whole and load.p_vaddr & ~PAGE_MASK <= start < end <= (limit + PAGE_MASK) & ~PAGE_MASK:
-            return max(start, load.p_vaddr), min(end, limit)
-    return 0, 0
+            low, at = max(start, load.p_vaddr), load.p_offset - load.p_vaddr
+            return low + span.bias & ADDRESS_MASK, elf.data[at + low : at + min(end, limit)]
+    return 0, memoryview(b"")
 
 
 def _is_in(load: Phdr, start: int, stop: int) -> bool:
@@ -134,7 +136,6 @@ SIDE_BAND = EventAttributes(
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds
 VSYSCALL = "[vsyscall]"
 NEAR = 1 << 10  # bytes of /proc/PID/maps on each side: some rows
-AT_ONCE = 1 << 20  # bytes of code that are compared
 ABOVE_32_BITS = 1 << 32
 PAGE = 4096
 KEPT = 1.0  # seconds: to read a page of another process takes some 100 µs
@@ -148,7 +149,6 @@ class MappingResolver:
         own = parse_mappings(Path("/proc/self/maps").read_bytes()).rows
         self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
         self._own_image: TracedFile | None = None
-        self._moved: set[tuple[int, CodeSpan]] = set()  # by process: code of files in anonymous memory
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of an executable mapping; without a file for code that is in none."""
@@ -162,27 +162,22 @@ class MappingResolver:
             traced = None
         return spans_in(traced, Mapped(start, end, offset))
 
-    def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], time: int) -> list[CodeSpan]:
+    def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], moved: MovedCode, time: int) -> list[CodeSpan]:
         """The same for anonymous memory, which has a file's code if that is mapped around it, and says the same byte for byte.
 
-        Programs move their code to huge pages so. `near`: other mappings of the process. Once the same, code counts as that.
+        Programs move their code to huge pages so. `near`: other mappings of the process. What was found once is so from then on.
         """
         for row in near:
             for span in self.spans_of(_record_of(record.pid, row), time) if row.inode else ():
                 found = CodeSpan(record.start, record.end, span.bias, span.file)
-                if (record.pid, found) in self._moved or (span.file and self._is_moved(record.pid, found)):
-                    self._moved.add((record.pid, found))
+                if span.file and self._is_moved(record.pid, found, moved):
                     return [found]
         return self.spans_of(record, time)
 
-    def _is_moved(self, pid: int, span: CodeSpan) -> bool:
+    def _is_moved(self, pid: int, span: CodeSpan, moved: MovedCode) -> bool:
         elf = self.files.by_number[span.file].elf
-        low, high = bytes_in_file(elf, span) if elf else (0, 0)
-        for at in range(low, high, AT_ONCE):
-            size = min(AT_ONCE, high - at)
-            if elf is None or read_memory(pid, at + span.bias & ADDRESS_MASK, size) != elf.at(at, size):
-                return False
-        return low < high
+        address, code = bytes_in_file(elf, span) if elf else (0, memoryview(b""))
+        return moved.is_same(partial(read_memory, pid), address, code, span)
 
     def _vdso(self, record: MmapRecord) -> TracedFile | None:
         """The kernel's own code, of which each process of our kind has the same: then our own is read, and only once."""
@@ -215,7 +210,10 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
                 continue
             at = max(text.find(b"\n%08x-" % row.start, at), 0)
             near = text[max(at - NEAR, 0) : at + NEAR].partition(b"\n")[2].rpartition(b"\n")[0]
-            spans += resolver.spans_of_anonymous(record, parse_mappings(near).rows if b"/" in near else (), now)
+            if b"/" in near:
+                spans += resolver.spans_of_anonymous(record, parse_mappings(near).rows, processes.moved[pid], now)
+            else:
+                spans += resolver.spans_of(record, now)
     processes.set_scanned(pid, spans, name, now, read)
     return True
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
+from sframegen.stack.objects.moved_code import MovedCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -118,6 +119,7 @@ class Processes:
         self.changed: set[int] = set()  # the caller takes out what it has used
         self.ended: set[int] = set()  # the same
         self.whole_since = 0  # nanoseconds: no record of what happened after that is missing
+        self.moved: defaultdict[int, MovedCode] = defaultdict(MovedCode)  # what was compared of a process
         self._resolver = resolver
         self._all = targets is None
         self._states: dict[int, ProcessState] = {pid: ProcessState("", Version(0, None)) for pid in targets or ()}
@@ -199,6 +201,8 @@ class Processes:
     def forget_mappings(self, time: int, end: int) -> None:
         """Records may be missing between these times: no mappings are known from the first on, until a scan after the second."""
         self.whole_since = max(self.whole_since, end)
+        for moved in self.moved.values():
+            moved.answers.clear()
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
             state.program = next(PROGRAMS)  # an exec may be among what was lost
@@ -268,6 +272,7 @@ class Processes:
                 state.ended_at = time
                 continue
             del self._states[pid]
+            self.moved.pop(pid, None)
             self.changed.discard(pid)
             self.ended.add(pid)
 
@@ -297,6 +302,8 @@ class Processes:
             if not (self._all and record.by_exec):
                 return
             state = self._states[record.pid] = ProcessState("", Version(time, None))
+        if record.by_exec:
+            self.moved.pop(record.pid, None)
         if record.by_exec and time <= state.scanned_at:
             if time > self.whole_since:
                 state.insert(time, ())
@@ -314,6 +321,7 @@ class Processes:
     def _begun(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)
         if record.pid != record.parent_pid:
+            self.moved.pop(record.pid, None)
             if parent is None and not self._all:
                 self._states.pop(record.pid, None)  # the number is used again
                 return

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from sframegen.detached.identity import Identity
+    from sframegen.stack.objects.moved_code import MovedCode
     from sframegen.stack.snapshot.mappings import Mapping
     from sframegen.stack.snapshot.snapshot import Snapshot
 
@@ -63,30 +64,33 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
     return None
 
 
-def read_loaded_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
+def read_loaded_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
     """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
-        return _moved_image(snapshot, row)
+        return _moved_image(snapshot, row, moved)
     return _image(snapshot, row, PF_X)
 
 
-def _moved_image(snapshot: Snapshot, row: Mapping) -> LoadedImage | None:
+def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
     """Return the object of code that a program has moved to anonymous memory, to huge pages: that of a file around it.
 
     It must be the same, byte for byte.
     """
+    compared: set[Hashable] = set()
     for other in snapshot.mappings.around(row):
         image = _image(snapshot, other, 0)
-        if image is None or image.file is None:
+        if image is None or image.file is None or (other.file, image.bias) in compared:
             continue
+        compared.add((other.file, image.bias))
         for segment in image.segments:
             first, limit = image.address(segment.p_vaddr), image.address(segment.p_vaddr + segment.p_filesz)
             is_code = segment.p_type == PT_LOAD and segment.p_flags & PF_X
             if is_code and first & ~PAGE_MASK <= row.start < row.end <= (limit + PAGE_MASK) & ~PAGE_MASK:
                 start, end = max(first, row.start), min(limit, row.end)
-                code, at = snapshot.memory.read(start, end - start), segment.p_offset + start - first
-                if code and code == image.file.data[at : at + end - start]:
-                    image.seen.append((start, code[:SEEN]))
+                at = segment.p_offset + start - first
+                code = image.file.data[at : at + end - start]
+                if len(code) == end - start and moved.is_same(snapshot.memory.read, start, code):
+                    image.seen.append((start, bytes(code[:SEEN])))
                     return image
     return None
 

@@ -14,6 +14,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
+from sframegen.stack.objects.moved_code import MovedCode
 from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class LoadedObjects:
         self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._defer = False
         self._room = MAX_SECTIONS
+        self.moved = MovedCode()
         self._regions = Registry()
         self._snapshot: Snapshot | None = None
         self._mappings: Mappings | None = None
@@ -205,7 +207,7 @@ class LoadedObjects:
         row = self._snapshot.mappings.find(address)
         if row is None or not row.executable:
             return None
-        loaded = LoadedObject(row, read_loaded_image(self._snapshot, row), self._snapshot.memory.read)
+        loaded = LoadedObject(row, read_loaded_image(self._snapshot, row, self.moved), self._snapshot.memory.read)
         self._read_section(loaded)
         self._regions.register(Region(row.start, row.end, row, loaded))
         self._verified.add(row)

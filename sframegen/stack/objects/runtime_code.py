@@ -10,6 +10,7 @@ from sframegen.stack.objects.loaded_image import read_loaded_image
 if TYPE_CHECKING:
     from sframegen.registry.jit_list import JitRegions
     from sframegen.registry.regions import Registry
+    from sframegen.stack.objects.moved_code import MovedCode
     from sframegen.stack.snapshot.mappings import Mapping, Mappings
     from sframegen.stack.snapshot.snapshot import Snapshot
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 class RuntimeCode:
     """Keeps a registry in step with the lists of a process."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, moved: MovedCode) -> None:
         self._registry = registry
+        self._moved = moved
         self._lists: dict[int, JitRegions] = {}  # by address
         self._addresses: dict[Mapping, int | None] = {}  # of the list in the object that is mapped there
         self._mappings: Mappings | None = None
@@ -52,7 +54,8 @@ class RuntimeCode:
         from sframegen.registry.jit_list import JitRegions  # noqa: PLC0415
         from sframegen.registry.jit_tables import JitTables  # noqa: PLC0415
 
-        self._addresses = {row: self._addresses[row] if row in self._addresses else _list_address(snapshot, row) for row in rows}
+        known = self._addresses
+        self._addresses = {row: known[row] if row in known else _list_address(snapshot, row, self._moved) for row in rows}
         addresses = {address for address in self._addresses.values() if address is not None}
         for address in self._lists.keys() - addresses:
             self._lists.pop(address).clear(self._registry)
@@ -65,10 +68,10 @@ def _is_made(row: Mapping) -> bool:
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 
-def _list_address(snapshot: Snapshot, row: Mapping) -> int | None:
+def _list_address(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> int | None:
     from sframegen.registry.jit_list import list_address  # noqa: PLC0415
 
-    image = read_loaded_image(snapshot, row)
+    image = read_loaded_image(snapshot, row, moved)
     try:
         address = list_address(image.file) if image and image.file else None
     except FormatError:

@@ -20,6 +20,8 @@ from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN, TracedFiles
 from sframegen.profile.following.follower import Follower, MadeCode, MappingResolver, read_memory
 from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.objects import moved_code
+from sframegen.stack.objects.moved_code import MAX_CODE
 from sframegen.stack.snapshot.mappings import VDSO
 from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
@@ -201,15 +203,26 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
         assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
 
 
-def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(compile_c: Compiler, tmp_path: Path) -> None:
-    """If it is the same: programs move their code to huge pages."""
+def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
+    monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path
+) -> None:
+    """If it is the same, which is found out once: programs move their code to huge pages. Code above the limit is not read."""
+    asked: list[int] = []
+
+    def recorded(pid: int, address: int, size: int) -> bytes:
+        asked.append(pid)
+        return read_memory(pid, address, size)
+
+    monkeypatch.setattr(follower, "read_memory", recorded)
     path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
-    for arguments in ((), ("changed",)):
+    for arguments, most in (((), MAX_CODE), (("changed",), MAX_CODE), (("too much",), 64)):
+        monkeypatch.setattr(moved_code, "MAX_CODE", most)
         with Program(path, *arguments) as program, all_followed() as following:
             for _ in range(2):
                 assert following.scan(program.pid)
                 files = check(following, program.pid)
                 assert (str(path) in files) == (not arguments)
+            assert asked.count(program.pid) == (most == MAX_CODE)
 
 
 def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
+from sframegen.stack.objects.moved_code import MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, How
@@ -413,7 +414,7 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
             threads = {thread.tid: thread for thread in Tracer(convert=True).trace(snapshot)}
             spans = []
             for number, row in enumerate((row for row in snapshot.mappings if row.executable), 1):
-                image = read_loaded_image(snapshot, row)
+                image = read_loaded_image(snapshot, row, MovedCode())
                 if image and image.file:
                     spans.append(CodeSpan(row.start, row.end, image.bias, number))
                     files[number] = image.file

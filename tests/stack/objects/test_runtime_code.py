@@ -17,6 +17,7 @@ from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.objects import runtime_code
+from sframegen.stack.objects.moved_code import MovedCode
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import KeptMemory
@@ -53,7 +54,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
     """The objects whose symbols were looked at; LIBRARY has a list."""
     looked: list[Mapping] = []
 
-    def list_address(_: Snapshot, row: Mapping) -> int | None:
+    def list_address(_: Snapshot, row: Mapping, _moved: MovedCode) -> int | None:
         looked.append(row)
         return LIST if row == LIBRARY else None
 
@@ -63,7 +64,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
 
 def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) -> None:
     memory, registry = process(), Registry()
-    code = RuntimeCode(registry)
+    code = RuntimeCode(registry, MovedCode())
     code.follow(snapshot(memory, Mappings([LIBRARY, ANOTHER])))
     assert not len(registry)
     assert not looked_at, "all code is of files"
@@ -93,7 +94,7 @@ def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) 
 def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mapping]) -> None:
     """The process may run again before its stacks are walked."""
     memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
-    code = RuntimeCode(registry)
+    code = RuntimeCode(registry, MovedCode())
     code.follow(snapshot(memory, mappings))
     tables = memory.pieces.pop(TABLE)
     [region] = registry
@@ -111,7 +112,7 @@ def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mappin
 
 def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
     memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
-    code = RuntimeCode(registry)
+    code = RuntimeCode(registry, MovedCode())
     code.follow(snapshot(memory, mappings))
     assert len(registry) == 1
     memory.pieces[NODE] = encode(JitNode(8, 1, TEXT, TEXT + 64, TABLE))
@@ -128,7 +129,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
     memory.pieces[NODE] = encode(JitNode(NODE + 0x100, 1, TEXT, TEXT + 64, TABLE))
     memory.pieces[NODE + 0x100] = encode(JitNode(0, 1, TEXT + 64, TEXT + 128, TABLE))
-    code = RuntimeCode(registry)
+    code = RuntimeCode(registry, MovedCode())
     for tables, readable in ((5, True), (4, False)):  # of these, three are for the list
         room = Budget(entries=tables * TABLE_COST + 2, clock=lambda: 0.0)
         monkeypatch.setattr(jit_budget, "Budget", lambda _, room=room: room)
