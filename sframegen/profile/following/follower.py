@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from sframegen.elf.records import Phdr
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.stack.objects.moved_code import MovedCode
     from sframegen.stack.snapshot.mappings import Mapping
+    from sframegen.stack.snapshot.memory import MovedCode
 
 
 MAX_KEPT = 64  # places in a file from which something is mapped: of a library one or two

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from sframegen.detached.identity import Identity
-    from sframegen.stack.objects.moved_code import MovedCode
     from sframegen.stack.snapshot.mappings import Mapping
+    from sframegen.stack.snapshot.memory import MovedCode
     from sframegen.stack.snapshot.snapshot import Snapshot
 
 PAGE_MASK = 0xFFF

@@ -14,7 +14,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
-from sframegen.stack.objects.moved_code import MovedCode
+from sframegen.stack.snapshot.memory import MovedCode
 from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN, TracedFiles
 from sframegen.profile.following.follower import Follower, MadeCode, MappingResolver, read_memory
 from sframegen.stack.live.process import parse_mappings
-from sframegen.stack.objects import moved_code
-from sframegen.stack.objects.moved_code import MAX_CODE
+from sframegen.stack.snapshot import memory
 from sframegen.stack.snapshot.mappings import VDSO
+from sframegen.stack.snapshot.memory import MAX_CODE
 from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
     monkeypatch.setattr(follower, "read_memory", recorded)
     path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
     for arguments, most in (((), MAX_CODE), (("changed",), MAX_CODE), (("too much",), 64)):
-        monkeypatch.setattr(moved_code, "MAX_CODE", most)
+        monkeypatch.setattr(memory, "MAX_CODE", most)
         with Program(path, *arguments) as program, all_followed() as following:
             for _ in range(2):
                 assert following.scan(program.pid)

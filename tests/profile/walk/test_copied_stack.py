@@ -27,7 +27,7 @@ from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
-from sframegen.stack.objects.moved_code import MovedCode
+from sframegen.stack.snapshot.memory import MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, How

@@ -39,8 +39,8 @@ from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.objects import loaded_objects as objects_module
-from sframegen.stack.objects import moved_code
 from sframegen.stack.objects.loaded_objects import LoadedObjects
+from sframegen.stack.snapshot import memory
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
 from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory, NotCopiedError
 from sframegen.stack.tracer import Tracer
@@ -288,11 +288,11 @@ def test_a_file_that_is_loaded_twice() -> None:
 def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, and in parts: a file can be sparse and endless, and so can memory that nobody has touched."""
     data = elf_bytes()
-    monkeypatch.setattr(moved_code, "AT_ONCE", 0x400)
+    monkeypatch.setattr(memory, "AT_ONCE", 0x400)
     text = row(BASE + TEXT, 0x1000, "rx", TEXT, inode=0, path="")
     for most, parts, change, reads in ((0x1000, 8, 0, 4), (0xFFF, 8, 0, 0), (0x1000, 3, 0, 3), (0x1000, 8, 1, 4)):
-        monkeypatch.setattr(moved_code, "MAX_CODE", most)
-        monkeypatch.setattr(moved_code, "MAX_PARTS", parts)
+        monkeypatch.setattr(memory, "MAX_CODE", most)
+        monkeypatch.setattr(memory, "MAX_PARTS", parts)
         made = Made(data, file=data)
         made.mappings = Mappings([text if other.start == text.start else other for other in made.mappings])
         made.contents[1] = text.start, bytes(data[TEXT : TEXT + 0xFFF]) + bytes([change])

@@ -17,10 +17,9 @@ from sframegen.registry.sframe_calls import sframe_register
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.objects import runtime_code
-from sframegen.stack.objects.moved_code import MovedCode
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot.mappings import Mapping, Mappings
-from sframegen.stack.snapshot.memory import KeptMemory
+from sframegen.stack.snapshot.memory import KeptMemory, MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, How
 from tests.support.processes.memories import Pieces
