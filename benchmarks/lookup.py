@@ -21,7 +21,7 @@ from benchmarks.places import corpus_file, libsframe
 from benchmarks.samples import ALL, sample_files
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
