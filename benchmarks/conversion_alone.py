@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.ours import Input
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 LEVELS: tuple[LevelName, ...] = ("none", "fast")
 GROWTH_FROM = "libcrypto"

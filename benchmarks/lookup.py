@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.figures import Figure
 from benchmarks.ours import ADDRESS, open_input, section_of
 from benchmarks.places import corpus_file, libsframe
-from benchmarks.samples import ALL, sample_files
+from corpus.samples import ALL, sample_files
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.figures import Figure
 from benchmarks.measure import in_turn
 from benchmarks.places import CACHE, peer
-from benchmarks.samples import FLAGS, newest
+from corpus.samples import FLAGS, newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 ADDRESS = 0x7000_0000  # where sections are encoded for: an address out of the way of all code
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from benchmarks.figures import Figure
 from benchmarks.ours import open_input, section_of
 from benchmarks.places import CORPUS, corpus_file
-from benchmarks.samples import sample_files
-from sframegen.tables.optimize import LEVELS
+from corpus.samples import sample_files
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

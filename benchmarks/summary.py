@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks import lookup, merging, size, stacks, start_up
 from benchmarks.figures import padded
-from benchmarks.samples import ALL
 from benchmarks.whole_process import READELF
+from corpus.samples import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

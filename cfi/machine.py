@@ -582,16 +582,16 @@ class CfiMachine(Cursor):
                 for i in range(at, at + 3):
                     self.state[i] = self.states[18 * b + i]
         elif action == 8:  # DEF_CFA
-            self.state[1] = 5
+            self.state[1] = 5  # REGISTER
             self.state[2] = a
             self.state[3] = b
         elif action == 9:  # DEF_CFA_REGISTER
-            self.state[1] = 5
+            self.state[1] = 5  # REGISTER
             self.state[2] = a
         elif action == 10:  # DEF_CFA_OFFSET
             self.state[3] = b
         elif action == 11:  # DEF_CFA_EXPRESSION
-            self.state[1] = 7
+            self.state[1] = 7  # VAL_EXPRESSION
             self.state[16] = self.block
             self.state[17] = b
         elif self.state[13]:  # the ABI gives no meaning to the next two after a rule for the register

@@ -1,7 +1,7 @@
 """Compiles objects, links them in many ways, and compares what sframegen merge and linkers make of them: corpus/README.md.
 
 The head of the report, docs/reports/merging.md, says what is compared. Needs the tools of tools/get-peers, gcc and
-g++, for arm64 and s390x the cross compilers, for some parts mold, clang, rustc and the libraries of benchmarks/samples.py: what is
+g++, for arm64 and s390x the cross compilers, for some parts mold, clang, rustc and the libraries of corpus/samples.py: what is
 missing is left out, and said. Exit status 1: something differs.
 """
 
@@ -24,6 +24,7 @@ from corpus.merge.report import markdown
 from corpus.merge.sources import Source, sources
 from corpus.merge.toolchain import WITH_SFRAME, Toolchain
 from corpus.report_pages import write_or_print
+from corpus.samples import SAMPLES, sample_files
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ class Run:
             yield from self.other_compilers(tools, made)
 
     def samples(self, tools: Toolchain) -> Iterator[Row]:
-        from benchmarks.samples import SAMPLES, sample_files  # noqa: PLC0415 - wants to know the versions of what is not there, perhaps
-
         try:
             files = sample_files()
         except (OSError, StopIteration) as error:

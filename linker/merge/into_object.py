@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.levels import Level
 
 
 def in_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.levels import Level
 
 
 @dataclass

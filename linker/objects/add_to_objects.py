@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.levels import Level
 
 
 class Filled(NamedTuple):

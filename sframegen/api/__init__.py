@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion
     from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
     from sframegen.format.section_functions import FunctionRow, SframeFunction
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
     __all__ = [  # noqa: RUF022 - in the order in which people read them
         "add_section", "read", "check", "convert", "remove", "merge", "Summary", "SframeSection", "CheckReport",
@@ -55,7 +55,7 @@ else:  # type checkers would take any name for a public one
         "sframegen.checks.against_cfi.comparison": ("Verdict",),
         "sframegen.base.errors": ("SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal"),
         "sframegen.format.layouts": ("FormatVersion",),
-        "sframegen.tables.optimize": ("LevelName",),
+        "sframegen.tables.levels": ("LevelName",),
         "sframegen.elf.compressed": ("Compression",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 
 def add_section(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.format.model import FunctionTable
-    from sframegen.tables.optimize import Level, LevelName
+    from sframegen.tables.levels import Level, LevelName
 
 MOST_ROUNDS = 8  # real sections need one or two
 

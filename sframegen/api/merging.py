@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import FormatVersion
     from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 
 class Linked(NamedTuple):

@@ -16,12 +16,12 @@ from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.elf.compressed import Compression
 from sframegen.format.layouts import WRITABLE
 from sframegen.program.workers import MOST_WORKERS
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion, Layout
     from sframegen.program.workers import Progress
-    from sframegen.tables.optimize import Level, LevelName
+    from sframegen.tables.levels import Level, LevelName
 
     StrPath = str | os.PathLike[str]
 

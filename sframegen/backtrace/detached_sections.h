@@ -4,8 +4,9 @@
 #ifndef SFRAMEGEN_DETACHED_SECTIONS_H
 #define SFRAMEGEN_DETACHED_SECTIONS_H
 
-#include "loaded_objects.h"
+#include "object_headers.h"
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -178,8 +179,7 @@ static int prepare_object(struct dl_phdr_info *info, size_t size, void *argument
 	(void)size;
 	if (!describe(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr))
 		return 0;
-	open_object(&object);
-	if (object.has != NO_SECTION || identity_of(&object) == NOT_CACHED)
+	if (find_header(&object, PT_GNU_SFRAME) || find_detached(&object) || identity_of(&object) == NOT_CACHED)
 		return 0;
 	while (path && *path) {
 		size_t length = strcspn(path, ":");

@@ -7,8 +7,9 @@
 
    machines.h            registers, calls, what is readable
    sections.h            a section and a PC -> the rule
-   loaded_objects.h      a PC -> the program or library, and its section
+   object_headers.h      the program headers of an object
    detached_sections.h   sections that are files of their own, found before they are needed
+   loaded_objects.h      a PC -> the program or library, and its section
    made_code.h           rules of code that was made at run time
 
    Three things make this safe in a signal handler that may have interrupted anything, this code included. What is written for later walks
@@ -21,6 +22,7 @@
 #include "loaded_objects.h"
 #include "machines.h"
 #include "made_code.h"
+#include "object_headers.h"
 #include "sections.h"
 
 /* --- Memory ----------------------------------------------------------------------------------------------------------------------- */

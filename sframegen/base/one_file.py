@@ -1,4 +1,4 @@
-"""The boundary of the work on one file: whatever is raised in it ends that file's turn, in one line, and no other's."""
+"""The boundary of the work on one file: an exception fails this file with one line; other files continue."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import Level
+    from sframegen.tables.levels import Level
 
 REASONS = tuple(Reason)
 NOT_BARRED = 255

@@ -40,7 +40,7 @@ PADDING = 0
 
 
 class _Around(NamedTuple):
-    """What is before and after the CFA's offset in a rule's bytes, and what makes bytes of that offset."""
+    """Encoded prefix, packer for the CFA offset, encoded suffix."""
 
     before: bytes  # the FRE info byte, and in flexible FDEs the CFA's control word
     pack: Callable[[int], bytes]

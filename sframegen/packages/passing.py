@@ -53,7 +53,7 @@ class Passed(NamedTuple):
     seconds_reading: float  #: unpacking
     seconds_writing: float  #: packing
     warnings: tuple[str, ...] = ()  #: a line each
-    signed: str = ""  #: what would no longer hold in a changed package: its signatures; "" if it has none
+    signed: str = ""  #: signatures that a change would invalidate; "" if it has none
 
 
 class Content(NamedTuple):

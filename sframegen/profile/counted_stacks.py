@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sframegen.profile.blocked import Blocked, drop_oldest
 from sframegen.profile.bpf.kernel_records import NOTHING, Counted
 from sframegen.profile.following.cgroups import CgroupNames
+from sframegen.profile.off_cpu_stacks import OffCpuStacks, drop_oldest
 from sframegen.profile.packed_frames import is_off_cpu
 from sframegen.profile.units import MICROSECOND, Unit
 
@@ -30,7 +30,7 @@ class CountedStacks:
     def __init__(self, plan: ProfilePlan, follower: Follower, collected: Collected) -> None:
         self.collected = collected
         self._plan, self._follower = plan, follower
-        self._blocked = Blocked()
+        self._off_cpu = OffCpuStacks()
         self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
         self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known
         self._cgroups = CgroupNames() if plan.cgroups else None
@@ -41,14 +41,14 @@ class CountedStacks:
         """Keep a stack for the counts that will come."""
         row = self._row(record, record.frames, record.end)
         if is_off_cpu(record.frames):
-            self._blocked.add(record)
+            self._off_cpu.add(record)
         elif row is not None:
             self._rows[-1][record.hash, record.pid, record.tid] = row
 
     def add_walked(self, record: Unfinished, frames: Column, end: End, sample_time: int) -> None:
         """Count a sample that was walked here. `sample_time`: the nanoseconds that it stands for."""
         if record.hash:
-            self._blocked.add_walked(record, frames, end, record.tid if self._plan.tells_threads else 0)
+            self._off_cpu.add_walked(record, frames, end, record.tid if self._plan.tells_threads else 0)
             return
         row = self._row(record, frames, end)
         if row is not None:
@@ -82,9 +82,9 @@ class CountedStacks:
 
     def _row_of(self, key: CountKey) -> int | None:
         """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
-        blocked = self._blocked.get(key)
-        if blocked:
-            return self._row(blocked, blocked.frames, blocked.end)
+        stack = self._off_cpu.get(key)
+        if stack:
+            return self._row(stack, stack.frames, stack.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 
     def count(self, counts: dict[CountKey, Counted], *, last: bool = False) -> None:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from sframegen.base.text import count_of
-from sframegen.profile.blocked import RAN_AGAIN, with_stack
 from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, Statistic, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
@@ -20,6 +19,7 @@ from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower, MadeCode
 from sframegen.profile.limits import MAX_FILES, MAX_WAITING, WORKERS
+from sframegen.profile.off_cpu_stacks import RAN_AGAIN, with_stack
 from sframegen.profile.sampling_plan import is_process, with_descendants
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -80,7 +80,7 @@ class Publications:
 
 
 def begin_helpers() -> None:
-    """Begin those that open files, and that demangle names. Where none can begin, the first use says so."""
+    """Fork helpers early: a later fork would pin more memory by copy-on-write. Where none can begin, the first use says so."""
     with suppress(OSError):
         helpers().begin()
         begin_demangling()

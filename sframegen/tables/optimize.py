@@ -1,9 +1,9 @@
-"""How small a section is made: levels of optimisation, from one FDE a function to pieces of functions, alone or joined."""
+"""Makes a section as small as its level asks: one FDE a function, or pieces of functions, alone or joined."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import room, zeros
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
@@ -20,35 +20,10 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.words import EncodedRules
+    from sframegen.tables.levels import Level
 
 MAX_GAP = 15  # bytes of padding between joined functions
 NEVER = 0xFFFFFFFF  # bytes that no block has
-
-
-class Level(NamedTuple):
-    """`share`: ranges with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code.
-
-    `rounds`: which of them do depends on which rows are shared, and that on which stay alone. Functions are cut after rows that
-    hold for at least `body` bytes of code: those of prologues and epilogues hold for fewer. Repetitions of up to `longest` pieces
-    of functions, side by side, are looked for.
-    """
-
-    share: bool
-    max_rows: int = 0
-    max_span: int = 0
-    rounds: int = 0
-    body: int = 0
-    longest: int = 1
-
-
-# fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
-# size: the rows of an FDE are still few enough for a linear scan.
-LevelName = Literal["none", "fast", "size"]
-LEVELS: dict[LevelName, Level] = {
-    "none": Level(share=False),
-    "fast": Level(True, 24, 1024, 1, 24),
-    "size": Level(True, 64, 65536, 3, 12, 6),
-}
 
 
 class Borders(NamedTuple):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import FormatVersion, Layout
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.peers import Compiler, Peers
 
 SIZE = 64

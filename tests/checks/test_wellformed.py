@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sframegen.checks.specification.wellformed import Facts
     from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 

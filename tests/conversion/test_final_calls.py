@@ -15,14 +15,14 @@ from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, PF_X, PHDR_SIZE, PT_LOAD
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.peers import Peers
 
 AFTER_CALL = "padding after a final call"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.peers import Peers
 
 # CFA = rsp + 8 + ((rip & 15) >= 11) * 8

@@ -41,7 +41,7 @@ from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.jit_entries import entry_of
 from tests.support.inputs.linker_inputs import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from typing import cast
 
-from sframegen.profile.blocked import RAN_AGAIN
 from sframegen.profile.bpf.kernel_records import Counted, NewStack, Unfinished
 from sframegen.profile.collected import Collected
 from sframegen.profile.counted_stacks import NOT_RECEIVED, CountedStacks
@@ -13,6 +12,7 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import Follower, MappingResolver
 from sframegen.profile.following.processes import Processes
+from sframegen.profile.off_cpu_stacks import RAN_AGAIN
 from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME

@@ -19,8 +19,9 @@ from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from sframegen.tables.levels import LEVELS, Level
 from sframegen.tables.neighbours import symbol_values
-from sframegen.tables.optimize import LEVELS, Borders, Level, cut_up, join, may_follow
+from sframegen.tables.optimize import Borders, cut_up, join, may_follow
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000

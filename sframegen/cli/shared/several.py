@@ -52,7 +52,7 @@ R = TypeVar("R", bound=FileReport)
 def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords: dict[str, Any], how: How) -> Iterator[R]:
     """What `change`, one of the public functions that write a file, reports of each file that it does not refuse.
 
-    Names of one file are one. Warnings are printed before their report is given. `run` gets the reports, too.
+    Hard links are processed once. Warnings are printed before their report is given. `run` gets the reports, too.
     """
     outputs = outputs_of(files, how.output, how.output_dir)
     leave_stdout_to(how.output)

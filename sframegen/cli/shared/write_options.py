@@ -12,6 +12,7 @@ from sframegen.cli.shared.command import options
 from sframegen.cli.shared.common_options import JOBS, keyword, part_of_how
 from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     import os
@@ -70,7 +71,7 @@ def level(default: str | None) -> Decorator:
     """The option of how small a section is made. `default` None: that of the command."""
     return keyword(
         "--optimize",
-        type=click.Choice(["none", "fast", "size"]),
+        type=click.Choice([*LEVELS]),
         default=default,
         show_default=True,
         help="none: one FDE per function. fast: equal rows only once, functions cut and neighbours joined where look-ups stay fast."

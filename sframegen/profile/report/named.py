@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
 INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller
 CALLERS_UNKNOWN = "[callers unknown]"
-MAX_DEPTH = 1 << 13  # frames of a stack
+MAX_NAMED_FRAMES = 1 << 13  # of a stack, with those of inlined functions
 NO_ADDRESS = (1 << 64) - 1
 
 
@@ -212,7 +212,7 @@ class Named:
     def max_depth(self) -> int:
         """At least the number of frames of each stack, once all are counted."""
         if not self.places.outer:
-            return MAX_DEPTH
+            return MAX_NAMED_FRAMES
         depths = self.room.column("I")
         self.room.grow(depths, self.tree.nodes.count)
         parts = self.room.parts(self.tree.nodes.count, 1)

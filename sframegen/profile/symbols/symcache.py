@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sframegen.profile.kept_files import KeptFiles
 
 ENDING = ".symcache"
-MAX_DEPTH = 64  # places of one address
+MAX_PLACES = 64  # of one address
 MAX_NAME = 8192  # characters, as in symbol tables
 MAX_LINE = 0x7FFFFFFF
 
@@ -101,7 +101,7 @@ class _Symcache:
 
 def _cut(places: list[Any]) -> Iterable[Any]:
     """Return the innermost and the outermost ones."""
-    return places if len(places) <= MAX_DEPTH else [*places[: MAX_DEPTH - 1], places[-1]]
+    return places if len(places) <= MAX_PLACES else [*places[: MAX_PLACES - 1], places[-1]]
 
 
 def _borrowed(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi

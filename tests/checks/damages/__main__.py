@@ -16,7 +16,7 @@ from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_sec
 from tests.support.peers import corpus_file
 
 if TYPE_CHECKING:
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
 BEGIN, END = "<!-- damages -->", "<!-- end of damages -->"

@@ -23,7 +23,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import sframe_of
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sframegen.checks.finding import Finding
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
 
 ROOM = 1 << 13  # zeros after a section: some damages make it longer
 MASK = (1 << 64) - 1

@@ -17,7 +17,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import difference
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library", "no-sections")
 

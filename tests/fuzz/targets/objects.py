@@ -17,7 +17,7 @@ from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET_REL
 from sframegen.format.layouts import V3
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.tables.compare import difference
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "library", "no-sections")
 

@@ -18,7 +18,7 @@ from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import agree
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, blocked_library, run
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of
@@ -29,7 +29,7 @@ from tests.support.programs import PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
 

@@ -31,7 +31,7 @@ from sframegen.elf.records import (
     Phdr,
 )
 from sframegen.format.locate import sframe_of
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_library, run
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of, without_sections

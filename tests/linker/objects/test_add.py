@@ -23,7 +23,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF_COMPRESSED, SHT_CREL, SHT_GNU_SFRAME, SHT_REL, SHT_RELA, SHT_SYMTAB
 from sframegen.elf.symbols import function_symbols, functions_of
 from sframegen.format.abi import AMD64
-from sframegen.tables.optimize import LEVELS
+from sframegen.tables.levels import LEVELS
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 from tests.support.peers import Compiler
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import FormatVersion
     from sframegen.format.model import FunctionTable
-    from sframegen.tables.optimize import LevelName
+    from sframegen.tables.levels import LevelName
     from tests.support.cross import Machine
     from tests.support.peers import Peers
 

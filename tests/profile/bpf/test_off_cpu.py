@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.profile.blocked import with_stack
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.sampling_settings import Sampling
+from sframegen.profile.off_cpu_stacks import with_stack
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.frames import End

@@ -14,7 +14,7 @@ from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report.formats.file_formats import format_of
 from sframegen.profile.report.grouping import group_stacks
-from sframegen.profile.report.named import MAX_DEPTH, FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import MAX_NAMED_FRAMES, FrameKind, Named, NamedFrame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table
 from sframegen.profile.symbols.source_lines import Detail
@@ -132,7 +132,7 @@ def test_json(profile: Named) -> None:
 
 def test_stacks_may_become_deeper_than_they_were_walked() -> None:
     """Each of many frames has inlined functions: no format has too little room."""
-    deep = [frame("f", 1, 0x10), *(frame("g", number, 0x10, inlined=True) for number in range(2, 4))] * MAX_DEPTH
+    deep = [frame("f", 1, 0x10), *(frame("g", number, 0x10, inlined=True) for number in range(2, 4))] * MAX_NAMED_FRAMES
     profile = named(stack_of(deep, 3))
     assert profile.max_depth == len(deep)
     for ending in (".folded", ".html", ".pb.gz", ".json"):

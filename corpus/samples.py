@@ -1,6 +1,6 @@
 """Shared libraries of samples.toml, compiled and linked by GNU's tools with an SFrame section; kept in the cache once built.
 
-usage: python -m benchmarks.samples    Builds what is missing and prints the libraries.
+usage: python -m corpus.samples    Builds what is missing and prints the libraries.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.places import CACHE, PEERS
+from tests.support.peers import Peers, cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Sample = dict[str, Any]  # of samples.toml
 
+CACHE, PEERS = cache_directory(), Peers().directory
 SAMPLES: dict[str, Sample] = tomllib.loads(Path(__file__).with_name("samples.toml").read_text())
 ALL = "all six"  # linked into one
 ALL_OLDER = "all six, system's GCC"

@@ -20,8 +20,8 @@ RAN_AGAIN = "the thread waited when sampling began, and ran again before its sta
 MOST = 1 << 18  # stacks; the kernel program sends those that are used again
 
 
-class Blocked:
-    """By the key that the kernel program counts with: the stacks, and the same ones while the thread waits for a CPU."""
+class OffCpuStacks:
+    """Off-CPU stacks by (hash, pid, tid), each with its wait-for-CPU twin."""
 
     def __init__(self) -> None:
         self._stacks: dict[CountKey, NewStack] = {}
