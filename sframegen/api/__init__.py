@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sframegen.api.added import Summary
+    from sframegen.api.added import Outcome, Summary
     from sframegen.api.adding import add_section
     from sframegen.api.changing import convert, remove
     from sframegen.api.converted import VersionChange
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import LevelName
 
     __all__ = [  # noqa: RUF022 - in the order in which people read them
-        "add_section", "read", "check", "convert", "remove", "merge", "Summary", "SframeSection", "CheckReport",
+        "add_section", "read", "check", "convert", "remove", "merge", "Summary", "Outcome", "SframeSection", "CheckReport",
         "VersionChange", "SectionRemoval", "Merged", "Plan", "FunctionFates", "SframeFunction",
         "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType", "Consumer", "Finding", "Severity", "Instruction",
         "Verdict", "SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal", "FormatVersion",
@@ -42,7 +42,7 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.reading": ("read", "check"),
         "sframegen.api.changing": ("convert", "remove"),
         "sframegen.api.merging": ("merge", "Merged"),
-        "sframegen.api.added": ("Summary",),
+        "sframegen.api.added": ("Summary", "Outcome"),
         "sframegen.format.decode": ("SframeSection",),
         "sframegen.checks.check_report": ("CheckReport",),
         "sframegen.api.converted": ("VersionChange",),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sframegen.api.planned import Plan, json_of
@@ -27,6 +28,18 @@ GROUPS = {
     "no_cfi": "no CFI",
     "synthesized": "synthesized",
 }  # of fates, as users read them
+SUMS = (  # the numbers of a Summary, which `total` adds up
+    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
+    "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
+)  # fmt: skip
+
+
+class Outcome(StrEnum):
+    """The outcome for a file; of several files, the first of these that one of them has."""
+
+    ADDED = "added"  #: it has a new section, or would have one
+    UNCHANGED = "unchanged"  #: it has the same section already
+    NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can express
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,7 @@ class Summary:
     """What `add_section` did to one file. Sizes are in bytes."""
 
     file: str  #: as given
+    outcome: Outcome = Outcome.NOTHING  #: `added`, `unchanged`, `nothing to add`
     output: str = ""  #: the path written, "" if none
     functions: int = 0  #: functions with call frame information
     functions_covered: int = 0  #: those of which the section describes every byte
@@ -189,14 +203,15 @@ def percent(part: int, whole: int) -> str:
 
 def total(file: str, parts: Sequence[Summary]) -> Summary:
     """The sum over the objects of one file."""
-    numbers = [one.name for one in fields(Summary) if one.type == "int"]
-    sums = {name: sum(getattr(part, name) for part in parts) for name in numbers}
+    sums = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
     ignored: Counter[str] = Counter()
     for part in parts:
         ignored.update(part.ignored_fdes)
     per_function = [one for part in parts for one in part.per_function or ()]
+    outcomes = {part.outcome for part in parts}
     return Summary(
         file=file,
+        outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING),
         **sums,
         cfi_sections=tuple(dict.fromkeys(name for part in parts for name in part.cfi_sections)),
         fates={group: dict(counts) for group, counts in total_fates(parts).items()},

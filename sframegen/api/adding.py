@@ -14,7 +14,7 @@ from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
 from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
-from sframegen.api.added import Summary, detached_already, nothing_to_add, summary_of, total
+from sframegen.api.added import Outcome, Summary, detached_already, nothing_to_add, summary_of, total
 from sframegen.api.by_kind import Kinds, change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.from_cfi import made_of
@@ -219,7 +219,8 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
 
 def _with_new(had: _Had, new: _New, summary: Summary, options: Adding) -> Summary:
     """With the figures of the section, and warnings about it."""
-    summary = changed_to(summary, section_bytes=new.encoder.size_bytes, rows=len(new.encoder.table.row_start))
+    size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
+    summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if new.stored is not None:
         return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
     warnings = summary.warnings + not_taken(had.base.elf, options.making.layout)
@@ -266,7 +267,7 @@ def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 
 def _unchanged(summary: Summary, section_bytes: int) -> Summary:
-    return changed_to(summary, section_bytes=section_bytes, note="has it already")
+    return changed_to(summary, outcome=Outcome.UNCHANGED, section_bytes=section_bytes, note="has it already")
 
 
 MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
@@ -292,7 +293,8 @@ def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary
     for filled, sources, converted in prepared.values():
         part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
         size = sum(len(piece.section) for piece in filled.pieces)
-        parts.append(changed_to(part, section_bytes=size, rows=len(filled.table.row_start)))
+        outcome = Outcome.ADDED if filled.pieces else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
+        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
         if filled.pieces:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)

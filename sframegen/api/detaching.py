@@ -14,7 +14,7 @@ from linker.files.own_directory import OwnDirectory
 from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
-from sframegen.api.added import detached_already, nothing_to_add
+from sframegen.api.added import Outcome, detached_already, nothing_to_add
 from sframegen.api.common import check_linked, refuse
 from sframegen.api.from_cfi import made_of
 from sframegen.api.planned import Plan
@@ -66,6 +66,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
     summary = changed_to(
         summary,
+        outcome=Outcome.ADDED,
         detached=target,
         section_bytes=len(section.contents),
         compressed_bytes=section.compressed_bytes,
@@ -77,7 +78,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     if options.writing.dry_run:
         return planned
     if not _write(store, path_in_store(identity.build_id), data):
-        return changed_to(summary, note="has it already")
+        return changed_to(summary, outcome=Outcome.UNCHANGED, note="has it already")
     return changed_to(planned, output=target)
 
 

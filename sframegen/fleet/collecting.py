@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from sframegen.fleet.result_rows import PackageResult
 
 ROW_GROUP = 20_000
-NOT_SUMMED = ("peak_memory_bytes", "seconds")  # the latter are in their package's
-PACKAGE_SUMS, FILE_SUMS = (
-    tuple(column.name for column in fields(row) if column.type in ("int", "float") and column.name not in NOT_SUMMED)
-    for row in (PackageRow, FileRow)
-)
+PACKAGE_SUMS = (
+    "package_bytes", "new_package_bytes", "unpacked_bytes", "entries", "elf_files",
+    "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing",
+)  # fmt: skip
+FILE_SUMS = (
+    "file_bytes", "new_file_bytes", "executable_bytes", "code_bytes", "covered_bytes", "functions", "functions_covered", "rows",
+    "section_bytes", "stored_bytes", "eh_frame_bytes", "eh_frame_hdr_bytes",
+)  # fmt: skip
 NAMES = 200  #: reasons, languages and the like that are counted apart; a hostile fleet could have another for each file
 OTHER = "other"
 Key = TypeVar("Key")

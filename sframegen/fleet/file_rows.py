@@ -99,12 +99,9 @@ class PackageFiles:
 
 
 def _fill(row: FileRow, summary: Summary) -> None:
-    if summary.note == "has it already":
-        row.outcome = Outcome.UNCHANGED
-    elif summary.section_bytes:
-        row.outcome = Outcome.ADDED
-    else:
-        row.outcome, row.reason = Outcome.NOTHING, summary.note.removeprefix("nothing to add: ")
+    row.outcome = Outcome(summary.outcome)
+    if row.outcome is Outcome.NOTHING:
+        row.reason = summary.note.removeprefix("nothing to add: ")
     row.executable_bytes = sum(sum(counts.values()) for counts in summary.fates.values())
     row.code_bytes, row.covered_bytes = summary.code_bytes, summary.covered_bytes
     row.functions, row.functions_covered = summary.functions, summary.functions_covered

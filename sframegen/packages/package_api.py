@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.api.added import Package, total
+from sframegen.api.added import Outcome, Package, total
 from sframegen.api.planned import Plan
 from sframegen.api.removed import SectionRemoval
 from sframegen.base.errors import FormatError
@@ -44,11 +44,11 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
     else:
         done = read_package(path, partial(api.add_section, **options))
     passed, parts = done.passed, done.parts
-    changed = sum(part.plan is not None for part in parts)
+    changed = sum(part.outcome is Outcome.ADDED for part in parts)
     refused = len(done.refused) + len(done.faults)
     package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
     summary = total(done.file, parts)
-    note = "has it already" if summary.section_bytes and not changed else summary.note
+    note = "has it already" if summary.outcome is Outcome.UNCHANGED else summary.note
     if not passed.elf_files:
         note = "nothing to add: no program or library in it"
     warnings = summary.warnings + done.warnings

@@ -164,6 +164,13 @@ def results(compile_c: Compiler, tmp_path: Path) -> Results:
     )
 
 
+def test_outcomes(results: Results, tmp_path: Path) -> None:
+    outcomes = [result.outcome for result in (results.planned, results.added, results.unchanged)]
+    assert outcomes == [sframegen.Outcome.ADDED, sframegen.Outcome.ADDED, sframegen.Outcome.UNCHANGED]
+    again = sframegen.add_section(tmp_path / "f.o")
+    assert (again.outcome, again.note) == (sframegen.Outcome.UNCHANGED, "nothing to add")
+
+
 def test_results_are_values(results: Results) -> None:
     for result in results:
         with pytest.raises(FrozenInstanceError):

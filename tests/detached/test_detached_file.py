@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.inject.verify import verify_detached
-from sframegen import FormatError, add_section, read
+from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.detached.detached_file import detached_file, section_in
 from sframegen.detached.identity import Identity, identity_of, path_in_store
@@ -91,7 +91,7 @@ def test_an_equal_file_is_not_written_again(program: Path, tmp_path: Path) -> No
     add_section(program, detached=store)
     before = stored(store).stat()
     again = add_section(program, detached=store)
-    assert (again.note, again.output, again.detached) == ("has it already", "", str(stored(store)))
+    assert (again.outcome, again.output, again.detached) == (Outcome.UNCHANGED, "", str(stored(store)))
     assert stored(store).stat() == before
     assert add_section(program, detached=store, optimize="none").output == str(stored(store))
     assert [*store.rglob(".sframegen*")] == []

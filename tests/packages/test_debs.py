@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.objects.archive import members
-from sframegen import Refusal, RefusedError, api
+from sframegen import Outcome, Refusal, RefusedError, api
 from sframegen.base.errors import FormatError
 from sframegen.packages.compression import compression_of, decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
@@ -67,7 +67,7 @@ def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_p
     growth = sum(-(-len(now[name]) // 1024) - -(-len(files[name]) // 1024) for name in files)
     assert archive(path, "control.tar")["control"] == CONTROL.replace(b"Size: 100", b"Size: %d" % (100 + growth))
     written = path.read_bytes()
-    assert add_to_package(path).note == "has it already"
+    assert add_to_package(path).outcome is Outcome.UNCHANGED
     assert path.read_bytes() == written
     remove_from_package(path)
     assert archive(path, "data.tar") == files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
-from sframegen.api.added import shares_of
+from sframegen.api.added import Outcome, shares_of
 from sframegen.base.text import count_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sframegen.conversion.coverage import Fates
 
 SCHEMA = 1
-ADDED, UNCHANGED, NOTHING, REFUSED = OUTCOMES = ("added", "unchanged", "nothing to add", "refused")
+REFUSED = "refused"
 NUMBERS = ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes")
 
 
@@ -43,16 +43,15 @@ class Entry:
 
     @classmethod
     def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
-        done = ADDED if summary.plan is not None else UNCHANGED if summary.section_bytes else NOTHING
         fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
         numbers = {name: getattr(summary, name) for name in NUMBERS}
-        reason = summary.note if done is NOTHING else ""
-        return cls(path, links, done, reason, list(summary.warnings), build_id, **numbers, fates=fates)
+        reason = summary.note if summary.outcome is Outcome.NOTHING else ""
+        return cls(path, links, summary.outcome, reason, list(summary.warnings), build_id, **numbers, fates=fates)
 
 
 class Totals:
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.files = dict.fromkeys(OUTCOMES, 0)
+        self.files = dict.fromkeys((*Outcome, REFUSED), 0)
         self.numbers = dict.fromkeys(NUMBERS, 0)
         self.fates: dict[str, Counter[str]] = {}
         for entry in entries:
@@ -67,8 +66,8 @@ class Totals:
         covered, code, size = (self.numbers[name] for name in ("covered_bytes", "code_bytes", "section_bytes"))
         would_be = "would be " if dry_run else ""
         line = (
-            f"{count_of(files[ADDED], 'file')} {would_be}given a section, {files[UNCHANGED]:,} unchanged, "
-            f"{files[NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
+            f"{count_of(files[Outcome.ADDED], 'file')} {would_be}given a section, {files[Outcome.UNCHANGED]:,} unchanged, "
+            f"{files[Outcome.NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
         return f"{line}; {shares_of(covered, code, self.fates)}; .sframe {count_of(size, 'byte')}" if size else line
 
