@@ -215,7 +215,7 @@ def test_code_of_ignored_fdes_is_not_joined_over(start: int, end: int, joined: l
 @for_each(("place", "joined"), [(-1, [0, 1, 1]), (0, [0, 0, 1]), (GAP - 1, [0, 0, 1]), (GAP, [0, 1, 1])])
 def test_no_place_that_has_a_name_or_is_left_out_is_joined_over(place: int, joined: list[int]) -> None:
     elf, base, table = code_with(b"\x90" * GAP)
-    named, none = array("Q", [base, base + 8, base + 16 + place]), zeros("Q", 0)  # the first two lie in functions
+    named, none = array("Q", [base, base + 4, base + 8, base + 16 + place]), zeros("Q", 0)  # the first three lie in functions
     assert list(may_follow(elf, table, Borders(named))) == list(may_follow(elf, table, Borders(none, named))) == joined
 
 
