@@ -72,7 +72,7 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
     for start, to, size in record.parts if restored else ():
         for at, end in gaps(old, to, to + size):
             restored &= same_bytes(changed.data[at - to + start : end - to + start], given.data[at:end])
-    return [] if restored else ["its undo record does not give the original back"]
+    return [] if restored else ["its undo record does not restore the original"]
 
 
 def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
@@ -94,7 +94,7 @@ def mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
         descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
         try:
             if os.fstat(descriptor).st_size != len(elf.data):
-                raise OSError(errno.EBUSY, "the file changed while it was read", elf.name)
+                raise OSError(errno.EBUSY, "the file changed while being read", elf.name)
             yield descriptor
         finally:
             os.close(descriptor)

@@ -64,7 +64,7 @@ def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded:
 def check_unchanged(elf: ElfFile) -> None:
     """Raises FormatError if the file has changed since it was opened."""
     if elf.descriptor is not None and elf.status is not None and not is_unchanged(Source(elf.descriptor, elf.status)):
-        raise elf.error("it was changed while it was read")
+        raise elf.error("it changed while being read")
 
 
 def data_extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
@@ -96,7 +96,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, unneede
         if copied is None:
             break
         if copied == 0:
-            raise elf.error("it became shorter while it was copied")
+            raise elf.error("it was truncated while being copied")
         start, to = start + copied, to + copied
     out.seek(to)
     for at in range(start, end, CHUNK):

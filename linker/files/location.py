@@ -80,7 +80,7 @@ class Location(HeldOpen):
             return open_regular(self.name, self.path, os.O_NOFOLLOW, directory=self.directory)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise OSError(errno.ELOOP, "a symbolic link has come in its way", self.path) from error
+                raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", self.path) from error
             raise
 
     def enter(self) -> int:
@@ -158,7 +158,7 @@ def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _
             return Location(os.dup(here.number), name, shown)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(errno.ELOOP, "a symbolic link has come in its way", shown) from error
+            raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", shown) from error
         raise OSError(error.errno, error.strerror, shown) from error
 
 
@@ -257,5 +257,5 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
     if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)
         raise OSError(
             errno.ELOOP,
-            "a symbolic link that another user controls, or can have put there, is in its way; name the file that it leads to",
+            "a symbolic link that another user controls, or can have put there, is in its path; name the file that it leads to",
         )

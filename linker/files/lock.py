@@ -38,7 +38,7 @@ def open_locked(location: Location) -> int:
                 return kept  # else it was replaced while we waited
             waited = time.monotonic() - begin
             if waited > patience.current.lock:
-                who = "someone replaces it again and again" if is_free else f"{_holder(descriptor)} keeps it locked"
+                who = "it keeps being replaced" if is_free else f"{_holder(descriptor)} keeps it locked"
                 raise TimeoutError(errno.ETIMEDOUT, f"{who}; end that process, or change a copy of the file", location.path)
             if not is_free and not is_said and waited > patience.current.lock_notice:
                 is_said = True

@@ -89,7 +89,7 @@ def write_atomically(
 def relink(descriptor: int, name: Location, old: Source) -> None:
     """Makes `name`, until now a name of the old file, one of the open file that replaced it."""
     with opened_directory(name) as directory:
-        with step("it keeps the old file", name), temporary_name(directory) as temporary:
+        with step("it still has the old file", name), temporary_name(directory) as temporary:
             give_name(descriptor, directory, temporary)
             if not name.is_at(old.status):
                 raise OSError(errno.ESTALE, "it is no longer a name of that file")

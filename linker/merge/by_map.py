@@ -44,7 +44,7 @@ class FunctionCounts(NamedTuple):
 
 
 NOT_GIVEN, WITHOUT_SECTION = "in files that were not given", "in objects without .sframe"
-SILENT = "in sections of which their object's .sframe says nothing"
+SILENT = "in sections that their object's .sframe does not describe"
 
 
 class Undescribed(NamedTuple):
@@ -126,7 +126,7 @@ class LinkerMap:
             candidates = [(file, member)] if (file, member) in self._places else _closest(path, candidates)
         if len(candidates) > 1:
             names = ", ".join(sorted(file for file, _ in candidates)[:3])
-            raise FormatError(f"the map has {len(candidates)} files of that name ({names}): give it by the name it was linked by")
+            raise FormatError(f"the map has {len(candidates)} files of that name ({names}): use the name it was linked by")
         return candidates[0] if candidates else None
 
     @cached_property

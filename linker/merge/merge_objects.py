@@ -115,7 +115,7 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
         table, left_out = lower(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
-        raise FormatError("nothing of what its objects say is about its code", file=elf.name)
+        raise FormatError("the .sframe sections of its objects describe none of its code", file=elf.name)
     encoder = encoder_of(elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(symbol_places(elf)))
     encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
     counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes

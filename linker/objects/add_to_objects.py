@@ -101,7 +101,7 @@ def write_object(filled: Filled, out: BinaryIO) -> None:
 def check_object(filled: Filled, written: ElfFile) -> list[str]:
     """Return the findings about a written object: earlier sections that changed, new sections that say something else."""
     if not filled.pieces:
-        return [] if written.data == filled.elf.data else ["bytes of an object that has it already have changed"]
+        return [] if written.data == filled.elf.data else ["an object that already has the section has changed"]
     findings = []
     base = filled.base
     old = old_sections(base)
@@ -116,9 +116,9 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
     before, after = ([one for one in found.sections if one[2] not in old] for found in (filled.placed, placed))
     address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
     if before != after or address is not None or lost:
-        findings.append("the new sections say something else than they should")
+        findings.append("the new sections differ from the planned ones")
     if filled.undoable and not gives_back(written, base):
-        findings.append("the original could not be given back")
+        findings.append("the original could not be restored")
     return findings
 
 

@@ -121,5 +121,5 @@ def _index(index: Member, width: int, moved: Mapping[int, int], file: str) -> by
     except KeyError as error:
         raise FormatError(f"the symbol index leads to {error.args[0]:#x}, where no member is", "archive", index.at, file) from None
     if width == 4 and max(offsets, default=0) > 0xFFFFFFFF:
-        raise FormatError("with its new sections it is larger than its symbol index can say", "archive", index.at, file)
+        raise FormatError("with its new sections it is too large for its symbol index", "archive", index.at, file)
     return raw[:width] + code.pack(*offsets) + raw[width * (count + 1) :]

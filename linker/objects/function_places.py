@@ -65,7 +65,7 @@ def _placed(
             offsets.append(0)
             continue
         if rela.type != kind:
-            raise elf.error(f"relocation type {rela.type} is not one for the start of a function", ".sframe", at)
+            raise elf.error(f"relocation type {rela.type} cannot mark the start of a function", ".sframe", at)
         number, value = symbols[rela.symbol]
         offset = value + rela.r_addend - (0 if origin is None else at - origin)
         if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:

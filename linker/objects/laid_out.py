@@ -100,7 +100,7 @@ class Placed:
             return Anchor(self._anchored[last], *self.anchors[self._anchored[last]])
         if number not in self._symbols:
             raise self.image.error(
-                "no symbol is in it, so that no relocation can name its functions", self.image.sections[number].name
+                "it has no symbols, so relocations cannot refer to its functions", self.image.sections[number].name
             )
         return self._symbols[number]
 

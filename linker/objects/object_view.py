@@ -136,7 +136,7 @@ def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView,
         if found:
             [(view, place)] = found
             return view, place._replace(offset=place.offset + int(digits, 16 if digits[:2] in ("0x", "0X") else 10))
-    what = f"neither a function nor a section of code: {printable(text)}"
+    what = f"'{printable(text)}' is neither a function nor a code section"
     raise FormatError(f"{what}; an object has no addresses: {REMEDY}", file=file)
 
 

@@ -71,7 +71,7 @@ class ObjectRemoval(NamedTuple):
     def check(self, written: ElfFile) -> list[str]:
         """Return the findings about the written object."""
         if self.record is not None:
-            return [] if gives_back(self.elf, written) else ["it is not what add-section was given"]
+            return [] if gives_back(self.elf, written) else ["it differs from the file that add-section was given"]
         return check_edited(self.elf, written)
 
 
@@ -114,7 +114,7 @@ def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
     if found is not None:
         return ObjectRemoval(elf, found[1], [], size, any(map(is_sframe, found[0].sections)))
     if not force:
-        message = "another tool made its SFrame section, or has written the object since"
+        message = "another tool made its SFrame section, or rewrote the object since"
         raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
     return ObjectRemoval(elf, None, edits(elf), size, still_has_one=False)
 
@@ -193,7 +193,7 @@ def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
     gone = old_sections(elf)
     kept = [section for section in elf.sections if section.number not in gone]
     if any(map(is_sframe, written.sections)) or len(kept) != len(written.sections):
-        return ["its sections are not those of before without the SFrame sections"]
+        return ["sections other than the SFrame sections have changed"]
     findings = []
     for before, after in zip(kept, written.sections, strict=True):
         if _said(elf, before) != _said(written, after):

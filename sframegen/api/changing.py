@@ -140,7 +140,7 @@ def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
 
     table, left_out = lower(merged, abi, layout)
     if not len(table):
-        message = f"nothing in its SFrame section can be said in version {layout.version}"
+        message = f"nothing in its SFrame section can be expressed in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
     encoder = wanted.encoder(elf, table, abi, layout)
     encoder.flags |= layout.flags & merger.flags
@@ -261,7 +261,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
     removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
     if not places:
-        note = f"{Companion.DETACHED_SECTION}; to be rid of it, delete the file" if is_detached(elf) else ""
+        note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
         return with_written(replace(removal, note=note), target.copy(elf))
 
     original = original_of(elf)

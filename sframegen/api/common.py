@@ -60,7 +60,7 @@ def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str,
     found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:
         raise RefusedError(Refusal.SIGNED, f"signed: {found}")
-    return (f"to be signed again: {found}",) if found else ()
+    return (f"must be signed again: {found}",) if found else ()
 
 
 def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:

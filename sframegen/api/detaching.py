@@ -55,7 +55,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
         return detached_already(file)
     identity = identity_of(elf)
     if identity is None:
-        message = "no build-id that could name its detached section: ld --build-id makes one"
+        message = "no build-id to name its detached section by; link with --build-id"
         raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
     summary, converted = made_of(elf, file, options.making, options.running)
     if not len(converted.table):
@@ -91,7 +91,7 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, re
         findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"), reader)
     try:
         if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
-            findings.append("its section reads otherwise")
+            findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))
     return findings

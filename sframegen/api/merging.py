@@ -90,7 +90,7 @@ class Merged:
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
         for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
             lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most_first(reasons)]
-        return lines + [f"  says nothing of its section: {shortened(printable(name))}" for name in self.silent]
+        return lines + [f"  does not describe its section: {shortened(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""

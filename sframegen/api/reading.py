@@ -149,7 +149,7 @@ def file_content(file: Readable) -> FileContent:
         given = getattr(file, "name", None)
         name, found = given if isinstance(given, str) else "<file>", file.read()
     if not isinstance(found, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{name} gives no bytes: open it in binary mode, 'rb'")
+        raise TypeError(f"{name} does not return bytes; open it in binary mode ('rb')")
     if not found:
         raise FormatError("the file is empty, or was read to its end before", file=name)
     return FileContent(name, memoryview(found).cast("B"))

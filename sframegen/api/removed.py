@@ -42,7 +42,7 @@ class SectionRemoval:
             return f"{line}; it had an SFrame section then" if self.still_has_one else line
         if self.plan is None:
             return f"{file}: no SFrame section: nothing to remove"
-        return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; not restored: there is no record that still holds"
+        return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; not restored: no valid undo record"
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""

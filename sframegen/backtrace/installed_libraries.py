@@ -35,7 +35,7 @@ def preloading(environment: Mapping[str, str]) -> dict[str, str]:
         return {"LD_PRELOAD": _first(path, environment, "LD_PRELOAD")}
     if SEPARATORS.intersection(str(path.parent)):
         remedy = "copy the file elsewhere, and set LD_PRELOAD to the copy"
-        raise SframegenError(f"{path}: the dynamic loader takes no path with colons and semicolons: {remedy}")
+        raise SframegenError(f"{path}: the dynamic loader does not accept paths with colons and semicolons: {remedy}")
     return {
         "LD_PRELOAD": _first(path.name, environment, "LD_PRELOAD"),
         "LD_LIBRARY_PATH": _first(path.parent, environment, "LD_LIBRARY_PATH"),

@@ -63,7 +63,7 @@ def objects_of(program: str, others: Iterable[str] | None = None) -> list[str]:
     if not loader:
         raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
     if others is not None and not any(os.path.realpath(loader) == os.path.realpath(_loader_of(other)) for other in others):
-        raise NotPreloadedError("it names another loader than the command, which is not run", file=program)
+        raise NotPreloadedError("its loader differs from the command, which is not run", file=program)
     return _listed(loader, program)
 
 

@@ -66,7 +66,7 @@ class Refusal(Enum):
     NO_MEMORY_TO_VERIFY = "no memory to verify"  #: LIEF needs as much memory as the file is large: `verify=False`
 
 
-ANOTHER = "has an SFrame section, and not the one that would be added"
+ANOTHER = "already has a different SFrame section"
 
 
 class RefusedError(SframegenError):

@@ -164,7 +164,7 @@ def _check_instructions(
         converted = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
         held = hold(elf, abi, converted, section, jobs, progress)
     except FormatError as error:
-        draft.add_error("cfi-unreadable", f"nothing to hold against the instructions: {_why(error, elf)}")
+        draft.add_error("cfi-unreadable", f"nothing to compare with the instructions: {_why(error, elf)}")
         return
     draft.warnings = sources.warnings
     draft.instructions = held.code

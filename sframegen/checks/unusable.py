@@ -37,7 +37,7 @@ OUTERMOST = Limit(
 )
 UNCHANGED = Limit(
     "kernel-fp-at-cfa",
-    "whose FP is saved at CFA + 0, which a default FDE cannot say to the Linux kernel: it takes FP for unchanged",
+    "whose FP is saved at CFA + 0, which a default FDE cannot express for the Linux kernel: it takes FP for unchanged",
     Severity.ERROR,
 )
 LIMITS = (MEMORY, REGISTER, OUTERMOST, UNCHANGED)

@@ -120,7 +120,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
             found = with_sections(run, file)
             if not found and len(run.reports) == refused:
                 refuse_package(file)
-                run.refuse(file, f"{file}: no program or library below it has an SFrame section")
+                run.refuse(file, f"{file}: no program or library in it has an SFrame section")
             paths += found
     return tuple(paths)
 

@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1
 MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
 NOT_ENCRYPTED = (
-    "is another machine, and not encrypted: whoever is on the way there could run code on the workers; give a tls:// address, or"
+    "is on another machine and not encrypted: anyone on the network path could run code on the workers; give a tls:// address, or"
     " --insecure on a network of your own"
 )
 COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles of references
@@ -45,7 +45,7 @@ def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a size such as 512M or 4G")
     size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
     if size < MIN_MEMORY:
-        raise click.BadParameter(f"{text} is too little for any package: at least {MIN_MEMORY >> 20}M")
+        raise click.BadParameter(f"{text} is out of range for a package (minimum {MIN_MEMORY >> 20}M)")
     return size
 
 
@@ -66,7 +66,7 @@ def _of_function(mode: str, adding: dict[str, Any], consumer: str | None) -> dic
     ctx = click.get_current_context()
     for option in ctx.command.params:
         if option.name in adding and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{option.opts[0]} does nothing with --mode check")
+            raise click.UsageError(f"{option.opts[0]} has no effect with --mode check")
     return {} if consumer is None else {"consumer": consumer}
 
 
@@ -139,17 +139,17 @@ def command() -> None:
     type=click.Choice(["survey", "rewrite", "check"]),
     default="survey",
     show_default=True,
-    help="survey: only results. rewrite: new packages in DIR/packages, with sections. check: sections that are there are checked.",
+    help="survey: results only. rewrite: packages with sections, in DIR/packages. check: check existing sections.",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
     callback=_address,
-    help="Work on a cluster of Dask: give tls://HOST:PORT of its scheduler. Whoever reaches that runs code as its user, and as the"
-    " workers'. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
+    help="Work on a Dask cluster: give its scheduler as tls://HOST:PORT. Anyone who can reach it can run code as its user and"
+    " as that of the workers. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
 )
 @click.option(
-    "--insecure", is_flag=True, help="Take a --scheduler of another machine that is not encrypted, on a network of your own."
+    "--insecure", is_flag=True, help="Take a --scheduler on another machine without encryption; only on a network of your own."
 )
 @jobs("Number of packages to process in parallel, on this machine.")
 @click.option(
@@ -173,7 +173,7 @@ def command() -> None:
     "--exclude",
     metavar="GLOB",
     multiple=True,
-    help="Leave out packages with these names. May be given again.",
+    help="Leave out packages with these names. May be repeated.",
 )
 @min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
 @click.option(
@@ -276,6 +276,6 @@ def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
     findings = Run()
     with findings.file(directory):
         if not (Path(directory) / "files.parquet").exists():
-            raise FormatError("no tables of a run here: sframegen fleet run SOURCE --output DIR writes them")
+            raise FormatError("no results of a run here; sframegen fleet run SOURCE --output DIR writes them")
         click.echo(make_report(directory, output))
     ctx.exit(findings.status)

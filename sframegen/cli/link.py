@@ -73,7 +73,7 @@ def command(
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
     depth = os.environ.get(DEPTH, "")
     if len(depth) >= MAX_DEPTH:
-        note(f"{arguments[0]}: it runs itself through sframegen link")
+        note(f"{arguments[0]}: this linker is itself a shim for sframegen link")
         ctx.exit(1)
     output = output_of(arguments[1:])
     before = state_of(output)

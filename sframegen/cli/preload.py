@@ -35,7 +35,7 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     cls=Command,
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
-        Example("Make sections for what lacks one, then run it", "sframegen preload --detached store -- heaptrack ./prog"),
+        Example("Make missing sections, then run the command", "sframegen preload --detached store -- heaptrack ./prog"),
         Example("Where all have sections already", "sframegen preload -- ./prog"),
         Example("Also for a library that COMMAND preloads itself", "sframegen preload --detached store --also lib.so -- ./prog"),
         Example("Print at the end how many traces it answered", "sframegen preload --statistics -- ./prog"),
@@ -53,7 +53,7 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     metavar="PATH",
     multiple=True,
     type=PathName(),
-    help="Look at this library, or all in this directory, too: what COMMAND itself puts into LD_PRELOAD. May be given again.",
+    help="Also look at this library, or all in this directory, which COMMAND itself puts into LD_PRELOAD. May be repeated.",
 )
 @SECTIONS
 @click.option(

@@ -95,7 +95,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @part_of_sampling("--system", is_flag=True, help="Sample all processes.")
 @part_of_sampling("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
-@part_of_sampling("--wall", is_flag=True, help="Count that and samples, as time, in one picture.")
+@part_of_sampling("--wall", is_flag=True, help="Show on-CPU and off-CPU time together.")
 @part_of_sampling(
     "--min-block",
     metavar="MS",
@@ -104,7 +104,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     show_default=True,
     help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
 )
-@click.option("--probe", "as_probe", is_flag=True, help="Print what this machine allows, and what would allow more.")
+@click.option("--probe", "as_probe", is_flag=True, help="Print what this machine supports, and how to enable more.")
 @part_of_sampling(
     "-F",
     "--frequency",
@@ -128,19 +128,19 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     "--cgroup",
     metavar="PATH",
     multiple=True,
-    help="Sample only processes in this control group (version 2), or below it: of a container. May be given again.",
+    help="Sample only processes in or below this control group (version 2), such as a container's. May be repeated.",
 )
 @click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
 @OUTPUT
-@tid("Show only this thread. May be given again.", several=True)
+@tid("Show only this thread. May be repeated.", several=True)
 @part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
-@click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="What to group stacks by.")
-@part_of_sampling("--idle", is_flag=True, help="With --system, count samples of idle CPUs, too.")
+@click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="How to group stacks.")
+@part_of_sampling("--idle", is_flag=True, help="With --system, also count samples of idle CPUs.")
 @part_of_naming("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
 @part_of_naming(
     "--lines/--no-lines",
     default=None,
-    help="Show the lines of one function apart.  [default: only formats that have a place for lines show them]",
+    help="Show the lines of one function apart.  [default: in formats that support lines]",
 )
 @part_of_naming(
     "--inlined/--no-inlined", default=None, help="Show inlined functions as frames.  [default: where debug information is at hand]"
@@ -156,7 +156,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
 @part_of_sampling(
     "--backend",
     type=click.Choice(BACKENDS),
-    help="Where stacks are walked: in the kernel (BPF), or here, from copies.  [default: in the kernel where that is allowed]",
+    help="Where to walk stacks: in the kernel (BPF), or in sframegen, from copies.  [default: in the kernel if allowed]",
 )
 @SECTIONS
 @JSON_OBJECT
@@ -235,7 +235,7 @@ def _only(sampling: Sampling) -> Only | None:
         try:
             user = int(sampling.user) if sampling.user.isdecimal() else pwd.getpwnam(sampling.user).pw_uid
         except KeyError:
-            raise click.BadParameter(f"{shortened(sampling.user)}: no user of this machine", param_hint="--user") from None
+            raise click.BadParameter(f"{shortened(sampling.user)}: no such user", param_hint="--user") from None
     try:
         cgroups = tuple(map(folder_of, sampling.cgroup))
     except SframegenError as error:
@@ -250,7 +250,7 @@ def _check_timed(sampling: Sampling) -> None:
             raise click.UsageError("--min-block is for --off-cpu and --wall")
         return
     if sampling.wall and sampling.event not in (None, *CLOCKS):
-        raise click.UsageError(f"--wall needs samples that stand for time: {' or '.join(CLOCKS)}")
+        raise click.UsageError(f"--wall needs a clock event: {' or '.join(CLOCKS)}")
     if sampling.idle:
         raise click.UsageError("--idle counts samples, not time")
 
@@ -316,5 +316,5 @@ def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
     if others[0] != arguments[0]:
         raise click.UsageError(f"{others[0]}: not a process id, as {arguments[0]} is")
     if not arguments[0]:
-        raise click.UsageError("the name of the command is empty")
+        raise click.UsageError("the command name is empty")
     return None

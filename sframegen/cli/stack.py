@@ -75,7 +75,7 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
     "--output",
     metavar="FILE",
     callback=_known_format,
-    help=f"Write all samples to this file; its ending is the format: {', '.join(FORMATS)}.",
+    help=f"Write all samples to this file; its extension selects the format: {', '.join(FORMATS)}.",
 )
 @click.option(
     "--max-frames", metavar="N", type=COUNT, default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."

@@ -59,7 +59,7 @@ ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are
 def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
     """Say why no section can be made. `functions`: how many the CFI describes."""
     if functions:
-        return "none of its call frame information can be said in SFrame"
+        return "SFrame can express none of its call frame information"
     ignored = (f"{count_of(number, 'FDE')} {reason}" for reason, number in most_first(ignored_fdes))
     return "; ".join(ignored) or "no call frame information"
 

@@ -52,7 +52,7 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
     """
     loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
     if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
-        raise elf.error(f"too large for a file of its own: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
+        raise elf.error(f"too large for a detached file: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
     note = packed([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
     note += bytes(-len(note) % NOTE_ALIGN)

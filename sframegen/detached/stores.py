@@ -124,7 +124,7 @@ def _mapped(directory: str, path: str, build_id: bytes) -> memoryview:
         descriptor = open_regular(name, path, os.O_NOFOLLOW, directory=here)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise FormatError("a symbolic link or another file is in its way", file=path) from error
+            raise FormatError("a symbolic link or another file has its name", file=path) from error
         raise
     finally:
         os.close(here)

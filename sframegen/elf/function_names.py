@@ -53,7 +53,7 @@ def address_of(elf: ElfFile, text: str) -> int:
         return address
     if HEXADECIMAL.fullmatch(text):
         return int(text, 16)
-    raise elf.error(f"neither a function's name nor a hexadecimal address: {printable(text)}")
+    raise elf.error(f"'{printable(text)}' is neither a function nor a hexadecimal address")
 
 
 def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:

@@ -40,10 +40,10 @@ PLAIN_TYPES = frozenset({"bytearray", "bytes", "dict", "float", "int", "list", "
 IN_FLIGHT_PER_THREAD = 4
 MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
 LOST = ("lost", "pending")  # states of a future whose result is being made again
-GONE = "the scheduler is gone; the same command continues the run"
+GONE = "lost the scheduler; run the same command to continue"
 NO_ANSWER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
-NOT_ONE = "what answers at this address is not a scheduler: give the address that `dask scheduler` prints"
-NO_RESULT = "a worker gave an answer that is none of this version of sframegen"
+NOT_ONE = "there is no scheduler at this address, but another service; give the address that `dask scheduler` prints"
+NO_RESULT = "a worker's answer is not from this version of sframegen"
 NO_CERTIFICATES = "TLS needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
 NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
 CONNECT_SECONDS = 30
@@ -131,7 +131,7 @@ class DaskCluster:
         elif "KilledWorker" in (error := f"{type(future.exception()).__name__}: {future.exception()}"):
             suspects.append((number, item))
         else:
-            raise EngineError(one_line(f"a worker cannot work: {error}"))
+            raise EngineError(one_line(f"a worker cannot be used: {error}"))
 
 
 def _answered(text: object) -> Finished:

@@ -165,7 +165,7 @@ class FleetRun:
 
     def how_to_continue(self) -> str:
         """For a run that has been interrupted."""
-        return f"{count_of(self.done, 'package')} of {self.total:,} done; the same command does the others"
+        return f"{count_of(self.done, 'package')} of {self.total:,} done; run the same command for the others"
 
 
 def is_excluded(name: str, patterns: Sequence[str]) -> bool:

@@ -107,7 +107,7 @@ class PackageProcess:
         except (EOFError, ConnectionError):
             raise LimitError(self._death()) from None
         except NO_ANSWER as error:
-            raise LimitError(f"its process gave no result: {error}") from None
+            raise LimitError(f"its process returned no result: {error}") from None
         if kind == NO_MEMORY:
             raise LimitError(f"needs more memory than {_size(self.options.memory)}")
         return self._failed(str(value))

@@ -53,7 +53,7 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
         _check_shared(item, shared_state(os.fstat(content.fileno())))
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
-            raise OSError(None, "has another SHA256 than its index gives", item.source)
+            raise OSError(None, "its SHA256 differs from the one in its index", item.source)
         key = options.key_of(row.sha256, item.name)
         package = output.done(key)
         if package is None:
@@ -80,7 +80,7 @@ def _seen_here(item: Item, options: RunOptions) -> Seen:
 
 def _check_shared(item: Item, state: str) -> None:
     if item.state and state != item.state:
-        raise OSError(None, f"on {gethostname()} it has another size or time than where the run was started: {SHARE}")
+        raise OSError(None, f"on {gethostname()} its size or time differs from where the run was started: {SHARE}")
 
 
 def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:

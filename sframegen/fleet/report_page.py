@@ -43,7 +43,7 @@ def stored_files(output: OutputDirectory) -> Iterator[FileRow]:
             version = (file.schema_arrow.metadata or {}).get(SCHEMA_KEY.encode(), b"1")
             if version != str(SCHEMA_VERSION).encode():
                 raise FormatError(
-                    f"schema version {printable(version.decode('utf-8', 'replace'))}: a later sframegen reads it", file=path
+                    f"schema version {printable(version.decode('utf-8', 'replace'))}; use a later sframegen", file=path
                 )
             if missing := set(columns) - set(file.schema_arrow.names):
                 raise FormatError(f"no columns {', '.join(sorted(missing))}: another version of sframegen wrote it", file=path)

@@ -79,7 +79,7 @@ class SframeSection:
         """Finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
         seeker = Seeker(self)
         if not seeker.ascends():
-            raise FormatError("functions are not in ascending order of address: no unwinder can search this section", self.place)
+            raise FormatError("functions are not in ascending order of address: unwinders cannot search this section", self.place)
         return seeker
 
     def rule_at(self, pc: int | str) -> Rule | None:

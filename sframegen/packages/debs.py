@@ -63,7 +63,7 @@ class Control:
             if change is None:
                 return line[0]
             if change.old.digests["md5"].encode() != line[1]:
-                raise FormatError(f"{path}: its sum is another than in md5sums")
+                raise FormatError(f"{path}: its checksum differs from the one in md5sums")
             return change.new.digests["md5"].encode() + line[2] + line[3]
 
         # Installed-Size counts each file rounded up to KiB.
@@ -140,7 +140,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
                     }
                     target.writelines(rewritten(found, contents, ""))
         if changes.of and signed:
-            one.warnings.append(f"to be signed again: {signed}")
+            one.warnings.append(f"must be signed again: {signed}")
         return one.passed()
 
 
@@ -154,7 +154,7 @@ def deb_members(found: list[Member]) -> Parts:
     for member in read:
         compression = compression_of(bytes(member.contents[:MAGIC_SIZE]))
         if member.name.partition(".tar")[2] != (f".{compression.name}" if compression else ""):
-            raise FormatError(f"{member.name}: not compressed as its name says, or in a way that is not read")
+            raise FormatError(f"{member.name}: compression differs from its name or is not supported")
     return Parts(*read)
 
 

@@ -126,7 +126,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage
                 again = pass_through(file, name, _leave, None, force=force)
             before, _ = results[0]
             if (again.entries, again.elf_files) != (before.entries, before.elf_files):
-                raise VerificationError("verification failed, nothing was changed: the new package has other entries")
+                raise VerificationError("verification failed, nothing was changed: the new package has different entries")
 
         try:
             written = target.write(write, check)

@@ -128,7 +128,7 @@ def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | N
         source.seek(0)
         kind = kind_of(name, source.read(BEGINNING))
         if kind is None:
-            raise FormatError(f"no package: known are {', '.join(one.name for one in KINDS)}")
+            raise FormatError(f"not a package (known kinds: {', '.join(one.name for one in KINDS)})")
         source.seek(0)
         module, function = kind.passer.split(".")
         passed: Passed = getattr(import_module(f"sframegen.packages.{module}"), function)(source, visit, target, force=force)

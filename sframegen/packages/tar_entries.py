@@ -150,7 +150,7 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
         if not rest:
             return
         write(rest)
-    raise FormatError("too much follows the end of the tar archive")
+    raise FormatError("too much data after the end of the tar archive")
 
 
 class Admission:
@@ -169,7 +169,7 @@ class Admission:
         path = self._pass.entry(info.name, len(entry.header) - BLOCK)
         self._pass.regular(path, entry.stored)
         if (info.ischr() or info.isblk() or info.isfifo()) and not self._devices:
-            raise FormatError(f"{path}: a device or FIFO, which has no business in such a package")
+            raise FormatError(f"{path}: a device or FIFO, which such a package must not contain")
         if info.islnk():
             if leads_out(info.linkname):
                 raise FormatError(f"{path}: a hard link that leads out of the package: {info.linkname}")

@@ -61,7 +61,7 @@ class WheelRecord:
                 if row is not None and self._rows.setdefault(row.path, row) != row:
                     raise FormatError(f"line {done}: a second row for {row.path}")
         except (csv.Error, UnicodeDecodeError) as error:
-            raise FormatError(f"no RECORD of a wheel: {error}") from None
+            raise FormatError(f"not a wheel's RECORD: {error}") from None
 
     def hashed(self, path: str, file: Readable) -> HashedFile:
         """A file whose reader hashes what is read. Raises FormatError where it is not listed."""
@@ -144,4 +144,4 @@ class HashedFile:
         if self._row.size and self._row.size != str(size):
             raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
         if self._row.hash and self._row.hash.rstrip("=") != _text(self._algorithm, self._hash.digest()):
-            raise FormatError(f"{self._row.path}: its hash is another than in RECORD")
+            raise FormatError(f"{self._row.path}: its hash differs from the one in RECORD")

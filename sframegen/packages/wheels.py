@@ -58,7 +58,7 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
                         contents[entry.path] = content
             one.warnings += [f"RECORD lists {path}, which is not there" for path in record.missing()]
             if contents and signed:
-                one.warnings.append(f"to be signed again: {signed}")
+                one.warnings.append(f"must be signed again: {signed}")
             if contents and target is not None:
                 _warn_of_sboms(one, given, found, changes)
                 contents |= _inner_records(one, given, found, changes)
@@ -100,7 +100,7 @@ def _warn_of_sboms(one: Pass, given: ZipFile, found: list[ZipEntry], changes: Ch
         if not entry.info.is_dir() and SBOM.fullmatch(entry.path):
             words = set(re.findall(rb"[0-9a-f]{32,128}", _contents(given, entry).lower()))
             if paths := [path for path, digests in old.items() if words & digests]:
-                one.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: to be made again")
+                one.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: must be made again")
 
 
 def _record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:

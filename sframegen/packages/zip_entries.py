@@ -84,7 +84,7 @@ def _check(info: ZipInfo) -> None:
     if info.compress_type == ZIP_STORED and info.compress_size != info.file_size:
         raise FormatError(f"stored, with {info.compress_size:,} bytes for {info.file_size:,}")
     if stat.S_IFMT(info.external_attr >> 16) not in KNOWN_TYPES:
-        raise FormatError("a link, device or FIFO, which no such package has")
+        raise FormatError("a link, device or FIFO, which such a package must not contain")
     if info.is_dir() and info.file_size:
         raise FormatError("a directory with contents")
 

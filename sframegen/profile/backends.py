@@ -33,4 +33,4 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
         if backend == KERNEL or plan.targets is None or needs:
             raise
         remedies = probe().remedies
-        return CopiedSession(plan), "; ".join([f"stacks are walked from copies, not in the kernel: {error}", *remedies[:1]])
+        return CopiedSession(plan), "; ".join([f"falling back to stack copies: {error}", *remedies[:1]])

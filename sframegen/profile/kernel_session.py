@@ -403,7 +403,7 @@ class KernelSession:
             short = Unit.MICROSECONDS.shown(totals[Statistic.SHORT_TIME] // MICROSECOND)
             collected.notes.append(f"left out as too short: {totals[Statistic.SHORT]:,} times off the CPU, {short}")
         if self.follower.lost:
-            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost: they were read again")
+            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost; they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros

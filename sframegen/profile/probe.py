@@ -57,7 +57,7 @@ class Probe(NamedTuple):
     def lines(self) -> list[str]:
         shown = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
         shown += [f"stacks of {whose}: {backend.value}" for whose, backend in self._backends().items()]
-        return shown + [f"to do better: {remedy}" for remedy in self.remedies]
+        return shown + [f"to improve this: {remedy}" for remedy in self.remedies]
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -160,7 +160,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
         if command := command_for_own_events():  # else a container or a policy forbids them
             remedies.append(f"{command} allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
-        remedies.append("sysctl kernel.perf_event_paranoid=1 allows samples in the kernel, too")
+        remedies.append("sysctl kernel.perf_event_paranoid=1 also allows samples in the kernel")
     return remedies
 
 

@@ -47,9 +47,9 @@ class Answer(NamedTuple):
 def death(code: int) -> ChildProcessError:
     """What became of an item whose process died with that exit code, as subprocess has it."""
     if code == -signal.SIGBUS:
-        return ChildProcessError("it became shorter while it was read")
+        return ChildProcessError("it was truncated while being read")
     how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
-    return DiedError(f"the process that worked on it {how}")
+    return DiedError(f"the worker process {how}")
 
 
 class Forked:

@@ -118,7 +118,7 @@ class Helpers:
             answer = helper.answer()
         except ChildProcessError:
             helper.end()
-            raise OSError(errno.EIO, "it became shorter while it was read, or could not be read") from None
+            raise OSError(errno.EIO, "it was truncated while being read, or could not be read") from None
         except OSError:
             helper.end(signal.SIGKILL)
             raise

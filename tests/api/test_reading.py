@@ -129,7 +129,7 @@ def test_an_object_in_memory_is_checked(compile_c: Compiler, tmp_path: Path) -> 
         (b"", sframegen.FormatError, "<bytes>: the file is empty"),
         (io.BytesIO(), sframegen.FormatError, "<file>: the file is empty, or was read to its end before"),
         (b"\x7fELF", sframegen.FormatError, "<bytes>: "),
-        (io.StringIO("text"), TypeError, "<file> gives no bytes: open it in binary mode, 'rb'"),
+        (io.StringIO("text"), TypeError, "<file> does not return bytes; open it in binary mode ('rb')"),
         (5, TypeError, "path is 5: give a path, bytes, or a file object"),
         (None, TypeError, "path is None: give a path, bytes, or a file object"),
     ],

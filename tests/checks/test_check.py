@@ -289,7 +289,7 @@ def test_shifted_start(program: Path) -> None:
     truth = judged(elf, table, find_sources(elf))
     wrong, absent = truth.findings
     assert (absent.rule, absent.severity, absent.address) == ("cfi-absent", sframegen.Severity.NOTE, table.start[function] - 1)
-    assert absent.message == "1 bytes of code that can be said are not covered: twice"
+    assert absent.message == "1 bytes of code have CFI that SFrame could express, but are not covered: twice"
     assert truth.code[Verdict.ABSENT] == 1
     assert wrong.message.startswith("twice+")
     assert " ranges" in wrong.message
@@ -320,7 +320,7 @@ def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     fdes = [Fde(start, 4, "pushed", signal=False) for start in range(0, 40, 8)]
     truth = judged(elf, table_of([Function(0, 40, (0,), 0, signal=False)], base), frames_of(fdes, base))
     assert [finding.rule for finding in truth.findings] == ["cfi-rule", "cfi-rule", "cfi-more"]
-    assert truth.findings[-1].message == "12 bytes of other functions are wrong, too"
+    assert truth.findings[-1].message == "12 bytes of other functions are also wrong"
     assert truth.findings[0].message.startswith(".text+0x0, 4 bytes: ")
 
 

@@ -345,7 +345,7 @@ def test_a_checksum_beside_a_file_stays_true(root: Path) -> None:
     report = root.parent / "report.json"
     assert "2 files given a section, 0 unchanged, 0 without CFI, 1 refused" in run("--report", report, root).stdout
     assert by_path(report)["usr/lib/libtree.so.1"]["reason"] == (
-        "signed: a checksum in usr/lib/.libtree.so.1.hmac; --force changes it anyway: sign it again afterwards"
+        "signed: a checksum in usr/lib/.libtree.so.1.hmac; use --force to change it anyway, then sign it again"
     )
 
 
@@ -400,7 +400,7 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
     result = run(root)
     assert (outside / "tree").read_bytes() == before
     assert (result.exit_code, result.stderr) == (
-        0, f"sframegen: warning: {root}/usr/bin/tree: a symbolic link has come in its way\n",
+        0, f"sframegen: warning: {root}/usr/bin/tree: a symbolic link has appeared in its path\n",
     )  # fmt: skip
 
 
@@ -488,7 +488,7 @@ def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pyte
 
     monkeypatch.setattr("sframegen.api.adding.base_of", base_of)
     result = run("-j1", root)
-    message = f"{root}/usr/bin/tree: it became shorter while it was read"
+    message = f"{root}/usr/bin/tree: it was truncated while being read"
     assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {message}\n")
     assert "2 files given a section" in result.stdout
 
@@ -598,7 +598,7 @@ def test_check_of_a_directory(root: Path) -> None:
         return CliRunner().invoke(cli, ["check", *map(str, arguments)], catch_exceptions=False)
 
     empty = check(root)
-    assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library below it has an SFrame section\n")
+    assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library in it has an SFrame section\n")
     for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
         add_section(root / file, verify=False)
     both = check(root)
@@ -647,10 +647,10 @@ def test_force_changes_what_is_signed(root: Path) -> None:
     """As the warning without it says."""
     file = root / "usr/lib/libtree.so.1"
     file.with_name(".libtree.so.1.hmac").write_text("0123")
-    assert "--force changes it anyway" in run(root).stderr
+    assert "use --force to change it anyway" in run(root).stderr
     assert not has_section(file)
     forced = run("--force", root)
-    assert f"sframegen: {file}: warning: to be signed again: " in forced.stderr
+    assert f"sframegen: {file}: warning: must be signed again: " in forced.stderr
     assert has_section(file)
 
 

@@ -262,11 +262,11 @@ def test_add_tree_has_what_add_section_has(path: str) -> None:
 @for_each(
     ("value", "why"),
     [
-        ("0", "0 is too little: at least 1"),
-        ("-3", "-3 is too little: at least 1"),
+        ("0", "0 is out of range (minimum 1)"),
+        ("-3", "-3 is out of range (minimum 1)"),
         ("1.5", "'1.5' is not a whole number"),
         ("many", "'many' is not a whole number"),
-        ("1000001", "1000001 is too much: at most 1,000,000"),
+        ("1000001", "1000001 is out of range (maximum 1,000,000)"),
     ],
 )
 def test_a_number_that_is_not_allowed_is_said_in_words(value: str, why: str) -> None:
@@ -278,7 +278,7 @@ def test_a_number_that_is_not_allowed_is_said_in_words(value: str, why: str) -> 
     ("command", "arguments", "line"),
     [
         ("add-section", ["--min-coverage", "nan", "f"], "Invalid value for '--min-coverage': nan is not a finite number"),
-        ("check", ["-j", "5000000", "f"], "Invalid value for '-j' / '--jobs': 5000000 is too much: at most 4,194,304"),
+        ("check", ["-j", "5000000", "f"], "Invalid value for '-j' / '--jobs': 5000000 is out of range (maximum 4,194,304)"),
         ("profile", ["-e", "", "--", "true"], "Invalid value for '-e' / '--event': the name is empty"),
     ],
 )
@@ -293,7 +293,7 @@ def test_an_unknown_event_is_wrong_usage() -> None:
     assert said.splitlines()[-1].startswith("Error: Invalid value for '-e' / '--event': bogus: unknown event")
 
 
-@for_each(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is too little: more than 0")])
+@for_each(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is out of range (must be more than 0)")])
 def test_no_duration(value: str, why: str) -> None:
     status, said = run("sframegen stack", "-d", value, "1")
     assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-d' / '--duration': {why}")

@@ -332,7 +332,7 @@ def test_nothing_left_is_refused(tmp_path: Path) -> None:
     file = small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX)))
     result = run("--format", 2, file)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "nothing in its SFrame section can be said in version 2" in result.stderr
+    assert "nothing in its SFrame section can be expressed in version 2" in result.stderr
 
 
 def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     ("options", "why"),
     [
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
-        (["--memory", "100"], "100 is too little for any package: at least 256M"),
-        (["--timeout", "0"], "0 is too little: more than 0"),
+        (["--memory", "100"], "100 is out of range for a package (minimum 256M)"),
+        (["--timeout", "0"], "0 is out of range (must be more than 0)"),
         (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--scheduler and --jobs exclude each other"),
         (["--scheduler", "tcp://127.0.0.1:1", "-j", "2"], "--scheduler and --jobs exclude each other"),
         (["--timeout", "inf"], "inf is not a finite number"),
@@ -69,7 +69,7 @@ def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
     file.write_bytes(b"text")
     for place in (tmp_path, file, tmp_path / "missing"):
         result = CliRunner().invoke(command, ["report", str(place)])
-        line = f"sframegen: {place}: no tables of a run here: sframegen fleet run SOURCE --output DIR writes them\n"
+        line = f"sframegen: {place}: no results of a run here; sframegen fleet run SOURCE --output DIR writes them\n"
         assert (result.exit_code, result.output) == (1, line)
 
 

@@ -77,7 +77,7 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
     others = {
         "dangling": "No such file or directory",
         "missing": "No such file or directory",
-        "directory": "Is a directory: add-tree and remove-tree take directories",
+        "directory": "is a directory; use add-tree or remove-tree",
         "fifo": "not a regular file",
         "/dev/null": "not a regular file",
     }

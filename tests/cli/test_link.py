@@ -341,7 +341,7 @@ def test_a_linker_that_runs_itself(here: Path) -> None:
     linker = here / "linker"
     script(linker, f"exec {shlex.join([*TOOL, '--', str(linker)])}")
     done = run(linker)
-    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: it runs itself through sframegen link\n")
+    assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: this linker is itself a shim for sframegen link\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--nosuch", "--", "ld"), ("--install", "x", "--", "ld", "-o")])

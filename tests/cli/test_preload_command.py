@@ -96,7 +96,7 @@ def test_the_loader_that_an_argument_names_is_not_run(compile_c: Compiler, tmp_p
     suspect = compile_c(MAIN, f"-Wl,--dynamic-linker={loader}")
     done = preload("--verbose", "--", "true", suspect)
     assert done.returncode == 0
-    assert f"{suspect}: it names another loader than the command, which is not run" in done.stderr
+    assert f"{suspect}: its loader differs from the command, which is not run" in done.stderr
     assert not (tmp_path / "was-run").exists()
 
 
@@ -197,7 +197,7 @@ def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPa
     colon.mkdir()
     (colon / PRELOAD).touch()
     monkeypatch.setattr(installed_libraries, "HERE", colon)
-    with pytest.raises(SframegenError, match="no path with colons and semicolons: copy the file elsewhere"):
+    with pytest.raises(SframegenError, match="not accept paths with colons and semicolons: copy the file elsewhere"):
         preloading({})
 
 

@@ -259,8 +259,8 @@ def test_a_process_that_dies_costs_its_file_only() -> None:
     said = re.sub(r"\([\w.]+:\d+\)", "(PLACE)", err)
     may_be_changed = ", before or after it was changed: sframegen check says which"
     assert [line for line in said.splitlines() if line.startswith("sframegen: ")] == [
-        "sframegen: killed: the process that worked on it was killed by signal 9 (Killed)" + may_be_changed,
-        "sframegen: left: the process that worked on it ended with status 3" + may_be_changed,
+        "sframegen: killed: the worker process was killed by signal 9 (Killed)" + may_be_changed,
+        "sframegen: left: the worker process ended with status 3" + may_be_changed,
         "sframegen: broken: sframegen fault, please report it: RuntimeError: a defect (PLACE); SFRAMEGEN_TRACEBACK=1 prints more",
     ]
     assert "Traceback" not in err

@@ -131,4 +131,4 @@ def test_check_says_with_what_to_compare_a_detached_section(program: Path, tmp_p
     done = run("check", made.detached)
     assert done.exit_code == 1
     assert "a detached section, with nothing to compare it with: check the file" in done.output
-    assert "no program or library below it has" in run("check", tmp_path).output  # a tree with a store
+    assert "no program or library in it has" in run("check", tmp_path).output  # a tree with a store

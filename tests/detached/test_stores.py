@@ -130,8 +130,8 @@ def is_writable_for_all(file: Path) -> None:
 
 HOSTILE: list[tuple[Callable[[Path], None], str]] = [
     (is_a_fifo, "not a regular file"),
-    (is_a_link, "a symbolic link or another file is in its way"),
-    (is_below_a_link, "a symbolic link or another file is in its way"),
+    (is_a_link, "a symbolic link or another file has its name"),
+    (is_below_a_link, "a symbolic link or another file has its name"),
     (is_a_directory, "Is a directory"),
     (is_empty, "the file is empty"),
     (is_sparse, "not an ELF file"),

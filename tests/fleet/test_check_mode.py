@@ -85,8 +85,8 @@ def test_results_depend_on_the_reader() -> None:
     ("options", "why"),
     [
         (["--consumer", "gnu"], "--consumer needs --mode check"),
-        (["--mode", "check", "--format", "2"], "--format does nothing with --mode check"),
-        (["--mode", "check", "--synthesize"], "--synthesize does nothing with --mode check"),
+        (["--mode", "check", "--format", "2"], "--format has no effect with --mode check"),
+        (["--mode", "check", "--synthesize"], "--synthesize has no effect with --mode check"),
     ],
 )
 def test_options_of_other_modes(options: list[str], why: str, tmp_path: Path) -> None:

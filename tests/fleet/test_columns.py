@@ -57,7 +57,7 @@ def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "files.parquet")
     with (
         OutputDirectory.opened(str(tmp_path)) as output,
-        pytest.raises(FormatError, match="schema version 2: a later sframegen reads it"),
+        pytest.raises(FormatError, match="schema version 2; use a later sframegen"),
     ):
         list(stored_files(output))
 

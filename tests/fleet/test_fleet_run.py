@@ -190,7 +190,7 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
         else:
             assert process.returncode == 128 + number
             (line,) = errors.splitlines()
-            assert line.endswith(f"packages of {PACKAGES} done; the same command does the others")
+            assert line.endswith(f"packages of {PACKAGES} done; run the same command for the others")
             assert list((tmp_path / "temporary").iterdir()) == []
         assert len(others) == 1
         wait_for_the_end(others)  # it sees that its parent has ended
@@ -227,7 +227,7 @@ def test_what_ends_or_holds_a_process_costs_its_package(pool: Path, tmp_path: Pa
         (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
         _, watched = run(tmp_path / "list", tmp_path / "out", engine=partial(OneMachine, processes=2))
     assert [line.partition("/")[2] for line in sorted(watched.findings)] == [
-        "03.tar: failed: the process that worked on it was killed by signal 11 (Segmentation fault)",
+        "03.tar: failed: the worker process was killed by signal 11 (Segmentation fault)",
         "05.tar: failed: took longer than 900 seconds",
     ]
     assert requests.count("/03.tar") == 2  # the first process could have been worn out by others
@@ -251,7 +251,7 @@ def test_an_answer_that_is_none(pool: Path, tmp_path: Path, monkeypatch: pytest.
         process = PackageProcess(str(tmp_path), output, RunOptions())
         finished = process.work_on(Item("00.tar", str(pool / "00.tar")))
         process.end()
-    assert (finished.outcome, finished.reason[:26]) == (Outcome.FAILED, "its process gave no result")
+    assert (finished.outcome, finished.reason[:26]) == (Outcome.FAILED, "its process returned no result")
 
 
 def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(state=here.state), options, output).outcome is Outcome.ADDED
         os.utime(item.place, ns=(0, 0))
-        with pytest.raises(OSError, match="another size or time than where the run was started"):
+        with pytest.raises(OSError, match="its size or time differs from where the run was started"):
             work_on(item._replace(state=here.state), options, output)
         (pool / "01.tar").unlink()
         with pytest.raises(OSError, match="all workers need the same sources"):

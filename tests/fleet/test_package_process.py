@@ -113,7 +113,7 @@ def test_a_package_that_hangs_ends_at_the_time_limit(process: PackageProcess, pa
 def test_what_is_no_answer_costs_its_package(process: PackageProcess, package: Item, monkeypatch: pytest.MonkeyPatch) -> None:
     for answer in (b"garbage", b"\0", b"cnone\nnone\n.", b"cos\nnone\n.", pickle.dumps((1, 2, 3)), pickle.dumps(("finished", 1))):
         monkeypatch.setattr(package_process, "PROGRAM", SAYS.format(answer))
-        assert failure(process, package).startswith("its process gave no result: "), answer
+        assert failure(process, package).startswith("its process returned no result: "), answer
         process.end()
 
 
@@ -141,4 +141,4 @@ def test_the_process_ends_with_its_parent(process: PackageProcess, package: Item
 
 
 def test_a_package_whose_content_is_not_the_one_of_its_index(process: PackageProcess, package: Item) -> None:
-    assert "another SHA256 than its index gives" in failure(process, package._replace(sha256="0" * 64))
+    assert "its SHA256 differs from the one in its index" in failure(process, package._replace(sha256="0" * 64))

@@ -223,7 +223,7 @@ def test_functions_that_do_not_ascend_are_refused_once(tmp_path: Path) -> None:
     file = two_functions(tmp_path, 0x1040, 0x1000)
     result = lookup(file, "1000", "1040")
     assert (result.exit_code, result.stdout) == (1, "")
-    message = "functions are not in ascending order of address: no unwinder can search this section"
+    message = "functions are not in ascending order of address: unwinders cannot search this section"
     assert result.stderr == f"sframegen: {file}: .sframe: {message}\n"
 
 

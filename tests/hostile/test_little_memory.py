@@ -134,7 +134,7 @@ def test_a_file_that_becomes_shorter_is_one_line(arguments: tuple[str, ...], lib
     command = [sys.executable, "-c", CUT, *(str(out) if word == "OUT" else word for word in arguments), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sframegen: {file}: it became shorter while it was read\n"
+    assert done.stderr == f"sframegen: {file}: it was truncated while being read\n"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -145,7 +145,7 @@ def test_files_that_become_shorter_are_a_line_each(library: Path, tmp_path: Path
         file.write_bytes(library.read_bytes())
     done = subprocess.run([sys.executable, "-c", CUT, "check", "-j2", *files], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [f"sframegen: {file}: it became shorter while it was read" for file in files]
+    assert done.stderr.splitlines() == [f"sframegen: {file}: it was truncated while being read" for file in files]
 
 
 def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path: Path) -> None:

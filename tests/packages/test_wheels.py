@@ -153,13 +153,13 @@ def test_signed_wheels_are_refused_without_force(files: dict[str, bytes], tmp_pa
             add_to_package(path, dry_run=dry_run)
         assert raised.value.reason is Refusal.SIGNED
     assert path.read_bytes() == given
-    assert f"to be signed again: {RECORD}.{signature}" in add_to_package(path, force=True).warnings
+    assert f"must be signed again: {RECORD}.{signature}" in add_to_package(path, force=True).warnings
     plain = wheel(tmp_path / f"plain-{NAME}", {"x/__init__.py": b"", f"{RECORD}.{signature}": b"signed"})
     assert add_to_package(plain).note.startswith("nothing to add")  # what does not change may be signed
 
 
 BROKEN_RECORDS: dict[str, tuple[Callable[[str], str], str]] = {
-    "hash": (lambda text: text.replace("x/a.so,sha256=", "x/a.so,sha256=A", 1), "x/a.so: its hash is another"),
+    "hash": (lambda text: text.replace("x/a.so,sha256=", "x/a.so,sha256=A", 1), "x/a.so: its hash differs"),
     "hash of a text": (lambda text: text.replace("x/data.bin,sha256=", "x/data.bin,sha256=A", 1), "x/data.bin: its hash"),
     "size": (lambda text: text.replace(",20000\n", ",20001\n"), "x/data.bin: 20,000 bytes, but 20001"),
     "not listed": (
@@ -169,7 +169,7 @@ BROKEN_RECORDS: dict[str, tuple[Callable[[str], str], str]] = {
     "weak": (lambda text: text.replace("x/a.so,sha256=", "x/a.so,md5=", 1), "x/a.so: hash md5"),
     "columns": (lambda text: text + "a,b\n", "2 columns"),
     "twice": (lambda text: text + "x/a.so,,\n", "a second row for x/a.so"),
-    "quotes": (lambda text: text + '"x', "no RECORD of a wheel"),
+    "quotes": (lambda text: text + '"x', "not a wheel's RECORD"),
 }
 
 
@@ -309,7 +309,7 @@ def test_a_list_of_parts_with_an_old_checksum_is_a_warning(files: dict[str, byte
     text = f'{{"content": "{hashlib.new(algorithm, files["x/a.so"]).hexdigest().upper()}"}}'.encode()
     path = wheel(tmp_path / NAME, {**files, name: text})
     [warning] = add_to_package(path).warnings
-    assert warning == f"{name}: has the old checksums of x/a.so, x/b.so: to be made again"
+    assert warning == f"{name}: has the old checksums of x/a.so, x/b.so: must be made again"
     assert contents(path)[name] == text
     other = wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})
     assert add_to_package(other).warnings == ()

@@ -137,7 +137,7 @@ def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path)
     assert {tuple(names[-4:]) for names, _ in inside if names[-1] == "turn"} == {("main", "outer", "spin", "turn")}
     assert all(stack["complete"] for _, stack in inside)
     assert not any(profile["frames"][number]["guessed"] for _, stack in inside for number in stack["frames"])
-    assert any(f"{tmp_path}/spin" in note and "proven from the instructions" in note for note in profile["notes"])
+    assert any(f"{tmp_path}/spin" in note and "derived from the instructions" in note for note in profile["notes"])
 
 
 @pytest.mark.sampled
@@ -362,10 +362,10 @@ def test_what_is_wrong_is_one_line() -> None:
         ([], 2, "give one of these"),
         (["--system", "1"], 2, "give one of these"),
         (["--idle", "1"], 2, "--idle is for --system"),
-        (["--output", "a.unknown", "--", "true"], 2, "the ending of a.unknown is not that of a format"),
+        (["--output", "a.unknown", "--", "true"], 2, "a.unknown: unknown output format (known: "),
         (["--", "./none"], 2, "neither a process id nor a program"),
         (["1", "true"], 2, "true: not a process id, as 1 is"),
-        (["--", ""], 2, "the name of the command is empty"),
+        (["--", ""], 2, "the command name is empty"),
         (["--output", "none/a.html", "--", "true"], 1, "none/a.html: No such file or directory"),
         (["--event", "nonsense", "--", "true"], 2, "nonsense: unknown event"),
     ]

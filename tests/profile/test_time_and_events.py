@@ -75,8 +75,8 @@ def test_what_has_no_meaning_is_refused() -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--off-cpu", "--wall", "--system"), "--off-cpu"),
         (("--min-block", "3", "--system"), "--min-block is for --off-cpu and --wall"),
-        (("--wall", "-e", "page-faults", "--system"), "--wall needs samples that stand for time"),
-        (("--user", "no such user"), "no user of this machine"),
+        (("--wall", "-e", "page-faults", "--system"), "--wall needs a clock event"),
+        (("--user", "no such user"), "no such user"),
         (("--cgroup", "/no such group"), "control group"),
         (("--off-cpu", "--idle", "--system"), "--idle counts samples, not time"),
     ]

@@ -42,8 +42,8 @@ class Verdict(Enum):
     # The order is that of sweep.py.
 
     EQUAL = "as the CFI says"  #: the section has the CFI's rule
-    ABSENT = "absent, though it can be said"  #: the section has none, though SFrame can say the CFI's
-    INEXPRESSIBLE = "absent, as it cannot be said"  #: the section has none, as SFrame cannot say the CFI's
+    ABSENT = "missing: expressible, but not covered"  #: the section has none, though SFrame can say the CFI's
+    INEXPRESSIBLE = "missing: not expressible in SFrame"  #: the section has none, as SFrame cannot say the CFI's
     WRONG = "wrong"  #: the section has another rule than the CFI
     UNDESCRIBED = "covered without CFI"  #: the section has a rule, the CFI has none
     SILENT = "neither covered nor described by CFI"  #: neither has a rule

@@ -86,20 +86,20 @@ def wrong(
         findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first.start))
     rest = code - sum(one.end - one.start for _, group in shown for one in group)
     if rest:
-        findings.append(Finding("cfi-more", Severity.ERROR, f"{rest:,} bytes of other functions are wrong, too"))
+        findings.append(Finding("cfi-more", Severity.ERROR, f"{rest:,} bytes of other functions are also wrong"))
     return findings
 
 
 def absent(elf: ElfFile, found: list[Stretch], code: int) -> Finding:
     """`code`: bytes that are absent, recorded or not."""
     first = {one.fde: one.start for one in reversed(found)}
-    return _note(elf, "cfi-absent", f"{code:,} bytes of code that can be said are not covered", first)
+    return _note(elf, "cfi-absent", f"{code:,} bytes of code have CFI that SFrame could express, but are not covered", first)
 
 
 def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
     """`code`: bytes that the section describes and no CFI does, without padding, recorded or not."""
     first = dict(zip(reversed(found.function), reversed(found.start), strict=True))
-    return _note(elf, "cfi-silent", f"{code:,} bytes of code are covered that are not in the CFI", first)
+    return _note(elf, "cfi-silent", f"{code:,} bytes of code are covered, but have no CFI", first)
 
 
 def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Finding:
@@ -125,7 +125,7 @@ def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
 def _fault(one: Stretch, section: ComparedSection, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
     """(the finding's rule, what the CFI says instead)."""
     if one.expected < 0:
-        return "cfi-inexpressible", f"; SFrame has no words for the CFI: {REASONS[-1 - one.expected].value}"
+        return "cfi-inexpressible", f"; SFrame cannot express the CFI: {REASONS[-1 - one.expected].value}"
     if one.expected != one.given:
         return "cfi-rule", f"; the CFI says {equation(rules[one.expected], abi)}"
     if section.layout.signal and (one.flavours ^ one.flavours >> GIVEN) & SIGNAL:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 SHOWN = 20  # findings of one rule; of others the bytes are counted
 ROOM = 1 << 16  # places that are recorded
 MOST_BY_PC = 64  # states: each is run for every place in a period. Linkers write one or two
-BOTH = "the section says {given}; as pyelftools reads the CFI, and sframegen does not, it says {state}"
-FIRST = "the section says {given}, which is what the CFI says as pyelftools reads it, and not as sframegen does"
-LEFT_OUT = "the section says nothing; as pyelftools reads the CFI, and sframegen does not, it says {state}"
+BOTH = "the section says {given}; pyelftools, unlike sframegen, reads {state} from the CFI"
+FIRST = "the section says {given}, as pyelftools reads the CFI, but sframegen reads it differently"
+LEFT_OUT = "the section says nothing; pyelftools, unlike sframegen, reads {state} from the CFI"
 
 
 class Disagreement(NamedTuple):

@@ -80,7 +80,7 @@ ROWS = (
             type=click.Path(file_okay=False),
             is_eager=True,  # known when --compress is read
             metavar="DIR",
-            help="Write the section to a file of its own, DIR/.build-id/ab/cdef....sframe, and leave FILE unchanged.",
+            help="Write the section to a separate file, DIR/.build-id/ab/cdef....sframe, and leave FILE unchanged.",
         ),
         (ADD_SECTION,),
     ),

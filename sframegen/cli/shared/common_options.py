@@ -38,11 +38,11 @@ class Numbers(click.ParamType):  # type: ignore[type-arg] # older releases of cl
         if isinstance(number, float) and not isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         if self.more and number <= self.least:
-            self.fail(f"{value} is too little: more than {self.least:g}", param, ctx)
+            self.fail(f"{value} is out of range (must be more than {self.least:g})", param, ctx)
         if number < self.least:
-            self.fail(f"{value} is too little: at least {self.least:g}", param, ctx)
+            self.fail(f"{value} is out of range (minimum {self.least:g})", param, ctx)
         if self.most is not None and number > self.most:
-            self.fail(f"{value} is too much: at most {self.most:,.0f}", param, ctx)
+            self.fail(f"{value} is out of range (maximum {self.most:,.0f})", param, ctx)
         return number
 
 

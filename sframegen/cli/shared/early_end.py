@@ -66,7 +66,7 @@ def ended_in_one_line() -> Iterator[None]:
 
 def _bus_error(_number: int) -> NoReturn:
     try:
-        line = f"sframegen: {printable(_shortened() or 'a file')}: it became shorter while it was read\n"
+        line = f"sframegen: {printable(_shortened() or 'a file')}: it was truncated while being read\n"
         os.write(2, os.fsencode(line))
     finally:
         os._exit(1)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 HINTS = {
-    Refusal.SIGNED: "--force changes it anyway: sign it again afterwards",
-    Refusal.OTHER_SECTION: "--replace puts that in its place",
-    Refusal.FOREIGN_SECTION: "--force takes it out",
+    Refusal.SIGNED: "use --force to change it anyway, then sign it again",
+    Refusal.OTHER_SECTION: "use --replace to overwrite it",
+    Refusal.FOREIGN_SECTION: "use --force to remove it",
     Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
     Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[KernelChange.TABLE_AT_THE_END]} puts them at the end of the file",
-    Refusal.NO_ROOM_LOADED: "--unloaded adds a section for tools that read the file",
-    Refusal.NO_ROOM_IN_PLACE: "sframegen add-section --replace makes a new one",
-    Refusal.NO_LINKER: "--linker names another",
-    Refusal.NO_MEMORY_TO_VERIFY: "--no-verify does without",
+    Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",
+    Refusal.NO_ROOM_IN_PLACE: "use sframegen add-section --replace to make a new one",
+    Refusal.NO_LINKER: "use --linker to name another",
+    Refusal.NO_MEMORY_TO_VERIFY: "use --no-verify to skip it",
 }
 
 
@@ -71,7 +71,7 @@ SECTIONS = click.option(
     multiple=True,
     type=Directory(),
     callback=lambda _ctx, _parameter, given: directories_of(given),
-    help=f"Find detached sections in this directory, then in those of ${VARIABLE}. May be given again.",
+    help=f"Search this directory for detached sections before those of ${VARIABLE}. May be repeated.",
 )
 
 

@@ -45,7 +45,7 @@ OUTPUT = click.option(
     multiple=True,
     type=PathName(),
     callback=lambda _ctx, _parameter, paths: refuse_gone(*paths),
-    help=f"Write to this file, in the format of its ending: {', '.join(FORMATS)}. May be given again.",
+    help=f"Write to this file; its extension selects the format: {', '.join(FORMATS)}. May be repeated.",
 )
 
 

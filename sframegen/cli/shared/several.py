@@ -62,7 +62,7 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
     def work(path: str) -> R:
         if Path(path).is_dir():
             refuse_package(path)
-            raise IsADirectoryError(errno.EISDIR, "Is a directory: add-tree and remove-tree take directories", path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory; use add-tree or remove-tree", path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):
             raise hard_links

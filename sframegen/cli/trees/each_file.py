@@ -59,7 +59,7 @@ part_of_tree = partial(click.option, cls=Part, value=Value("tree", Tree))
 BEFORE = (
     click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=Directory()),
     part_of_tree(
-        "--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out these files and directories. May be given again."
+        "--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out these files and directories. May be repeated."
     ),
     part_of_tree(
         "--exclude-from",
@@ -67,9 +67,9 @@ BEFORE = (
         metavar="FILE",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="Read GLOBs from this file, one per line. May be given again.",
+        help="Read GLOBs from this file, one per line. May be repeated.",
     ),
-    part_of_tree("--one-file-system", is_flag=True, help="Leave out what is mounted below a ROOT."),
+    part_of_tree("--one-file-system", is_flag=True, help="Skip file systems mounted below a ROOT."),
     part_of_tree(
         "--update-checksums",
         is_flag=True,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
 
 MAX_SILENT = 4 << 20  # bytes of code without CFI: about a second for each MiB
-PROVEN = "rules for its code without call frame information were proven from the instructions"
-TOO_LARGE = "without call frame information: too many to prove rules from the instructions while sampling"
+PROVEN = "unwind rules for code without call frame information were derived from the instructions"
+TOO_LARGE = "without call frame information: too many to derive rules from the instructions while sampling"
 
 
 class ProvenCode(NamedTuple):

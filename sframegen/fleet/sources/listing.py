@@ -203,7 +203,7 @@ def _of_directory(root: str) -> Iterator[Item]:
     finally:
         os.close(top)
     if is_empty and has_programs:
-        raise FormatError("no packages, but programs: for a build root, use sframegen add-tree", file=shown(root))
+        raise FormatError("programs but no packages; for a build root, use sframegen add-tree", file=shown(root))
 
 
 def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:

@@ -156,7 +156,7 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
             own = "" if pid == -1 else ", for processes of the same user"
             return (
                 f"{name} events are not allowed (kernel.perf_event_paranoid is {level}): "
-                f"they need {root_in_words()}, CAP_PERFMON, or a value of at most {needed}{own}"
+                f"they need {root_in_words()}, CAP_PERFMON, or a value of {needed} or less{own}"
             )
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"

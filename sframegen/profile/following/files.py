@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import Built
 
-REWRITTEN = "it was rewritten while it was traced"
+REWRITTEN = "it was rewritten while being traced"
 NOT_ELF = "not an ELF file"
 TracedInode = tuple[int, int]  # device and number, as stat has them
 

@@ -96,7 +96,7 @@ def _text(name: bytes) -> str:
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 NO_FUNCTION = NamedFunction(None, None)
 NO_DETAIL = Detail(lines=False, inlined=False)
-HIDDEN = "the kernel hides the addresses of its functions: as root, or with kernel.kptr_restrict=0, they have names"
+HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
 KnownNames: TypeAlias = "dict[int, tuple[TracedFile, DecodedTable | None, FileNames]]"  # by the number of the file
 
 

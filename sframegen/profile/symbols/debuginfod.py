@@ -37,7 +37,7 @@ class Debuginfod:
         self._kept = KeptFiles("debuginfod", ENDING, directory)
         self.notes: list[str] = []
         if not self._servers:
-            self.notes.append(f"debuginfod: {VARIABLE} names no server")
+            self.notes.append(f"debuginfod: no server in {VARIABLE}")
         elif self._kept.why:
             self.notes.append(f"debuginfod: files cannot be kept: {self._kept.why}")
 
@@ -78,7 +78,7 @@ class Debuginfod:
 
     def _drop(self, server: str, why: str) -> None:
         self._servers.remove(server)
-        self.notes.append(f"debuginfod: {server} is not asked again: {' '.join(why.split())}")
+        self.notes.append(f"debuginfod: {server} is not used any more: {' '.join(why.split())}")
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:

@@ -131,7 +131,7 @@ def _joined(*notes: str) -> str:
 def _left_out(elf: ElfFile, table: DecodedTable) -> str:
     if not table.left_out:
         return ""
-    return f"{elf.name}: left out of its table, because they do not fit: {table.left_out:,} functions and rules"
+    return f"{elf.name}: does not fit into its table: {table.left_out:,} functions and rules"
 
 
 class _Keeper:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_WHY = 1000  # characters
 NOTHING_WANTED: Mapping[int, int] = MappingProxyType({})
-NOT_PROVEN = "no rules were proven for its code without call frame information"
+NOT_PROVEN = "no unwind rules were derived for code without call frame information"
 
 
 class Built(NamedTuple):

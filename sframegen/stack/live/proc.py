@@ -6,9 +6,9 @@ import os
 import time
 
 GONE = "it has ended"
-OURSELVES = "it is the process that asks: it cannot stop itself"
+OURSELVES = "a process cannot trace itself"
 TRIES, BETWEEN_TRIES = 500, 0.002  # seconds
-EXECUTES = "it executes another program just now: try again"
+EXECUTES = "it is just executing another program; try again"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
 
@@ -86,7 +86,7 @@ def why_not(tid: int) -> str:
         return OURSELVES
     tracer = fields.get("TracerPid", "0").strip()
     if tracer not in ("0", str(os.getpid())):
-        return f"process {tracer} traces it already"
+        return f"process {tracer} already traces it"
     if _may_be_traced(tid):
         return EXECUTES
     try:
@@ -94,5 +94,5 @@ def why_not(tid: int) -> str:
     except OSError:
         scope = "0"
     if scope != "0":
-        return f"not permitted: kernel.yama.ptrace_scope is {scope}; as root, or after `sysctl kernel.yama.ptrace_scope=0`, it is"
-    return "not permitted: it belongs to another user, or has rights that we lack; as root it is"
+        return f"not permitted: kernel.yama.ptrace_scope is {scope}; run as root, or `sysctl kernel.yama.ptrace_scope=0`"
+    return "not permitted: it belongs to another user or has privileges that you lack; run as root"

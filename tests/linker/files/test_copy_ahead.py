@@ -102,7 +102,7 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
 
     monkeypatch.setattr(copy_ahead, "copy_file", copy_and_change)
     there = names(program.parent)
-    with pytest.raises((FormatError, SframegenError), match="changed while it was read"):
+    with pytest.raises((FormatError, SframegenError), match="changed while being read"):
         sframegen.add_section(program, output=output and program.with_name(output))
     assert ahead
     assert names(program.parent) == there

@@ -90,12 +90,12 @@ def test_what_is_exchanged_afterwards_is_not_followed(tree: Path) -> None:
     with locate(tree / "a/b/file") as location:
         (tree / "a/b/file").rename(tree / "a/b/other")
         (tree / "a/b/file").symlink_to("other")
-        with pytest.raises(OSError, match="a symbolic link has come in its way"):
+        with pytest.raises(OSError, match="a symbolic link has appeared in its path"):
             location.open()
     root = os.open(tree, os.O_PATH)
     (tree / "a").rename(tree / "real")
     (tree / "a").symlink_to("real")
-    with pytest.raises(OSError, match="a symbolic link has come in its way") as error:
+    with pytest.raises(OSError, match="a symbolic link has appeared in its path") as error:
         below(root, "a/b/other", "shown")
     assert error.value.filename == "shown"
     with below(root, "real/b/other", "shown") as location:

@@ -141,7 +141,7 @@ def test_a_process_that_names_itself_for_terminals(
 def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "current", Patience(lock=0))
     monkeypatch.setattr("linker.files.lock.fcntl.flock", lambda *_: replace(file))
-    with pytest.raises(TimeoutError, match="someone replaces it again and again"), locked(file):
+    with pytest.raises(TimeoutError, match="it keeps being replaced"), locked(file):
         pass
 
 

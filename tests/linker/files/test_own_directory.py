@@ -82,7 +82,7 @@ def test_a_directory_of_another_user_below(directory: Path, make: bool) -> None:
 def test_no_link_is_followed(directory: Path, make: bool) -> None:
     (directory / "real").mkdir()
     (directory / "link").symlink_to("real")
-    with OwnDirectory.opened(directory) as own, pytest.raises(OSError, match="a symbolic link has come in its way"):
+    with OwnDirectory.opened(directory) as own, pytest.raises(OSError, match="a symbolic link has appeared in its path"):
         own.at("link/file", make=make)
 
 

@@ -387,7 +387,7 @@ def test_other_names_follow(target: Path) -> None:
 def test_a_name_of_another_file_does_not_follow(target: Path) -> None:
     other = target.with_name("other")
     other.write_bytes(b"something else")
-    with pytest.raises(OSError, match="it keeps the old file: it is no longer a name of that file") as error:
+    with pytest.raises(OSError, match="it still has the old file: it is no longer a name of that file") as error:
         put(target, write_new, source=target, hard_links=[other])
     assert error.value.filename == str(other)
     assert other.read_bytes() == b"something else"
@@ -465,7 +465,7 @@ def hidden(file: Path) -> None:
 def test_what_changed_since_it_was_read_is_not_copied(original: Path, change: Callable[[Path], None]) -> None:
     with opened_elf(original) as elf:
         change(original)
-        with original.with_name("copy").open("wb") as out, pytest.raises(FormatError, match="changed while it was read"):
+        with original.with_name("copy").open("wb") as out, pytest.raises(FormatError, match="changed while being read"):
             copy_file(elf, out)
 
 

@@ -68,11 +68,11 @@ def assert_only_by_force(file: Path, reason: str, *others: str) -> None:
     for options in ([], ["--dry-run"], ["-o", file.with_name("output")]):
         result = run(*options, *others, file)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr == f"sframegen: {file}: signed: {reason}; --force changes it anyway: sign it again afterwards\n"
+        assert result.stderr == f"sframegen: {file}: signed: {reason}; use --force to change it anyway, then sign it again\n"
     assert file.read_bytes() == before
     assert not file.with_name("output").exists()
     result = run("--force", *others, file)
-    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: to be signed again: {reason}\n")
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: must be signed again: {reason}\n")
     assert sframe_of(open_elf(file)) is not None
     subprocess.run([file], check=True)
 
@@ -137,10 +137,10 @@ def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
     result = run(file)
     assert (result.exit_code, result.stdout) == (1, "")
     reason = "a signature appended to it"
-    assert result.stderr == f"sframegen: {file}: signed: {reason}; --force changes it anyway: sign it again afterwards\n"
+    assert result.stderr == f"sframegen: {file}: signed: {reason}; use --force to change it anyway, then sign it again\n"
     assert file.read_bytes() == before
     result = run("--force", file)
-    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: to be signed again: {reason}\n")
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: must be signed again: {reason}\n")
     assert appended_size(open_elf(file)) == 0
     assert open_elf(file).section(".sframe") is not None
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
 
-REMEDY = "has an SFrame section, and not the one that would be added; --replace"
+REMEDY = "already has a different SFrame section; use --replace"
 
 
 def add(*arguments: object) -> Result:

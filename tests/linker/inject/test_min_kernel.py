@@ -250,7 +250,7 @@ def test_a_remedy_was_tried(source: str, flags: str, compile_c: Compiler, peers:
         assert result.exit_code == 1
         return result.stderr
 
-    remedy = "; --unloaded adds a section for tools that read the file\n"
+    remedy = "; use --unloaded to add a section for tools that read the file\n"
     assert refusal(file).endswith(remedy)
     assert refusal("--min-kernel", "6.7", file).endswith(remedy)
     assert CliRunner().invoke(cli, ["add-section", "--unloaded", "-o", str(out), str(file)]).exit_code == 0

@@ -76,7 +76,7 @@ def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_pat
 
 
 @pytest.mark.verification_fails
-@for_each(("spoiled", "finding"), [("old", "does not give the original back"), ("new", "would not be used")])
+@for_each(("spoiled", "finding"), [("old", "does not restore the original"), ("new", "would not be used")])
 def test_a_record_that_gives_something_else_back_is_not_written(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, spoiled: str, finding: str
 ) -> None:
@@ -267,7 +267,7 @@ def test_sections_by_others_are_removed_by_force_alone(by_ld: Path, peers: Peers
     printed = subprocess.run([by_ld], check=True, capture_output=True).stdout
     result = remove(by_ld)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "--force takes it out" in result.stderr
+    assert "use --force to remove it" in result.stderr
     assert by_ld.read_bytes() == data
     result = remove("--force", by_ld)
     assert (result.exit_code, result.stderr) == (0, "")

@@ -260,7 +260,7 @@ def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
     assert strangers > 0
     assert undescribed == {
         "in objects without .sframe": code.header.sh_size,
-        "in sections of which their object's .sframe says nothing": lost.header.sh_size,
+        "in sections that their object's .sframe does not describe": lost.header.sh_size,
     }
     assert report.silent == (f"{main}: {lost.name}",)
     all_bytes = code.header.sh_size + lost.header.sh_size + strangers
@@ -269,7 +269,7 @@ def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
         cli, ["merge", "-v", "--map", str(linked.map), "-o", str(out), str(linked.program), *map(str, linked.objects)]
     )
     assert f"; {all_bytes:,} bytes of linked code that no object describes\n" in done.output
-    assert f"  says nothing of its section: {main}: {lost.name}\n" in done.output
+    assert f"  does not describe its section: {main}: {lost.name}\n" in done.output
 
 
 @pytest.mark.parametrize("name", ["-Map=written.o", "@arguments.o"])
@@ -457,7 +457,7 @@ def test_a_relocation_of_another_kind_is_named(linked: Link) -> None:
     relocations = elf.section(".rela.sframe")
     assert relocations is not None
     overwrite(linked.objects[1], relocations.header.sh_offset + 8, b"\x01")
-    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x1c: relocation type 1 is not one for the start"):
+    with pytest.raises(FormatError, match=r"twice\.c\.o: \.sframe\+0x1c: relocation type 1 cannot mark the start"):
         linked.merge()
 
 
@@ -545,7 +545,7 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     assert runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, str(linked.program)]).exit_code == 2
     failed = runner.invoke(cli, ["merge", "--linker", "no-such-ld", "-o", out, *objects])
     assert failed.exit_code == 1
-    assert "no-such-ld: No such file or directory; --linker names another" in failed.output
+    assert "no-such-ld: No such file or directory; use --linker to name another" in failed.output
     failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
     assert failed.exit_code == 1
     *lines, last = failed.output.splitlines()

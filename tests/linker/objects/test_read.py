@@ -193,7 +193,7 @@ def test_lookup_in_an_object_takes_no_addresses(text: str, ours: Path) -> None:
     result = sframegen_on("lookup", ours, text)
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"sframegen: {ours}: neither a function nor a section of code: {text}; an object has no addresses"
+        f"sframegen: {ours}: '{text}' is neither a function nor a code section; an object has no addresses"
     )
     assert result.stderr.count("\n") == 1
 

@@ -66,7 +66,7 @@ def test_functions_of_scripts() -> None:
 def test_refusals(tmp_path: Path) -> None:
     done = command("-o", "out.svg", 1)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the ending of out.svg is not that of a format" in done.stderr
+    assert "out.svg: unknown output format (known: " in done.stderr
     assert command("-o", "out.html", "--json", 1).returncode == 2
     with subprocess.Popen(["sleep", "1000"]) as process:
         done = command("--convert", "-o", tmp_path / "no" / "out.html", process.pid)

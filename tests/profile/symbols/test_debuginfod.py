@@ -88,7 +88,7 @@ def test_what_is_fetched_is_kept(server: Server, build_id: bytes, tmp_path: Path
 def test_without_the_variable_nobody_is_asked(build_id: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     fetch = Debuginfod(directory=tmp_path / "kept")
-    assert fetch.notes == ["debuginfod: DEBUGINFOD_URLS names no server"]
+    assert fetch.notes == ["debuginfod: no server in DEBUGINFOD_URLS"]
     assert fetch(build_id) is None
 
 
@@ -117,7 +117,7 @@ def test_a_server_with_a_fault_is_not_asked_again(
     assert fetch(build_id) is None
     assert len(server.asked) == (fault != "refused")
     [note] = fetch.notes
-    assert note.startswith(f"debuginfod: {url} is not asked again: ")
+    assert note.startswith(f"debuginfod: {url} is not used any more: ")
     assert not [*(tmp_path / "kept").iterdir()]
 
 

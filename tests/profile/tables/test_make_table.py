@@ -166,7 +166,7 @@ def test_what_a_table_cannot_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(table_of, "MAX_BYTES", 1 << 12)
     made = make_table(open_elf(FILES[0]))
     assert made.table is not None
-    assert made.why == f"{FILES[0]}: left out of its table, because they do not fit: {made.table.left_out:,} functions and rules"
+    assert made.why == f"{FILES[0]}: does not fit into its table: {made.table.left_out:,} functions and rules"
 
 
 def test_any_flipped_bit_gives_a_table_or_a_reason(added: Path) -> None:

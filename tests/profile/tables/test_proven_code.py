@@ -152,4 +152,4 @@ def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pyte
         builder.request_proof(3, program)
         (built,) = all_of(builder)
     assert (built.table, built.final) == (None, True)
-    assert built.why.startswith("no rules were proven for its code without call frame information: ")
+    assert built.why.startswith("no unwind rules were derived for code without call frame information: ")

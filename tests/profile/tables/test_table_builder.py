@@ -80,9 +80,9 @@ def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, Table
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process that worked on it was killed by signal 9 (Killed)"),
-        (lambda: os.kill(os.getpid(), signal.SIGBUS), "it became shorter while it was read"),
-        (lambda: os._exit(3), "the process that worked on it ended with status 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the worker process was killed by signal 9 (Killed)"),
+        (lambda: os.kill(os.getpid(), signal.SIGBUS), "it was truncated while being read"),
+        (lambda: os._exit(3), "the worker process ended with status 3"),
         (signal.pause, "it took longer than 2 seconds"),
     ],
     ids=["killed", "shorter", "ended", "endless"],

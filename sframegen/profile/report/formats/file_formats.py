@@ -46,7 +46,7 @@ def format_of(path: str) -> Format:
     for ending in sorted(FORMATS, key=len, reverse=True):
         if path.endswith(ending):
             return FORMATS[ending]
-    raise SframegenError(f"the ending of {printable(path)} is not that of a format: {', '.join(FORMATS)}")
+    raise SframegenError(f"{printable(path)}: unknown output format (known: {', '.join(FORMATS)})")
 
 
 def check_target(path: str) -> None:

@@ -48,7 +48,7 @@ def _data(named: Named) -> dict[str, Any]:
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
-    notes = [*totals(named), *([f"not drawn: what has less than {named.unit.shown(least)}"] if least > 1 else [])]
+    notes = [*totals(named), *([f"not drawn: less than {named.unit.shown(least)}"] if least > 1 else [])]
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {

@@ -39,7 +39,7 @@ def hostile() -> Named:
 
 
 def test_an_unknown_ending_is_refused() -> None:
-    with pytest.raises(SframegenError, match=r"the ending of a\.svg is not that of a format: .*, \.folded, \.txt, "):
+    with pytest.raises(SframegenError, match=r"a\.svg: unknown output format \(known: .*, \.folded, \.txt, "):
         format_of("a.svg")
 
 
