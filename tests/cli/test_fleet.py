@@ -52,7 +52,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--scheduler", "http://host:8786"], "'http://host:8786' is not an address such as tcp://HOST:PORT"),
         (["--mode", "other"], "'other' is not one of"),
         (["--insecure"], "--insecure needs --scheduler"),
-        (["--scheduler", "tcp://192.0.2.1:8786"], "tcp://192.0.2.1:8786 is another machine, and not encrypted"),
+        (["--scheduler", "tcp://192.0.2.1:8786"], "tcp://192.0.2.1:8786 is on another machine and not encrypted"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:

@@ -259,7 +259,7 @@ def test_another_machine_needs_tls(tmp_path: Path, scheme: str) -> None:
     arguments = ["run", str(tmp_path), "-o", str(tmp_path / "out"), "--scheduler", f"{scheme}://192.0.2.1:8786"]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2
-    assert "192.0.2.1:8786 is another machine, and not encrypted" in " ".join(done.output.split())
+    assert "192.0.2.1:8786 is on another machine and not encrypted" in " ".join(done.output.split())
     assert not (tmp_path / "out").exists()
 
 
