@@ -17,7 +17,7 @@ from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
     from cfi.section import CfiSection, FollowedRegisters
@@ -83,17 +83,38 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     table.start, table.size = start, size = room("QQ", len(cie))
     table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
-    pointers = array("Q", entries.body) if section.known else ()
+    pointers = array("Q", entries.body) if section.known else array("Q")
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
     _check(cursor, section)
     for fde, pointer in enumerate(pointers):
         if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
             start[fde] = UNKNOWN_START
+    for fde in _with_unknown_fields(section, entries, pointers, cies, cie):
+        start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
     machine = CfiMachine(*_place(section))
     machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
     _check(machine, section)
     _run(machine, section, fdes, programs, longest, table, numbers)
     return table
+
+
+def _with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
+    """Numbers of FDEs whose range or instructions, or those of their CIE, have an unknown field.
+
+    `pointers`: of their start; `fdes.body` are their instructions here. Between is what exception handlers need.
+    """
+    of_cies: set[int] = set()
+    for at in section.unknown:
+        fde = bisect_right(fdes.start, at) - 1
+        if fde >= 0 and at < fdes.end[fde]:
+            one = cies[cie[fde]]
+            width = {2: 2, 3: 4}.get(one.fde_encoding & 7, 8)
+            if at >= fdes.body[fde] or at < pointers[fde] + one.segment_selector_size + 2 * width:
+                yield fde
+        else:
+            of_cies.update(number for number, one in enumerate(cies) if one.program <= at < one.end)
+    if of_cies:
+        yield from (fde for fde, number in enumerate(cie) if number in of_cies)
 
 
 def _joined(parts: list[FdeTable]) -> FdeTable:

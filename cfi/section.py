@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from sframegen.base.columns import Bytes
 
@@ -34,6 +34,7 @@ class CfiSection(NamedTuple):
     fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
     more: bool = False  # a further section of the file and name of the one before: their FDEs are one list
     known: Callable[[int], bool] | None = None  # whether the pointer at an offset is what is loaded; None: all are
+    unknown: Iterable[int] = ()  # offsets of other fields that are not what is loaded
 
 
 class FollowedRegisters(NamedTuple):

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import PC_PERIOD
-from sframegen.elf.file import ElfFile
+from sframegen.elf.file import ElfFile, Relocated
 from sframegen.elf.ranges import align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -146,7 +146,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
     anchors: dict[int, tuple[int, int]] = {}
-    relocated: dict[int, set[int]] = {}
+    relocated: dict[int, Relocated] = {}
     for section in elf.sections:
         if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
@@ -269,12 +269,12 @@ def _relocate(
     symbols: list[int | None],
     data: bytearray | None,
     named: dict[int, tuple[int, int]],
-) -> set[int]:
-    """Apply a section's relocations in `data`, if it is given; returns their offsets, without those of kinds that are not known.
+) -> Relocated:
+    """Apply a section's relocations in `data`, if it is given, but those of kinds or symbols that are not known.
 
     Adds to `named` the first (symbol, addend) that names each address.
     """
-    done: set[int] = set()
+    filled, unknown = Relocated(set(), set())
     at_offset = 0 if starts_count_from(elf, section) else 1
     here, size_of_section = section.header.sh_offset, section.header.sh_size
     kinds = {
@@ -284,23 +284,27 @@ def _relocate(
     for offset, info, addend in relocation_rows(elf, section):
         known = kinds.get(info & 0xFFFFFFFF)
         symbol = info >> 32
-        if info == 0 and not any(elf.data[here + offset : here + offset + 4]):  # R_NONE, zeros: `lld -r` has dropped the code
-            done.add(offset)
+        if info == 0:  # R_NONE
+            if not any(elf.data[here + offset : here + offset + 4]):  # `lld -r` has dropped the code
+                filled.add(offset)
+            continue
         if known is None or symbol >= len(symbols):
+            unknown.add(offset)
             continue
         size, origin, scale, write = known
         if offset + size > size_of_section:
             raise elf.error(f"relocation at {offset:#x} is outside of it", section.name)
         value = symbols[symbol]
         if value is None:
+            unknown.add(offset)
             continue
         address = (value + addend) % MAX_ADDRESS
         if data is not None:
             write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
-        done.add(offset)
+        filled.add(offset)
         if address not in named:
             named[address] = (symbol, addend)
-    return done
+    return Relocated(filled, unknown)
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:

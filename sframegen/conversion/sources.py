@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import DF_TEXTREL, DT_FLAGS, DT_RELA, DT_RELASZ, DT_SYMTAB, DT_TEXTREL, read_dynamic
-from sframegen.elf.file import open_elf
+from sframegen.elf.dynamic import (
+    DF_TEXTREL,
+    DT_ANDROID_REL,
+    DT_ANDROID_RELA,
+    DT_FLAGS,
+    DT_REL,
+    DT_RELA,
+    DT_RELASZ,
+    DT_SYMTAB,
+    DT_TEXTREL,
+    read_dynamic,
+)
+from sframegen.elf.file import Relocated, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import (
     ET_DYN,
@@ -39,6 +50,7 @@ if TYPE_CHECKING:
     Bases: TypeAlias = tuple[int, int, Callable[[int], int]]
 
 DW_EH_PE_OMIT = 0xFF
+UNREAD_TABLES = {DT_REL, DT_ANDROID_REL, DT_ANDROID_RELA}  # of dynamic relocations
 CRC_CHUNK = 1 << 20
 
 
@@ -95,7 +107,8 @@ def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
     eh, address = section.name == ".eh_frame", section.header.sh_addr
     made = CfiSection(section.name, elf.contents(section), address, elf.byte_order, eh, *bases)
     if elf.relocated is not None:
-        return made._replace(known=elf.relocated.get(section.number, frozenset()).__contains__)
+        fields = elf.relocated.get(section.number, Relocated(set(), set()))
+        return made._replace(known=fields.filled.__contains__, unknown=fields.unknown)
     return _loaded(elf, made, section.header.sh_flags & SHF_WRITE) if eh else made
 
 
@@ -104,6 +117,8 @@ def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
     tags = _tags(elf)
     if not (writable or DT_TEXTREL in tags or tags.get(DT_FLAGS, 0) & DF_TEXTREL):
         return section
+    if UNREAD_TABLES & tags.keys():
+        return section._replace(known=lambda _: False)
     words = _loaded_words(elf, section.address, section.address + len(section.data))
     if not words:
         return section
@@ -112,7 +127,8 @@ def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
         place = address - section.address
         if value is not None and place + 8 <= len(data):
             data[place : place + 8] = value.to_bytes(8, elf.byte_order)
-    return section._replace(data=data, known=lambda at: words.get(section.address + at, 0) is not None)
+    unknown = [address - section.address for address, value in words.items() if value is None]
+    return section._replace(data=data, known=lambda at: words.get(section.address + at, 0) is not None, unknown=unknown)
 
 
 def _loaded_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:

@@ -27,6 +27,7 @@ from sframegen.elf.records import (
     SHF_INFO_LINK,
     SHN_UNDEF,
     SHN_XINDEX,
+    SHT_CREL,
     SHT_NOBITS,
     SHT_NULL,
     SHT_REL,
@@ -41,10 +42,17 @@ from sframegen.elf.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from sframegen.elf.ranges import Range
+
+
+class Relocated(NamedTuple):
+    """Offsets of the fields in one section that relocations name: those that were filled, and those whose value is not known."""
+
+    filled: set[int]
+    unknown: set[int]
 
 
 class Section(NamedTuple):
@@ -65,9 +73,9 @@ class ElfFile:
         self.data = data
         self.status = status  # of the file, when it was opened; None for bytes of no file
         self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
-        # Of an object that is laid out in memory: see Sources; the offsets that were relocated in each section with CFI, by number.
+        # Of an object that is laid out in memory: see Sources; what was relocated in each section with CFI, by its number.
         self.floating: Sequence[Range] = ()
-        self.relocated: Mapping[int, Container[int]] | None = None
+        self.relocated: Mapping[int, Relocated] | None = None
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -156,7 +164,7 @@ class ElfFile:
         """Sections of relocations, of any type, by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
-            if section.header.sh_type in (SHT_RELA, SHT_REL) or section.header.sh_flags & SHF_INFO_LINK:
+            if section.header.sh_type in (SHT_RELA, SHT_REL, SHT_CREL) or section.header.sh_flags & SHF_INFO_LINK:
                 tables.setdefault(section.header.sh_info, []).append(section)
         return tables
 

@@ -322,11 +322,31 @@ def test_pointers_that_the_loader_fills(frames: str, known: list[str], peers: Pe
     assert check(tmp_path / "out", consumer="kernel").findings == ()
 
 
-@for_each(("encoding", "pointers"), [(INDIRECT, ".long slot-., 2"), (2, ".short f, 2"), (RELATIVE, ".long 0x100, 2")])
+UNKNOWN_FIELDS = (
+    ".long f-., elsewhere",
+    ".long f-., 2; .byte 0, 4; .long elsewhere",  # DW_CFA_advance_loc4
+    ".long f-., 2; .byte 0, 1; .reloc ., R_X86_64_GOTPCREL, f; .long 0",  # DW_CFA_set_loc
+)
+
+
+@for_each(
+    ("encoding", "pointers"),
+    [
+        (INDIRECT, ".long slot-., 2"),
+        (2, ".short f, 2"),
+        (RELATIVE, ".long 0x100, 2"),
+        *((RELATIVE, field) for field in UNKNOWN_FIELDS),
+    ],
+)
 def test_an_fde_of_an_object_whose_address_is_not_known(encoding: int, pointers: str, peers: Peers, tmp_path: Path) -> None:
     source = CODE + assembled((RELATIVE, ".long _start-., 1"), (encoding, pointers)) + SLOT.format("f")
     summary = add_section(assembled_object(peers, source, tmp_path / "made.o"))
     assert (summary.functions, summary.ignored_fdes) == (1, {"at an address that is not known": 1})
+
+
+def test_what_exception_handlers_need_may_be_elsewhere(peers: Peers, tmp_path: Path) -> None:
+    source = CODE + assembled((RELATIVE, ".long _start-., 1"), (RELATIVE, ".long f-., 2; .byte 4; .long elsewhere-."))
+    assert add_section(assembled_object(peers, source, tmp_path / "made.o")).functions == 2
 
 
 def test_an_fde_of_code_that_a_linker_dropped(peers: Peers, tmp_path: Path) -> None:
