@@ -6,6 +6,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from functools import cached_property
+from heapq import heappop, heappush
 from itertools import compress, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,6 +178,24 @@ class FunctionColumns:
         pairs = zip(addresses, numbers, strict=True)
         return array("Q", [address for address, number in pairs if not is_mapping(number)]) if MAPPING in table.names else addresses
 
+    @cached_property
+    def _code(self) -> tuple[list[int], list[int]]:
+        """Where code sections begin and end, ascending, and the first end of those that hold what follows; 1 << 64 without any."""
+        headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF_EXECINSTR]
+        ranges = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
+        places = sorted({place for both in ranges for place in both})
+        first: list[int] = []
+        open_ends: list[int] = []  # a heap
+        following = 0
+        for place in places:
+            while following < len(ranges) and ranges[following][0] == place:
+                heappush(open_ends, ranges[following][1])
+                following += 1
+            while open_ends and open_ends[0] <= place:
+                heappop(open_ends)
+            first.append(open_ends[0] if open_ends else 1 << 64)
+        return places, first
+
     def _sorted(self, wanted: bytes) -> tuple[array[int], array[int]]:
         """The addresses of symbols of the file, ascending, and the numbers of their entries. `wanted`: by st_info."""
         raw = bytes(self._table.raw) if self._table else b""
@@ -194,10 +213,9 @@ class FunctionColumns:
         """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
         if symbol.size:
             return symbol.address + symbol.size
-        place = bisect_right(self._places, symbol.address)
-        code = [section.header for section in self._elf.sections if section.header.sh_flags & SHF_EXECINSTR]
-        ends = [header.sh_addr + header.sh_size for header in code if 0 <= symbol.address - header.sh_addr < header.sh_size]
-        return min([*self._places[place : place + 1], *ends], default=1 << 64)
+        place, part = bisect_right(self._places, symbol.address), bisect_right(self._code[0], symbol.address)
+        ends = [*self._places[place : place + 1], *self._code[1][part - 1 : part]]
+        return min(ends, default=1 << 64)
 
     def at(self, address: int) -> Symbol | None:
         """Return the function that holds an address."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import TYPE_CHECKING
 
 from sframegen.elf.file import ElfFile
@@ -21,6 +22,8 @@ from sframegen.elf.symbols import FunctionColumns
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sframegen.elf.records import ByteOrder
     from sframegen.elf.symbols import Symbol
 
@@ -41,21 +44,27 @@ SYMBOLS = [
 CODE = range(0x3000, 0x3010)  # of the only section with code
 
 
-def file_of(order: ByteOrder) -> ElfFile:
+def file_of(
+    order: ByteOrder, symbols: Sequence[tuple[str, int, int, int, int]] = SYMBOLS, code_at: Sequence[range] = (CODE,)
+) -> ElfFile:
     code = "<" if order == "little" else ">"
     entries = [
         struct.pack(f"{code}IBBHQQ", NAMES.index(b"\0" + name.encode() + b"\0") + 1, info, 0, section, address, size)
-        for name, info, section, address, size in SYMBOLS
+        for name, info, section, address, size in symbols
     ]
     table = b"".join(entries)
+    size = 64 * (3 + len(code_at))
     sections = [
         bytes(64),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + 256, len(table), 2, 0, 8, 24),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + 256 + len(table), len(NAMES), 0, 0, 1, 0),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_PROGBITS, SHF_EXECINSTR, CODE.start, 0, len(CODE), 0, 0, 1, 0),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + size, len(table), 2, 0, 8, 24),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + size + len(table), len(NAMES), 0, 0, 1, 0),
+        *(
+            struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_PROGBITS, SHF_EXECINSTR, one.start, 0, one.stop - one.start, 0, 0, 1, 0)
+            for one in code_at
+        ),
     ]
     ident = b"\x7fELF" + bytes([2, 1 if order == "little" else 2, 1]) + bytes(9)
-    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 4, 0)
+    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 3 + len(code_at), 0)
     return ElfFile(memoryview(header + b"".join(sections) + table + NAMES))
 
 
@@ -103,3 +112,19 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
     assert {address: shown(symbol) for symbol, held in found for address in held} == each
     assert len({symbol.address for symbol, _ in found}) == len(found)
     assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver", "open", "last"}
+
+
+@for_each("seed", range(40))
+def test_sections_in_one_another(seed: int) -> None:
+    """A function without a size ends at the first end of those that hold its beginning; one may reach round the address space."""
+    random = Random(seed)
+    top = (1 << 64) - 48
+    base = random.choice([0x1000, top])
+    code = [
+        range(start, start + random.randrange(24)) for start in (base + random.randrange(40) for _ in range(random.randrange(9)))
+    ]
+    for begin in range(base, base + 48):
+        columns = FunctionColumns(file_of("little", [("last", STT_FUNC, 1, begin, 0)], code))
+        end = min((one.stop for one in code if one.start <= begin < one.stop), default=1 << 64)
+        held = [address for address in range(base, base + 48) if begin <= address < end]
+        assert [address for address in range(base, base + 48) if columns.at(address)] == held

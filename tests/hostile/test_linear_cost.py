@@ -46,6 +46,7 @@ from sframegen.elf.records import (
     Shdr,
     Sym,
 )
+from sframegen.elf.symbols import FunctionColumns
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import HEADER_CODE, MAGIC
 from sframegen.profile.tables.make_table import make_table
@@ -413,6 +414,28 @@ def test_code_of_many_segments_is_searched_once() -> None:
     segments = [load(BODY, len(code), PF_R | PF_X)._replace(p_vaddr=BODY * n) for n in range(1, 65)]
     elf = ElfFile(memoryview(many(1, code, section(SHT_PROGBITS, BODY, len(code)), segments=segments)))
     assert 4 * len(code) <= sum(len(part) for _, part in readable_code(elf)) <= len(elf.data)
+
+
+def functions_without_a_size(count: int) -> bytes:
+    """Each in a section of its own, which is in all that come before."""
+    rows = b"".join(RECORDS[Sym, "little"].pack(0, 2, 0, 1, BODY + 8 * n, 0) for n in range(count))
+    code = [section(SHT_PROGBITS, BODY + 8 * n, 8 * (2 * count - n), SHF_EXECINSTR) for n in range(count)]
+    return many(1, rows, section(SHT_SYMTAB, BODY, len(rows), sh_link=1), *code)
+
+
+def name_all(data: bytes) -> None:
+    elf = ElfFile(memoryview(data))
+    columns = FunctionColumns(elf)
+    addresses = [one.header.sh_addr + 1 for one in elf.sections if one.header.sh_flags & SHF_EXECINSTR]
+    assert len(columns.at_each(addresses)) == len(addresses)
+    assert all(columns.at(address) for address in addresses)
+
+
+def test_the_ends_of_functions_without_a_size_are_looked_up() -> None:
+    small, large = functions_without_a_size(100), functions_without_a_size(100 * GROWTH)
+    name_all(small)
+    (before, _), (after, _) = work(name_all, small), work(name_all, large)
+    assert after < SLACK * GROWTH * before
 
 
 def within(costs: Sequence[float], limits: Sequence[float]) -> bool:
