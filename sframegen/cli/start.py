@@ -54,7 +54,7 @@ def main() -> None:
             from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415
 
             reason = with_remedy(error)
-        os.write(2, f"sframegen cannot start: {reason}\n".encode())
+        os.write(2, f"sframegen: cannot start: {reason}\n".encode())
         sys.exit(1)
 
 

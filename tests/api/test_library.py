@@ -79,7 +79,7 @@ def test_a_stranger_with_the_name_of_a_package_is_named_in_one_line(name: str, t
         done = python("-c", code, cwd=tmp_path)
         assert done.stderr.splitlines()[-1] == f"ImportError: {line}"
     done = python("-P", "-m", "sframegen", "check", "/bin/true", cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sframegen cannot start: {line}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sframegen: cannot start: {line}\n")
 
 
 def test_a_package_that_another_distribution_has_overwritten_is_named_in_one_line(tmp_path: Path) -> None:
