@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from functools import cache, partial
+from itertools import chain
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -89,7 +90,9 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     for fde, pointer in enumerate(pointers):
         if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
             start[fde] = UNKNOWN_START
-    for fde in _with_unknown_fields(section, entries, pointers, cies, cie):
+    of_cies = set(_cies_with_unknown_fields(section, found, cies))
+    unknown = [fde for fde, number in enumerate(cie) if number in of_cies] if of_cies else []
+    for fde in chain(unknown, _fdes_with_unknown_fields(section, entries, pointers, cies, cie)):
         start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
     machine = CfiMachine(*_place(section))
     machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
@@ -98,12 +101,19 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     return table
 
 
-def _with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
-    """Numbers of FDEs whose range or instructions, or those of their CIE, have an unknown field.
+def _cies_with_unknown_fields(section: CfiSection, found: Entries, cies: list[Cie]) -> Iterator[int]:
+    """Numbers of CIEs whose instructions have such a field."""
+    for at in section.unknown:
+        number = bisect_right(found.start, at) - 1
+        if number >= 0 and cies[number].program <= at < cies[number].end:
+            yield number
+
+
+def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
+    """Numbers of FDEs whose range or instructions have such a field.
 
     `pointers`: of their start; `fdes.body` are their instructions here. Between is what exception handlers need.
     """
-    of_cies: set[int] = set()
     for at in section.unknown:
         fde = bisect_right(fdes.start, at) - 1
         if fde >= 0 and at < fdes.end[fde]:
@@ -111,10 +121,6 @@ def _with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, c
             width = {2: 2, 3: 4}.get(one.fde_encoding & 7, 8)
             if at >= fdes.body[fde] or at < pointers[fde] + one.segment_selector_size + 2 * width:
                 yield fde
-        else:
-            of_cies.update(number for number, one in enumerate(cies) if one.program <= at < one.end)
-    if of_cies:
-        yield from (fde for fde, number in enumerate(cie) if number in of_cies)
 
 
 def _joined(parts: list[FdeTable]) -> FdeTable:

@@ -1,4 +1,4 @@
-"""A layout's decisions; the rest of the plan follows from them."""
+"""A layout's decisions, from which the rest of the plan follows; the layouts at the end of the file, loaded (tail) or not."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
@@ -119,12 +121,6 @@ def add_section(
     return change_kind(path, writing, Kinds(linked, objects))
 
 
-def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
-    from sframegen.api.adding import add_to_objects  # noqa: PLC0415 - not for linked files
-
-    return add_to_objects(objects, target, options)
-
-
 class _Had(NamedTuple):
     """A linked file before the change."""
 
@@ -192,10 +188,14 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     except FormatError:
         return False
     ignored = () if sayable((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
-    return sum(section.table.size) < coverage.covered_bytes and all(
-        any(low <= start and end <= high and (now == said or now.rule in ignored) for low, high, now in spans(coverage.table))
-        for start, end, said in spans(section.table)
-    )
+    if sum(section.table.size) >= coverage.covered_bytes:
+        return False
+    now = list(spans(coverage.table))
+    for start, end, said in spans(section.table):
+        at = bisect_right(now, start, key=itemgetter(0)) - 1
+        if at < 0 or end > now[at][1] or not (now[at][2] == said or now[at][2].rule in ignored):
+            return False
+    return True
 
 
 def _new(had: _Had, converted: Converted, options: Adding) -> _New:
@@ -277,7 +277,7 @@ KERNEL_MODULE = (
 )
 
 
-def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
+def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
     making, writing = options.making, options.writing
     if making.synthesize:
         raise FormatError("only linked files can have synthesized rows")

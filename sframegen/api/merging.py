@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,14 +148,10 @@ def merge(
     from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
-    def meanwhile() -> None:
-        import_module("sframegen.api.merging")
-        inputs.open_first()
-
     check_regular_files(objects)
     with PrivateDirectory() as directory:
         try:
-            made = partial_link(linker, objects, Path(directory), meanwhile)
+            made = partial_link(linker, objects, Path(directory), inputs.open_first)
         except SframegenError as failed:
             try:
                 read_all(objects)
@@ -174,15 +169,11 @@ def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked)
     with naming(linked.file), target:
         elf = target.elf()
         if elf.header.e_type == ET_REL:
-            from sframegen.api.merging import into_object  # noqa: PLC0415 - here and below: a merge needs one of these
-
-            return into_object(elf, target, making, linked)
-        from sframegen.api.merging import into_linked  # noqa: PLC0415
-
-        return into_linked(elf, target, making, writing, linked)
+            return _into_object(elf, target, making, linked)
+        return _into_linked(elf, target, making, writing, linked)
 
 
-def into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
+def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
     counts = Counts()
     warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
     base = base_of(elf)
@@ -194,7 +185,7 @@ def into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, 
     return with_written(replace(merged_of(linked.file, counts), plan=planned(plan), warnings=warnings), written)
 
 
-def into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
+def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
     counts = Counts()
     filled = fill(elf, linked.map_file, linked.inputs, making.layout, making.level, counts)
 

@@ -1,4 +1,4 @@
-"""The base of all errors about a file, or about the change to it."""
+"""All errors about a file or a change to it, and the reasons why a good file is not changed."""
 
 from __future__ import annotations
 

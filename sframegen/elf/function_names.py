@@ -80,8 +80,6 @@ class NamedAddresses:
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
-        from sframegen.elf.function_names import address_in  # noqa: PLC0415 - look-ups by address need none
-
         address = address_in(text, self._named, self._file)
         if address is None:
             raise FormatError(f"no function is named {printable(text)}", file=self._file)

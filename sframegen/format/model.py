@@ -121,9 +121,10 @@ class FunctionTable:
         ):
             column.frombytes(memoryview(more).cast("B"))
 
-    def by_start(self) -> list[int]:
-        """The functions' numbers, in ascending order of their start."""
-        return sorted(range(len(self)), key=self.start.__getitem__)
+    def by_start(self) -> tuple[list[int], list[int]]:
+        """(the functions' numbers, their starts), by ascending start."""
+        order = sorted(range(len(self)), key=self.start.__getitem__)
+        return order, [self.start[function] for function in order]
 
     def select(self, functions: Iterable[int]) -> FunctionTable:
         """The table of some functions, in that order."""

@@ -1,4 +1,4 @@
-"""What a profile takes of this machine: its turn on the processor, open files, and which processes there are."""
+"""What a profile takes of this machine: its turn on the processor, open files, its processes; and who root is here."""
 
 from __future__ import annotations
 

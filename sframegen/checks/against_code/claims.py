@@ -77,7 +77,7 @@ def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | No
 
 
 def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
-    order = table.by_start()
+    order, _ = table.by_start()
     numbers: dict[tuple[int, bool], int] = {}
     for place, function in enumerate(order):
         start = table.start[function]

@@ -160,8 +160,6 @@ def in_words(error: Exception, path: str) -> str:
     about = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
-        from sframegen.cli.shared.output import hint_of  # noqa: PLC0415 - not for each run
-
         hint = hint_of(error)
         return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):

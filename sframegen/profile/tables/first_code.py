@@ -58,11 +58,11 @@ def first_code_of(elf: ElfFile) -> bytes:
 
 def _limit(functions: FunctionTable, address: int) -> int | None:
     """Return where the next function begins, at most MAX_BYTES away; None if the address is in one."""
-    order = functions.by_start()
-    after = bisect_right(order, address, key=functions.start.__getitem__)
-    if after and address < functions.start[order[after - 1]] + functions.size[order[after - 1]]:
+    order, starts = functions.by_start()
+    after = bisect_right(starts, address)
+    if after and address < starts[after - 1] + functions.size[order[after - 1]]:
         return None
-    return min(address + MAX_BYTES, functions.start[order[after]] if after < len(order) else address + MAX_BYTES)
+    return min([address + MAX_BYTES, *starts[after : after + 1]])
 
 
 def _size(code: bytes, start: int, abi: Abi, calls_return: bool) -> int:
@@ -93,8 +93,7 @@ def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionT
     places = _places(elf, abi)
     if not places:
         return functions
-    order = functions.by_start()
-    starts = [functions.start[function] for function in order]
+    order, starts = functions.by_start()
     out = functions.select(range(len(functions)))
     for call, end in places:
         at = bisect_right(starts, call - 1) - 1

@@ -26,8 +26,7 @@ def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> F
     jumps = _jumps(elf, abi)
     if not jumps:
         return functions
-    order = functions.by_start()
-    starts = [functions.start[function] for function in order]
+    order, starts = functions.by_start()
     chosen = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
     found = {function: _installations(functions, function, elf, abi) for function in sorted(chosen)}
     found = {function: installations for function, installations in found.items() if installations}

@@ -56,8 +56,7 @@ def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 
 def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
     """The functions, cut where these ranges are; the ranges are functions without a caller, or without one on their stack."""
-    order = functions.by_start()
-    starts = [functions.start[function] for function in order]
+    order, starts = functions.by_start()
     cut: dict[int, list[StackEnd]] = {}
     for one in ends:
         at = bisect_right(starts, one.start) - 1

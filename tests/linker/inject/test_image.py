@@ -281,7 +281,7 @@ def test_pages_hold_headers_and_metadata() -> None:
 
 
 def test_the_build_id_is_in_the_first_page_or_this_layout_is_not_taken() -> None:
-    """Not with so many headers before it, nor where it is in one section with a note that stays."""
+    """Sixty-five more program headers would push the note out; a note that stays in the same section would hold it back."""
     image = at_address(0x40_0000)
     with pytest.raises(NoRoomError, match="the build-id note would leave the first page of the file"):
         before(image._replace(segments=[*image.segments, *[image.segments[-1]] * 65]), 28)

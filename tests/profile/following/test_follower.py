@@ -74,7 +74,7 @@ def test_code_that_a_process_makes_is_read_by_pages_and_again_after_a_moment(mon
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     code = MadeCode(1)
     assert (code.read(4094, 5), code.read(8190, 5), asked) == (bytes(5), bytes(2), [0, 4096, 8192])
-    assert code.read(3 * 4096 - 2, 5) == b""  # not what lies behind the page that cannot be read
+    assert code.read(3 * 4096 - 2, 5) == b""  # reading stops at the unreadable page, so bytes after it do not count
     memory[0] = b"\xcc" * 4096
     assert code.read(4094, 2) == bytes(2)
     clock[0] += 1.1
