@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import open_elf
 from sframegen.stack.live.process import Process
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import COMPLETE, How
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sframegen.api.planned import Plan, json_of
 from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.coverage import why_empty
-from sframegen.detached.companion import Companion
+from sframegen.detached.detached_file import Companion
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
 

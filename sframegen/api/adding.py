@@ -22,7 +22,7 @@ from sframegen.api.common import check_linked, not_taken, planned, refuse, signe
 from sframegen.api.from_cfi import made_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
-from sframegen.detached.companion import is_detached
+from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.elf.role import role_of

@@ -23,7 +23,7 @@ from sframegen.api.removed import SectionRemoval
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
-from sframegen.detached.companion import Companion, is_detached
+from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
 from sframegen.format.encode import EMPTY

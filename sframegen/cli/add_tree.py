@@ -98,7 +98,7 @@ def _worker(keywords: dict[str, Any]) -> Callable[[Location, list[Location]], tu
     """What is done to one file: its build-id and what add-section says, or None for a separate debug file or a detached section."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
-    from sframegen.detached.companion import companion_of  # noqa: PLC0415
+    from sframegen.detached.detached_file import companion_of  # noqa: PLC0415
     from sframegen.elf.file import ElfFile, map_descriptor  # noqa: PLC0415
 
     debug_files = keywords["debug_file"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sframegen.backtrace.installed_libraries import STATISTICS, preloading
-from sframegen.backtrace.program_objects import is_program, objects_below, objects_of, program_of
+from sframegen.backtrace.preloading import STATISTICS, is_program, objects_below, objects_of, preloading, program_of
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example

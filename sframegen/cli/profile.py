@@ -27,7 +27,7 @@ from sframegen.profile.probe import probe
 from sframegen.profile.report.grouping import CGROUP, GROUPS
 from sframegen.profile.sampling_plan import ProfilePlan, is_process
 from sframegen.program.missing_pages import zeros_for_missing_pages
-from sframegen.stack.sampling import Interrupts
+from sframegen.program.signals import Interrupts
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
@@ -198,7 +198,7 @@ def command(
         ctx.exit(run.status)
     stores = Stores(sections)
     status = 0
-    with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
+    with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
         plan = ProfilePlan(
             None, _found_event(sampling), sampling.frequency, frozenset(tid), threads=by == "tid", kernel=sampling.kernel,
             idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,

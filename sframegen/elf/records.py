@@ -40,6 +40,8 @@ def _strings(table: bytes, places: tuple[int, ...]) -> list[str]:
 ByteOrder = Literal["little", "big"]
 
 EM_S390, EM_X86_64, EM_AARCH64 = 22, 62, 183
+# uname's names, which are also those of the modules about one machine: elf/code_bytes, code/isa, stack/abi.
+MACHINE_NAMES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64", EM_S390: "s390x"}
 ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR, PT_TLS = 1, 2, 3, 4, 6, 7
 PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_GNU_PROPERTY, PT_GNU_SFRAME = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sframegen import api
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, turn
-from sframegen.detached.companion import companion_of
+from sframegen.detached.detached_file import companion_of
 from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of

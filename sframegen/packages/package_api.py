@@ -17,7 +17,7 @@ from sframegen.api.removed import SectionRemoval
 from sframegen.base.errors import FormatError
 from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
 from sframegen.checks.finding import Finding, Severity
-from sframegen.detached.companion import companion_of
+from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 ORDER: ByteOrder = sys.byteorder
 BTF, SYMBOLS = Path("/sys/kernel/btf/vmlinux"), Path("/proc/kallsyms")
-ENTRY = "__{}_sys_{}"  # the function of a system call
-MACHINES = ("x64", "arm64", "s390x")
+ENTRY = rb"__\w+_sys_%b"  # the function of a system call; its name has that of the machine, too
 
 
 def sframe_register(setup: SframeSetup, number: int) -> None:
@@ -50,17 +50,17 @@ def codectl(number: int, option: CodeOption, info: bytes | int, flags: int = 0) 
 
 def has_call(name: str) -> bool | None:
     """True if this kernel has a call of that name; None where it shows neither its types nor its symbols."""
-    entries = {ENTRY.format(machine, name).encode() for machine in MACHINES}
+    entry = ENTRY % name.encode()
     is_known = False
     with suppress(OSError):
         data = BTF.read_bytes()
         is_known = bool(data)
-        if any(b"\0" + entry + b"\0" in data for entry in entries):
+        if re.search(rb"\0%b\0" % entry, data):
             return True
     with suppress(OSError), SYMBOLS.open("rb") as lines:
         for line in lines:  # address, kind, name, and perhaps a module
             is_known = True
-            if line.split()[2:3] and line.split()[2] in entries:
+            if re.fullmatch(entry, b"".join(line.split()[2:3])):
                 return True
     return False if is_known else None
 

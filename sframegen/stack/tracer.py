@@ -10,21 +10,20 @@ from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.program import patience
 from sframegen.registry.jit_budget import BudgetError
 from sframegen.registry.regions import Registry
-from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread
+from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot.memory import NotCopiedError
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.snapshot import NotCopiedError, StackError
 from sframegen.stack.walking.frames import End, How, Thread
 from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.model import Match
-    from sframegen.stack.live.process import CopiedProcess, Process
+    from sframegen.stack.live.process import Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
-    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
@@ -74,12 +73,12 @@ class Tracer:
                 self.objects.verify(snapshot)
                 self.runtime.follow(snapshot, patience.current.made_code_stopped)
                 if not attempt:  # later, waiting threads have just been released, and seem to run
-                    idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
+                    idle = {thread.tid: thread.idle for thread in snapshot.threads}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
                 else:
-                    copy = snapshot.copied(self._stack_bytes)
+                    copy = snapshot.with_copied_stacks(self._stack_bytes)
             try:
                 if not attempt:
                     threads = self._walk_copy(copy)
@@ -90,7 +89,7 @@ class Tracer:
         self.problems |= refused
         return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
-    def _walk_copy(self, copy: CopiedProcess) -> list[Thread]:
+    def _walk_copy(self, copy: Snapshot) -> list[Thread]:
         """Walk the copy, again after each conversion that a walk needs. Raises NotCopiedError."""
         self.objects.renew(copy)
         threads = self._walk(copy)
@@ -102,15 +101,13 @@ class Tracer:
         self.problems = {}
         view = _View(snapshot, self.objects, self.registry)
         threads = []
-        for tid in snapshot.threads():
-            try:
-                registers = snapshot.registers(tid)
-            except StackError as error:
-                self.problems[tid] = str(error)
+        for tid, name, registers, idle in snapshot.threads:
+            if isinstance(registers, StackError):
+                self.problems[tid] = str(registers)
                 continue
             view.detail = ""
             done = walk(registers, snapshot.abi, view, self.limit)
-            threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail, snapshot.idle(tid)))
+            threads.append(Thread(tid, name, done.frames, done.end, view.detail, idle))
         return threads
 
 
@@ -199,9 +196,8 @@ class _View:
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler, as not every C library describes it, and code that only returns."""
-        for context in self.known.contexts:
-            if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+        if context := self.known.context_at(loaded.code, pc):
+            return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
         form = self.known.returning
         if loaded.image is None and form and loaded.code(pc, len(form.code)) == form.code:
             return self._returning
@@ -220,13 +216,13 @@ class _View:
 
     def starts_thread(self, pc: int) -> bool:
         loaded = self.objects.at(pc)
-        return loaded is not None and starts_thread(self.abi, loaded.code, pc)
+        return loaded is not None and self.known.starts_thread(loaded.code, pc)
 
     def returns_to(self, pc: int) -> bool:
         """Return True without a call for code made at run time: interpreters push addresses themselves."""
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(
-                (before and (before.image is None or ends_call(self.abi, before.code, pc))) or (after and self._by_code(after, pc))
+                (before and (before.image is None or self.known.ends_call(before.code, pc))) or (after and self._by_code(after, pc))
             )
         return self._returns[pc]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sframegen.backtrace import installed_libraries
+from sframegen.backtrace import preloading as installed_libraries
 from sframegen.cli.installation import description
 from sframegen.cli.installation import install_commands as installing
 from sframegen.cli.installation.description import Part, parts, within

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace import installed_libraries
-from sframegen.backtrace.installed_libraries import HERE, STATISTICS, preload_object, preloading
+from sframegen.backtrace import preloading as installed_libraries
 from sframegen.backtrace.library_files import PRELOAD
-from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
+from sframegen.backtrace.preloading import HERE, STATISTICS, NotPreloadedError, objects_of, preload_object, preloading, program_of
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
 

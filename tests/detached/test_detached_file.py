@@ -15,8 +15,7 @@ import pytest
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.detached.detached_file import detached_file, section_in
-from sframegen.detached.identity import Identity, identity_of, path_in_store
+from sframegen.detached.detached_file import Identity, detached_file, identity_of, path_in_store, section_in
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT_LOAD, RECORDS, SHF_COMPRESSED, Ehdr, Phdr
 from sframegen.packages.package_api import add_to_package

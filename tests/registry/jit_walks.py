@@ -19,6 +19,7 @@ import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PF_X, PT_LOAD
 from sframegen.elf.symbols import functions_of
+from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, How
@@ -26,7 +27,7 @@ from sframegen.stack.walking.frames import End, How
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.stack.live.process import StoppedProcess
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.frames import Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
@@ -97,14 +98,15 @@ class Watched(Process):
         self.runners: dict[int, Runner] = {}  # by thread
 
     @contextmanager
-    def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
+    def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
         with super().stopped(tid) as snapshot:
             self.runners = {}
+            registers = {one.tid: one.registers for one in snapshot.threads if isinstance(one.registers, ThreadRegisters)}
             for at in range(self.runners_at, self.runners_at + RUNNERS * RUNNER.size, RUNNER.size):
                 thread, depth, *chain = RUNNER.unpack(self.read(at, RUNNER.size))
                 if not thread:  # it has only begun
                     continue
-                rbx = snapshot.registers(thread).values[RBX]
+                rbx = registers[thread].values[RBX]
                 functions = [self.function_at(start) for start in chain[:depth]]
                 self.runners[thread] = Runner(depth, list(filter(None, functions)), at + 16, rbx)
             yield snapshot

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sframegen.profile.paused_command import PausedCommand
     from sframegen.profile.report.named import Named
     from sframegen.profile.report.naming import KnownNames
-    from sframegen.stack.sampling import Interrupts
+    from sframegen.program.signals import Interrupts
 
 
 class Naming(NamedTuple):

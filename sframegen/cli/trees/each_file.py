@@ -21,7 +21,7 @@ from sframegen.cli.shared.several import all_of
 from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
 from sframegen.cli.trees.dpkg_checksums import Administration, Md5Sums, sum_after, sums_before
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
-from sframegen.detached.companion import is_detached
+from sframegen.detached.detached_file import is_detached
 from sframegen.elf.file import open_elf, open_text
 
 if TYPE_CHECKING:

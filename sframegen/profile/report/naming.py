@@ -32,10 +32,10 @@ from sframegen.profile.report.runtime_frames import MADE, Folding, notes_on_unna
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
+from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
-from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:

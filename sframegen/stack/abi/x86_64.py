@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from sframegen.format.model import Rule, Where
-from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
+from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
 
 if TYPE_CHECKING:
-    from sframegen.stack.abi.conventions import ReadCode
+    from sframegen.stack.abi.machines import ReadCode
 
 # struct user_regs_struct: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, orig_rax, RIP, CS, EFLAGS, RSP, ...
 _USER = {number: at for at, number in enumerate((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5))}
@@ -60,7 +60,6 @@ def starts_thread(code: ReadCode, pc: int) -> bool:
 
 
 CONVENTIONS = Conventions(
-    host="x86_64",
     general=RegisterSet(27, 16, _USER | {7: 19}),
     contexts=(_CONTEXT,),
     frame_record=frame_record(6, sp_is_cfa=True),

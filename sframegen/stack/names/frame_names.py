@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
+from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.objects.loaded_image import identity
-from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
 from sframegen.registry.regions import Region, Registry
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
-from sframegen.stack.snapshot.memory import MovedCode
+from sframegen.stack.snapshot import MovedCode
 from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
+    from sframegen.stack.mappings import Mapping, Mappings
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
-    from sframegen.stack.snapshot.mappings import Mapping, Mappings
-    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact

@@ -21,7 +21,7 @@ except ImportError:
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
-    from sframegen.stack.abi.registers import ThreadRegisters
+    from sframegen.stack.abi.machines import ThreadRegisters
     from sframegen.stack.walking.step import CallerRule
 
 COMPILED: bool = cython.compiled

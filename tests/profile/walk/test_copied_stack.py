@@ -23,11 +23,10 @@ from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
-from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import ThreadRegisters
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
-from sframegen.stack.snapshot.memory import MovedCode
+from sframegen.stack.snapshot import MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, How
@@ -419,8 +418,8 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                     spans.append(CodeSpan(row.start, row.end, image.bias, number))
                     files[number] = image.file
                     walker.add_table(number, make_table(image.file).table)
-            for tid in snapshot.threads():
-                registers = snapshot.registers(tid)
+            for tid, _, registers, _ in snapshot.threads:
+                assert isinstance(registers, ThreadRegisters)
                 sp = registers.values[AMD64.sp]
                 bounds = snapshot.mappings.stack_at(sp)
                 assert bounds

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import ThreadRegisters, registers_of
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, registers_of
 from sframegen.stack.walking.frames import ADDRESS_MASK, End, How
 from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
