@@ -63,7 +63,8 @@ def command(
         threads = [thread for thread in tracer.trace_process(process, tid) if not (no_idle and thread.idle)]
         for line in stores.take_notes():
             note(line)
-        symbols.follow(pid, threads)
+        if not raw:
+            symbols.learn(pid, threads)
         sample = report.Sample(pid, process.executable, threads, round(1000 * process.stopped_seconds, 3))
         if not convert and (files := report.without_section(threads, tracer.objects)):
             more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""

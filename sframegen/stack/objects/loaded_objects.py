@@ -12,19 +12,19 @@ from sframegen.elf.records import PT_GNU_SFRAME
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
-from sframegen.registry.regions import Region, Registry
+from sframegen.stack.mappings import Mappings
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
 from sframegen.stack.snapshot import MovedCode
 from sframegen.stack.walking.frames import End, How
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
-    from sframegen.stack.mappings import Mapping, Mappings
+    from sframegen.stack.mappings import Mapping
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
@@ -38,7 +38,7 @@ MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped man
 
 
 class LoadedObject:
-    """The code in one executable mapping: the describer of its region."""
+    """The code in one executable mapping."""
 
     def __init__(self, row: Mapping, image: LoadedImage | None, read: Callable[[int, int], bytes]) -> None:
         """`read`: reads the memory of the process."""
@@ -111,9 +111,9 @@ class LoadedObjects:
         self._defer = False
         self._room = MAX_SECTIONS
         self.moved = MovedCode()
-        self._regions = Registry()
+        self._loaded: dict[Mapping, LoadedObject] = {}
         self._snapshot: Snapshot | None = None
-        self._mappings: Mappings | None = None
+        self._mappings = Mappings()
         self._verified: set[Mapping] = set()
         self.answers: Answers = ({}, {})
 
@@ -134,8 +134,8 @@ class LoadedObjects:
         """Verify all known objects, while the process is stopped. From now on, conversions are left to `convert_pending`."""
         self._adopt(snapshot)
         self._defer = True
-        for region in list(self._regions):
-            self._verify(region.describer)  # type: ignore[arg-type] # our registry has no others
+        for loaded in list(self._loaded.values()):
+            self._verify(loaded)
 
     def renew(self, snapshot: Snapshot) -> None:
         """Use another snapshot of the same process at the same moment."""
@@ -150,8 +150,8 @@ class LoadedObjects:
 
     def known_at(self, address: int) -> LoadedObject | None:
         """Return the object at an address, as it was when it was last used."""
-        region = self._regions.find(address)
-        return region.describer if region else None  # type: ignore[return-value] # our registry has no others
+        row = self._mappings.find(address)
+        return self._loaded.get(row) if row else None
 
     def at(self, address: int) -> LoadedObject | None:
         """Return the object that has code at an address; None outside executable memory."""
@@ -178,9 +178,8 @@ class LoadedObjects:
         self._verified.clear()
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
-            rows = set(snapshot.mappings)
-            for region in [region for region in self._regions if region.key not in rows]:
-                self._forget(region.key)
+            for row in self._loaded.keys() - set(snapshot.mappings):
+                self._forget(row)
             self._forget_answers()
 
     def _verify(self, loaded: LoadedObject) -> bool:
@@ -198,9 +197,8 @@ class LoadedObjects:
         for answers in self.answers:  # a walk may read them meanwhile
             answers.clear()
 
-    def _forget(self, key: Hashable) -> None:
-        for region in self._regions.unregister(key):
-            self._room += region.describer.section_bytes  # type: ignore[attr-defined] # our registry has no others
+    def _forget(self, row: Mapping) -> None:
+        self._room += self._loaded.pop(row).section_bytes
 
     def _load(self, address: int) -> LoadedObject | None:
         assert self._snapshot is not None
@@ -209,7 +207,7 @@ class LoadedObjects:
             return None
         loaded = LoadedObject(row, read_loaded_image(self._snapshot, row, self.moved), self._snapshot.memory.read)
         self._read_section(loaded)
-        self._regions.register(Region(row.start, row.end, row, loaded))
+        self._loaded[row] = loaded
         self._verified.add(row)
         return loaded
 
