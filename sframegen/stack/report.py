@@ -85,7 +85,6 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
 
 
 def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
-    place = symbols.place(frame)
     return {
         "pc": frame.pc,
         "sp": frame.sp,
@@ -93,11 +92,7 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
         "how": frame.how.value if frame.how else None,
         "signal": frame.signal,
         "guessed": frame.guessed,
-        "function": place.function,
-        "offset": place.offset,
-        "object": place.object,
-        "address": place.address,
-        "start": place.start,
+        **symbols.place(frame)._asdict(),
     }
 
 

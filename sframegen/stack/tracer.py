@@ -55,9 +55,9 @@ class Tracer:
 
     def trace(self, snapshot: Snapshot) -> list[Thread]:
         """Return the stacks of all threads."""
-        self.objects.begin(snapshot)
+        self.objects.verify(snapshot)
         self.runtime.follow(snapshot)
-        return self._walk(snapshot)
+        return self._walk_until_converted(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
         """Return the stacks of all threads of a live process, or of one. Raises StackError if there are none.
@@ -81,7 +81,7 @@ class Tracer:
                     copy = snapshot.with_copied_stacks(self._stack_bytes)
             try:
                 if not attempt:
-                    threads = self._walk_copy(copy)
+                    threads = self._walk_until_converted(copy)
                 if not self.objects.convert_pending():
                     break
             except NotCopiedError:
@@ -89,12 +89,12 @@ class Tracer:
         self.problems |= refused
         return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
-    def _walk_copy(self, copy: Snapshot) -> list[Thread]:
-        """Walk the copy, again after each conversion that a walk needs. Raises NotCopiedError."""
-        self.objects.renew(copy)
-        threads = self._walk(copy)
+    def _walk_until_converted(self, snapshot: Snapshot) -> list[Thread]:
+        """Walk again after each conversion that a walk needs. Raises NotCopiedError."""
+        self.objects.use(snapshot)
+        threads = self._walk(snapshot)
         while self.objects.convert_pending():
-            threads = self._walk(copy)
+            threads = self._walk(snapshot)
         return threads
 
     def _walk(self, snapshot: Snapshot) -> list[Thread]:

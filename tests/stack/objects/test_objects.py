@@ -148,7 +148,7 @@ class Made:
 def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
     """Where the functions are that are found at their addresses."""
     objects = LoadedObjects()
-    objects.begin(snapshot.now)
+    objects.verify(snapshot.now)
     found = []
     for offset in (0, 0x1FF):
         loaded = objects.at(base + TEXT + offset)
@@ -174,7 +174,7 @@ def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
         snapshot.contents, snapshot.mappings = [], Mappings()
         for base in places:
             snapshot.map(loaded_rows(base), data)
-        objects.begin(snapshot.now)
+        objects.verify(snapshot.now)
         damage += [loaded.damage for base in places if (loaded := objects.at(base + TEXT))]
     assert [bool(text) for text in damage] == [False, True, False]
     assert "too many" in damage[1]
@@ -231,7 +231,7 @@ def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
 )
 def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
     objects = LoadedObjects(convert=True)
-    objects.begin(Made(data, file=data).now)
+    objects.verify(Made(data, file=data).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     with pytest.raises(FormatError, match=message):
@@ -247,7 +247,7 @@ def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     data = elf_bytes(phoff=0x2800)
     assert functions_found(Made(data, file=data)) == [TEXT, TEXT + 0x100]
     objects = LoadedObjects()
-    objects.begin(Made(data).now)
+    objects.verify(Made(data).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert loaded.image is None
@@ -264,7 +264,7 @@ def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
 
 def test_a_file_that_is_another_now_does_not_count() -> None:
     objects = LoadedObjects()
-    objects.begin(Made(elf_bytes(), file=elf_bytes(filesz=5)).now)
+    objects.verify(Made(elf_bytes(), file=elf_bytes(filesz=5)).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert loaded.section
@@ -297,7 +297,7 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
         made.memory = KeptMemory(read, "little")
         objects = LoadedObjects()
         for _ in range(2):
-            objects.begin(made.now)
+            objects.verify(made.now)
             loaded = objects.at(text.start)
             assert loaded
             assert (loaded.image is not None) == (reads == 4 and not change)
