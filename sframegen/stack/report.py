@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.text import printable
-from sframegen.stack.walking.frames import COMPLETE, How
+from sframegen.stack.walking.frames import COMPLETE, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,7 +98,6 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
 
 def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
     """Return the files of code without a rule, whose call frame information may have one."""
-    found = (
-        objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)
-    )
+    frames = (frame for thread in threads for frame in thread.frames if frame.how in (None, RuleSource.FRAME_POINTER))
+    found = (objects.known_at(frame.code) for frame in frames)
     return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})

@@ -15,7 +15,7 @@ from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot import NotCopiedError, StackError
-from sframegen.stack.walking.frames import End, How, Thread
+from sframegen.stack.walking.frames import End, RuleSource, Thread
 from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _View:
         self.detail = ""
         self._returns: dict[int, bool] = {}
         form = self.known.returning
-        self._returning = form and code_rule(form.rule, self.abi, How.PROVEN)
+        self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
         found = self._registered(pc if exact else pc - 1)
@@ -154,7 +154,7 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        return code_rule(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
+        return code_rule(found.rule, self.abi, RuleSource.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
     def _find(self, pc: int, address: int) -> CodeRule | End:
         loaded = self.objects.at(address)
@@ -183,7 +183,7 @@ class _View:
         if loaded in self.objects.pending:
             return End.PENDING
         found = loaded.proven.look_up(address) if loaded.proven else None
-        return found and code_rule(found.rule, self.abi, How.PROVEN, signal=found.kind.signal)
+        return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """True while an exception's handler is installed: the rule that was found may not hold."""
@@ -197,7 +197,7 @@ class _View:
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler, as not every C library describes it, and code that only returns."""
         if context := self.known.context_at(loaded.code, pc):
-            return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+            return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
         form = self.known.returning
         if loaded.image is None and form and loaded.code(pc, len(form.code)) == form.code:
             return self._returning

@@ -21,7 +21,7 @@ from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import RuleSource
 from tests.detached.test_detached_file import BUILD_ID, stored
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import Program, command, compiled
@@ -92,7 +92,7 @@ def test_a_process_is_walked_with_the_store_alone(blank: Path, tmp_path: Path) -
         without = frames(running.pid)
     assert [frame.pc for frame in found] == [frame.pc for frame in expected]
     assert len(found) > 6
-    assert {frame.how for frame in found[:-1]} == {How.SFRAME}
+    assert {frame.how for frame in found[:-1]} == {RuleSource.SFRAME}
     assert len(without) < len(found)
 
 
@@ -115,8 +115,8 @@ def test_converted_rules_come_after_the_store(compile_c: Compiler, tmp_path: Pat
     with Program(program) as running, Process(running.pid) as process:
         [with_store] = Tracer(convert=True, stores=Stores([tmp_path / "store"])).trace_process(process)
         [converted] = Tracer(convert=True).trace_process(process)
-    assert {frame.how for frame in with_store.frames[:-1]} == {How.SFRAME}
-    assert {frame.how for frame in converted.frames[:-1]} == {How.CONVERTED}
+    assert {frame.how for frame in with_store.frames[:-1]} == {RuleSource.SFRAME}
+    assert {frame.how for frame in converted.frames[:-1]} == {RuleSource.CONVERTED}
     assert [frame.cfa for frame in with_store.frames] == [frame.cfa for frame in converted.frames]
 
 

@@ -22,7 +22,7 @@ from sframegen.elf.symbols import functions_of
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,10 +149,10 @@ class Truth:
             for at, function in enumerate(runner.functions):
                 offset = top.pc - function.start
                 if 0 <= offset < function.size and place - at == function.is_further(offset):
-                    assert top.how is How.REGISTERED
+                    assert top.how is RuleSource.REGISTERED
                     self.check_callers(thread, runner.functions[:at][::-1])
                     return at + 1, f"kind {function.kind} at {offset}"
-        assert not any(frame.how is How.REGISTERED for frame in thread.frames)
+        assert not any(frame.how is RuleSource.REGISTERED for frame in thread.frames)
         return 0, "elsewhere"
 
     def check_callers(self, thread: Thread, functions: list[Function]) -> None:
@@ -166,7 +166,7 @@ class Truth:
         assert len(callers) == CALLED_BY_THREAD
         cfa = thread.frames[0].cfa
         for function, frame in zip(functions, frames, strict=False):
-            assert frame.how is How.REGISTERED
+            assert frame.how is RuleSource.REGISTERED
             assert cfa is not None
             assert frame.cfa == cfa + function.frame_size
             cfa = frame.cfa

@@ -64,7 +64,7 @@ CALLS = {"codectl", "sframe_register", "sframe_unregister"}
 COMMANDS = {"add_section", "convert", "main"}
 # To be renamed. Take a name off when it is; add none.
 AMBIGUOUS = {
-    *("Header", "How", "Numbers", "Outcome", "Part", "Piece", "Place", "Sampling", "after", "check_object", "decode"),
+    *("Header", "Numbers", "Outcome", "Part", "Piece", "Place", "Sampling", "after", "check_object", "decode"),
     *("functions_of", "join", "pointed_at", "read", "sweep", "verdict", "within", "words_of"),
 }
 IN_EACH_ROOM = {"__init__.py", "__main__.py", "columns.py", "machines.py"}

@@ -15,7 +15,7 @@ from sframegen.format.locate import unloaded_of
 from sframegen.stack.mappings import Mappings
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
 from sframegen.stack.snapshot import MovedCode
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class LoadedObject:
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
         self.section_bytes = 0  # of its memory that we keep
-        self.how = How.SFRAME
+        self.how = RuleSource.SFRAME
         self.damage = ""
         self.tried = False  # to convert it
         self.proven: SframeSection | None = None  # rules of its instructions: of use where the other section has none
@@ -252,7 +252,7 @@ class LoadedObjects:
         if proves:
             loaded.proven = section
         else:
-            loaded.section, loaded.how = section, How.CONVERTED
+            loaded.section, loaded.how = section, RuleSource.CONVERTED
 
 
 def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:

@@ -29,7 +29,7 @@ from sframegen.stack.objects.loaded_image import read_loaded_image
 from sframegen.stack.snapshot import MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
@@ -113,7 +113,7 @@ class View:
         rule = self.rules[number]
         if rule is None:
             return stack_walk.guess(self.abi, End.NOT_COVERED)
-        return code_rule(rule, self.abi, How.SFRAME, signal=number in self.signals)
+        return code_rule(rule, self.abi, RuleSource.SFRAME, signal=number in self.signals)
 
     def stack_at(self, _address: int) -> tuple[int, int] | None:
         return SP, SP + len(self.stack)

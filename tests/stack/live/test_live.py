@@ -30,7 +30,7 @@ from sframegen.stack.names import file_names
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_out_of_a_signal_handler(options: str, compile_c: Compiler, tmp_path: Pa
     with Program(program, options) as running:
         names, thread = Names(running.pid).first()
     assert thread.end is End.OUTERMOST
-    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
     found = between(names, "hold")
     assert found[2] == "SIGNAL"
     assert found[-2:] == (["calls_leaf", "main"] if "l" in options else ["raises", "main"])
@@ -225,10 +225,10 @@ def test_an_object_without_a_section_is_converted_or_walked_by_frame_pointers(co
     plain = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
     with Program(plain) as running:
         converted, thread = Names(running.pid, convert=True).first()
-        assert ({frame.how for frame in thread.frames}, thread.end) == ({How.CONVERTED}, End.OUTERMOST)
+        assert ({frame.how for frame in thread.frames}, thread.end) == ({RuleSource.CONVERTED}, End.OUTERMOST)
         assert len(between(converted, "hold")) == 10003
         _, thread = Names(running.pid).first()
-        assert {frame.how for frame in thread.frames} == {How.FRAME_POINTER}
+        assert {frame.how for frame in thread.frames} == {RuleSource.FRAME_POINTER}
 
 
 # -- what changes
@@ -362,13 +362,13 @@ def test_a_section_that_is_not_loaded(compress: Literal["zstd"] | None, compile_
     sframegen.add_section(program, unloaded=True, compress=compress, replace=True, verify=False)
     with Program(program) as running:
         names, thread = Names(running.pid).first()
-    assert {frame.how for frame in thread.frames if frame.how} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames if frame.how} == {RuleSource.SFRAME}
     assert names == expected
     assert thread.end is End.OUTERMOST
     sframegen.remove(program, verify=False)
     with Program(program) as running:
         sframegen.add_section(program, unloaded=True, compress=compress, verify=False)
-        assert How.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
+        assert RuleSource.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
 
 
 # -- the process is not disturbed

@@ -43,7 +43,7 @@ from sframegen.stack.objects import loaded_objects as objects_module
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import CopiedMemory, KeptMemory, NotCopiedError, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     snapshot.contents.append((STACK, (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")))
     (thread,) = Tracer().trace(snapshot.now)
     assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
-        (0x100000 + TEXT, How.FRAME_POINTER), (TEXT + 0x210, How.SFRAME),
+        (0x100000 + TEXT, RuleSource.FRAME_POINTER), (TEXT + 0x210, RuleSource.SFRAME),
     ]  # fmt: skip
     assert thread.end is End.OUTERMOST
 
@@ -419,7 +419,7 @@ def test_a_whole_trace(abi: Abi) -> None:
     (thread,) = Tracer().trace(snapshot.now)
     assert (thread.tid, thread.name, thread.idle, thread.end) == (5, "thread 5", True, End.OUTERMOST)
     assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
-    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
 
 
 def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
@@ -435,7 +435,10 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
     registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
     (thread,) = tracer.trace(snapshot.now)
-    assert ([frame.how for frame in thread.frames], thread.end) == ([How.REGISTERED, How.REGISTERED, How.SFRAME], End.OUTERMOST)
+    assert ([frame.how for frame in thread.frames], thread.end) == (
+        [RuleSource.REGISTERED, RuleSource.REGISTERED, RuleSource.SFRAME],
+        End.OUTERMOST,
+    )
 
 
 @for_each(
@@ -461,7 +464,7 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
         assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
             (0x800 + at, True, True), (0x200, True, False),
         ]  # fmt: skip
-        assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (How.SIGNAL, STACK + 0x900, End.OUTERMOST)
+        assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (RuleSource.SIGNAL, STACK + 0x900, End.OUTERMOST)
 
 
 # -- mappings and memory

@@ -21,7 +21,7 @@ from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot import KeptMemory, MovedCode, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 
@@ -173,7 +173,7 @@ def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
     sframe_register(Caller(registry, process.pieces, AMD64), SETUP, len(setup))
     [thread] = tracer.trace(process.now)
     assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
-        (process.code + 4, process.stack + 16, How.REGISTERED),
-        (process.code + 0x48, process.stack + 32, How.REGISTERED),
+        (process.code + 4, process.stack + 16, RuleSource.REGISTERED),
+        (process.code + 0x48, process.stack + 32, RuleSource.REGISTERED),
     ]
     assert thread.end is End.NO_RETURN

@@ -14,7 +14,7 @@ import pytest
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.loops import for_each
 from tests.support.processes.live import Names, Program, between, command, compiled
 
@@ -49,7 +49,7 @@ def test_code_that_a_section_does_not_cover(partly: Path) -> None:
     assert between(names, "hold") == FUNCTIONS
     assert thread.end is End.OUTERMOST
     found = dict(zip(names, thread.frames, strict=True))
-    assert (found["through"].how, found["last"].how) == (How.FRAME_POINTER, How.SFRAME)
+    assert (found["through"].how, found["last"].how) == (RuleSource.FRAME_POINTER, RuleSource.SFRAME)
     assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
 
 
@@ -69,7 +69,7 @@ def test_instructions_prove_rules_that_neither_section_nor_cfi_has(section: bool
         names, thread = Names(running.pid, convert=True).first()
         plain = Names(running.pid).first()[1]
     assert (between(names, "hold"), thread.end) == (["hold", "last", "through", "main"], End.OUTERMOST)
-    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.how is How.PROVEN][:1] == ["through"]
+    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.how is RuleSource.PROVEN][:1] == ["through"]
     assert not any(frame.guessed for frame in thread.frames)
     assert plain.end is (End.NOT_COVERED if section else End.NO_FRAME_POINTER)
 
@@ -132,7 +132,7 @@ def test_code_in_no_file_that_only_returns(compile_c: Compiler, tmp_path: Path) 
     with Program(compiled(compile_c, tmp_path, MADE, *STATIC)) as running:
         names, thread = Names(running.pid).first()
     assert (between(names, "hold"), thread.end) == (["hold", "??", "calls", "main"], End.OUTERMOST)
-    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (How.PROVEN, False)
+    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (RuleSource.PROVEN, False)
 
 
 SWITCHES = r"""
@@ -217,7 +217,7 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
     assert between(names, "hold", "constructed") == ["hold", "constructed"]
     assert len(thread.frames) - names.index("constructed") > 1
     assert len(plain.frames) <= len(thread.frames)
-    assert thread.frames[-1].how in (None, How.FRAME_POINTER)
+    assert thread.frames[-1].how in (None, RuleSource.FRAME_POINTER)
     assert thread.end in (End.NOT_COVERED, End.NO_RETURN)
 
 
