@@ -309,10 +309,16 @@ static _Unwind_Word ask_behind(enum behind which, struct _Unwind_Context *contex
 	return function ? function(context) : 0;
 }
 
-_Unwind_Ptr _Unwind_GetIP(struct _Unwind_Context *context)
-{
-	return own(context) ? own(context)->pc : ask_behind(GET_IP, context, __builtin_return_address(0));
-}
+#define ANSWER_BEFORE(type, name, which, answer)                                                       \
+	type name(struct _Unwind_Context *context)                                                     \
+	{                                                                                              \
+		return own(context) ? (answer) : ask_behind(which, context, __builtin_return_address(0)); \
+	}
+
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetIP, GET_IP, own(context)->pc)
+ANSWER_BEFORE(_Unwind_Word, _Unwind_GetCFA, GET_CFA, own(context)->cfa)
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetDataRelBase, GET_DATA_REL_BASE, 0)
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetTextRelBase, GET_TEXT_REL_BASE, 0)
 
 _Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *is_exact)
 {
@@ -325,11 +331,6 @@ _Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *is_exact)
 	}
 	function = (info_function *)function_behind(GET_IP_INFO, __builtin_return_address(0));
 	return function ? function(context, is_exact) : 0;
-}
-
-_Unwind_Word _Unwind_GetCFA(struct _Unwind_Context *context)
-{
-	return own(context) ? own(context)->cfa : ask_behind(GET_CFA, context, __builtin_return_address(0));
 }
 
 /* Sections have no other registers than these. */
@@ -366,14 +367,4 @@ void *_Unwind_GetLanguageSpecificData(struct _Unwind_Context *context)
 		return NULL;
 	function = (pointer_function *)function_behind(GET_LANGUAGE_SPECIFIC_DATA, __builtin_return_address(0));
 	return function ? function(context) : NULL;
-}
-
-_Unwind_Ptr _Unwind_GetDataRelBase(struct _Unwind_Context *context)
-{
-	return own(context) ? 0 : ask_behind(GET_DATA_REL_BASE, context, __builtin_return_address(0));
-}
-
-_Unwind_Ptr _Unwind_GetTextRelBase(struct _Unwind_Context *context)
-{
-	return own(context) ? 0 : ask_behind(GET_TEXT_REL_BASE, context, __builtin_return_address(0));
 }

@@ -10,7 +10,7 @@ from sframegen.stack.walking.frames import COMPLETE, RuleSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.names.frame_names import NamedPlace, Symbols
+    from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.objects.loaded_objects import LoadedObjects
     from sframegen.stack.walking.frames import Frame, Thread
 
@@ -47,14 +47,9 @@ def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
 
 def _named(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
-    name = function_of(frame, place)
+    name = SIGNAL if frame.signal and not place.function else place.label
     function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
-
-
-def function_of(frame: Frame, place: NamedPlace) -> str | None:
-    """Return the name to show; None if not even the start of the function is known."""
-    return SIGNAL if frame.signal and not place.function else place.label
 
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:

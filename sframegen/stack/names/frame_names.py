@@ -35,11 +35,8 @@ class NamedPlace(NamedTuple):
         """The function; without a name, its object and start: `[postgres+0x35f640]`."""
         if self.function or not self.object or self.start is None:
             return self.function
-        return f"[{self.object_name}+{self.start:#x}]"
-
-    @property
-    def object_name(self) -> str:
-        return printable((self.object or "").removesuffix(DELETED).rpartition("/")[2].strip("[]"))
+        name = self.object.removesuffix(DELETED).rpartition("/")[2].strip("[]")
+        return f"[{printable(name)}+{self.start:#x}]"
 
 
 class Symbols:
