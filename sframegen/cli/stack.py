@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sframegen.base.text import first_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import COUNT, tid, verbose
 from sframegen.cli.shared.output import SECTIONS, Run, note
@@ -16,8 +17,6 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.common_options import How
-
-MAX_NAMED = 3  # objects in the note that --convert may help
 
 
 @click.command(
@@ -67,11 +66,8 @@ def command(
             symbols.learn(pid, threads)
         sample = report.Sample(pid, process.executable, threads, round(1000 * process.stopped_seconds, 3))
         if not convert and (files := report.without_section(threads, tracer.objects)):
-            more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""
-            note(
-                f"no SFrame section in {', '.join(files[:MAX_NAMED])}{more}: frames are missing, or guessed from frame pointers;"
-                " --convert makes sections in memory"
-            )
+            consequence = "frames are missing, or guessed from frame pointers; --convert makes sections in memory"
+            note(f"no SFrame section in {first_of(files)}: {consequence}")
         problems = list(tracer.problems.values())
         for problem in problems:
             run.finding(problem)

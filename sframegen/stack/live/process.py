@@ -90,23 +90,17 @@ class Process:
 
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of memory, fewer if the memory ends; none if it is of a file that does not answer."""
-        row = self._row_at_risk(address, size)
-        if row is None:
+        if not self._maps_text:
+            self.mappings()
+        rows = self._mappings.overlapping(address, address + size)
+        device = next((row.device for row in rows if row.inode and row.device not in self._answering), None)
+        if device is None:
             return _part(address, size, self._memory)
         try:
-            data: bytes = helpers().call(("memory", row.device), part_of_memory, address, size, descriptors=[self._memory]).value
+            data: bytes = helpers().call(("memory", device), part_of_memory, address, size, descriptors=[self._memory]).value
         except OSError:
             return b""
         return data
-
-    def _row_at_risk(self, address: int, size: int) -> Mapping | None:
-        """Return a mapping there that may be of a file whose pages do not come; None if there is none."""
-        if not self._maps_text:
-            self.mappings()
-        for row in self._mappings.overlapping(address, address + size):
-            if row.inode and row.device not in self._answering:
-                return row
-        return None
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
         """Return the mapped file, even if it is deleted, or in another mount namespace."""
