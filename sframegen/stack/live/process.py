@@ -124,10 +124,6 @@ class Process:
             return elf
         return None
 
-    def has_ended(self) -> bool:
-        """Return True if it has ended, or its last thread is about to, and its memory is gone."""
-        return not any("VmSize" in proc.status_fields_of(tid) for tid in proc.threads_of(self.pid))
-
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
         """Stop all its threads, or one, within the block. Raises StackError if none can be stopped."""
