@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ORDER: ByteOrder = sys.byteorder
 BTF, SYMBOLS = Path("/sys/kernel/btf/vmlinux"), Path("/proc/kallsyms")
-ENTRY = rb"__\w+_sys_%b"  # the function of a system call; its name has that of the machine, too
+ENTRY = rb"__[a-z0-9]+_sys_%b"  # the function of a system call; its name has that of the machine, too
 
 
 def sframe_register(setup: SframeSetup, number: int) -> None:

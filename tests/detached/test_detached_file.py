@@ -175,7 +175,7 @@ def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Pat
     ours = identity(program)
     assert section_in(data, "name", ours)
     first, *rest = ours.loads
-    layouts = [tuple(rest), *((first._replace(**{field: value + 1}), *rest) for field, value in first._asdict().items())]
+    layouts = [tuple(rest), *(((*first[:at], first[at] + 1, *first[at + 1 :]), *rest) for at in range(len(first)))]
     others = [ours._replace(machine=0), ours._replace(file_type=0), *(ours._replace(loads=layout) for layout in layouts)]
     for other in others:
         with pytest.raises(FormatError, match="for another file: its load layout differs"):

@@ -101,11 +101,11 @@ def test_the_command_finds_it_and_says_what_it_does_not_use(blank: Path, tmp_pat
     shutil.copytree(blank.with_name("store"), other)
     stored(other).write_bytes(b"damaged")
     with Program(blank) as running:
-        done = command("--raw", "--sections", other, "--sections", blank.with_name("store"), "-n2", "--interval", "0", running.pid)
+        done = command("--raw", "--sections", other, "--sections", blank.with_name("store"), running.pid)
         without = command("--raw", running.pid)
     assert done.returncode == 0
     assert done.stderr == f"sframegen: {stored(other)}: not an ELF file; not used\n"
-    assert done.stdout.count("#5 ") == 2
+    assert done.stdout.count("#5 ") == 1
     assert "#5 " not in without.stdout
 
 

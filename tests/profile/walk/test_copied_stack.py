@@ -252,7 +252,7 @@ def test_what_code_says_where_no_rule_applies() -> None:
     base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
     elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
-    code = copied_stack._Code(AMD64, {1: elf}.get)
+    code = copied_stack._Code(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]
     assert code.kind(1, handler) == RETURNS_FROM_SIGNAL
