@@ -1,4 +1,4 @@
-"""Signals that end a program: code that they do not interrupt, waits that they end, a directory that they do not leave behind."""
+"""Signals that end a program: code that they do not interrupt, waits that they end, a directory that is always removed."""
 
 from __future__ import annotations
 

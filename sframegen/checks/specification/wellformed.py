@@ -142,11 +142,12 @@ def _judge_header(header: Header, layout: Layout, facts: Facts, order: ByteOrder
     if header.auxhdr_len:
         facts.add("auxiliary-header", f"{header.auxhdr_len} bytes", 7)
     offsets = (header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
-    abi = BY_SFRAME_ID.get(header.abi_arch)
-    if abi is None or abi.since > layout.version:
+    known = BY_SFRAME_ID.get(header.abi_arch)
+    if known is None or known.since > layout.version:
         facts.add("abi", str(header.abi_arch), ABI_AT)
         abi = ABIS[0]
     else:
+        abi = known
         expected = facts.expected_order or abi.byte_order
         if not abi.byte_order == order == expected:
             facts.add("byte-order", f"{order}-endian, ABI {abi.name}, in a {expected}-endian file", 0)

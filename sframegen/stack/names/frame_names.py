@@ -81,7 +81,7 @@ class Symbols:
         return NamedPlace(function, 0 if start is None else address - start, loaded.name, address, start)
 
     def _names_of(self, file: ElfFile) -> FileNames:
-        """Return the names of a file, which may have been opened anew."""
+        """Return the names of a file, which may have been opened again."""
         known = identity(file)
         if known not in self._files:
             self._files[known] = FileNames(file)

@@ -223,8 +223,7 @@ class StackCursor:
             ra = self.word
         ra &= self.ra_mask
         sp = (cfa + self.machine.sp_offset) & self.mask
-        if flags & RULE_FP:
-            # A register that is not known is lost, which few frames notice.
+        if flags & RULE_FP:  # lost if its register is not known, which few frames notice
             self.keeps_fp = not flags & RULE_FP_REGISTER or self.is_known(rule.fp_register)
             fp = (cfa + rule.fp_offset) & self.mask
             if flags & RULE_FP_REGISTER and self.keeps_fp:
