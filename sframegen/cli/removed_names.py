@@ -14,6 +14,8 @@ REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, for each GLOB"),
     **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
     "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "fleet run --consumer": "check --consumer, on the packages",
+    "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
     "fleet run --policy": "--exclude and --min-coverage",
