@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen import add_section
 from sframegen.cli.commands import cli
-from sframegen.elf.file import open_elf
 from sframegen.fleet.coverage_gate import CoverageDemand
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import FileRow, RowOutcome, PackageResult
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from sframegen.format.locate import sframe_of
 from tests.fleet.package_makers import programs, write_tar
+from tests.packages.package_makers import with_sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,14 +26,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:
-    [program] = programs(compile_c, 1)
-    path = tmp_path / "program"
-    path.write_bytes(program)
-    add_section(path)
-    good, section = path.read_bytes(), sframe_of(open_elf(path))
-    assert section is not None
-    at = good.index(bytes(section[0]))
-    return {"good": good, "wrong": good[:at] + b"\0\0" + good[at + 2 :], "without": program, "cut": good[:200]}
+    (tmp_path / "program").write_bytes(programs(compile_c, 1)[0])
+    return with_sections(tmp_path / "program", tmp_path)
 
 
 def checked(tmp_path: Path, files: Mapping[str, bytes], options: RunOptions | None = None) -> PackageResult:
@@ -66,8 +58,8 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
         return [row.path for row in rows if demand.failure(row)]
 
     assert short(CoverageDemand(checked=True)) == ["wrong", "cut"]
-    assert short(CoverageDemand(checked=True, strict=True)) == ["wrong", "without", "cut"]
-    assert short(CoverageDemand(checked=True, minimum=90)) == ["wrong", "without", "cut"]
+    assert short(CoverageDemand(checked=True, strict=True)) == ["without", "wrong", "cut"]
+    assert short(CoverageDemand(checked=True, minimum=90)) == ["without", "wrong", "cut"]
     warned = FileRow("x", "", "x", RowOutcome.GOOD, section_bytes=1, findings=["warning: x: y"])
     assert CoverageDemand(checked=True).failure(warned) == ""
     assert CoverageDemand(checked=True, strict=True).failure(warned) == "warning: x: y"

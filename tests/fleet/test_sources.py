@@ -99,15 +99,6 @@ def test_urls_stay_and_chains_end_in_absolute_paths(tmp_path: Path, monkeypatch:
     assert absolute("zip://x.deb::file://pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
 
 
-def test_what_is_no_source(tmp_path: Path) -> None:
-    (tmp_path / "elf").write_bytes(ELF)
-    (tmp_path / "binary").write_bytes(b"\0" * 100)
-    (tmp_path / "long").write_bytes(b"x" * 100_000)
-    for name, why in {"elf": "an ELF file", "binary": "neither a package nor a list", "long": "a line of more than"}.items():
-        with pytest.raises(FormatError, match=why):
-            list(items_of_one(str(tmp_path / name)))
-
-
 CHAINS = ["pool/a::http:other.example/x.deb", "pool/simplecache::file:/etc/passwd", "a::memory:x", "::x.deb"]
 PARAGRAPH = "Package: {0}\nFilename: pool/{0}.deb\nSize: 10\nSHA256: {1}\nDescription: a\n  b\n\n"
 SHA = hashlib.sha256(b"x").hexdigest()
@@ -158,24 +149,24 @@ def test_a_hostile_name_in_an_index_costs_its_package(tmp_path: Path, filename: 
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("name", "content", "why"),
     [
-        (b"Filename: " + b"x" * (2 << 20), "a line of more than"),
-        (gzip.compress(PARAGRAPH.format("a", SHA).encode())[:-20], "damaged"),
-        (lzma.compress(bytes(1000))[:-20], "damaged"),
+        ("elf", ELF, "an ELF file"),
+        ("binary", bytes(100), "neither a package nor a list"),
+        ("long", b"x" * 100_000, "a line of more than"),
+        ("Packages", b"Filename: " + b"x" * (2 << 20), "a line of more than"),
+        ("Packages", gzip.compress(PARAGRAPH.format("a", SHA).encode())[:-20], "damaged"),
+        ("Packages", lzma.compress(bytes(1000))[:-20], "damaged"),
+        ("Packages.gz", gzip.compress(b"A: b\n" * (1 << 20)), "unpacks to more than"),
     ],
 )
-def test_a_hostile_index_is_one_line(tmp_path: Path, content: bytes, why: str) -> None:
-    (tmp_path / "Packages").write_bytes(content)
+def test_what_is_no_source_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, why: str
+) -> None:
+    monkeypatch.setattr(apt_index, "MAX_UNPACKED_BYTES", 4 << 20)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=why):
-        list(items_of_one(str(tmp_path / "Packages")))
-
-
-def test_an_index_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apt_index, "MAX_UNPACKED_BYTES", 1 << 20)
-    (tmp_path / "Packages.gz").write_bytes(gzip.compress(b"A: b\n" * (1 << 19)))
-    with pytest.raises(FormatError, match="unpacks to more than"):
-        list(items_of_one(str(tmp_path / "Packages.gz")))
+        list(items_of_one(str(tmp_path / name)))
 
 
 def test_remote_directories(tmp_path: Path) -> None:

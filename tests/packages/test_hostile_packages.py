@@ -28,10 +28,10 @@ from sframegen.packages.compression import MAX_XZ_MEMORY
 from sframegen.packages.package_api import add_to_package
 from sframegen.packages.tar_archives import MAX_HEADER_BYTES
 from tests import ROOT
-from tests.packages.package_makers import CONTROL, NAME, RECORD, deb, deb_of, entry, row, tar, wheel
+from tests.packages.package_makers import CONTROL, NAME, deb, deb_of, entry, tar, wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -171,9 +171,7 @@ def test_many_small_streams_are_refused(tmp_path: Path) -> None:
 
 def test_zip_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_pass, "ALLOWED_ANYHOW", 1 << 20)
-    path = wheel(tmp_path / NAME, {f"x/{number}": bytes(1 << 20) for number in range(20)})
-    with zipfile.ZipFile(path) as archive:
-        assert archive.getinfo("x/0").compress_size < 1 << 20
+    path = tmp_path / NAME
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(20):
             archive.writestr(f"x/{number}", bytes(1 << 20))
@@ -204,10 +202,6 @@ def test_zip_entries_that_share_their_contents(tmp_path: Path) -> None:
     assert "overlaps with another entry" in refused(path)
 
 
-def named(names: Iterator[str]) -> dict[str, bytes]:
-    return dict.fromkeys(names, b"")
-
-
 @pytest.mark.full
 def test_a_hundred_thousand_entries(library: bytes, tmp_path: Path) -> None:
     """Work: as many names cost as much each."""
@@ -226,8 +220,7 @@ def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = tmp_path / "x.tar"
     path.write_bytes(tar([(f"x/{number}", b"") for number in range(1001)]))
     assert "more than 1,000 entries" in refused(path)
-    rows = "".join(row(f"x/{number}", b"") for number in range(1001)) + f"{RECORD},,\n"
-    whl = wheel(tmp_path / NAME, named(f"x/{number}" for number in range(1001)), record=lambda _: rows)
+    whl = wheel(tmp_path / NAME, {f"x/{number}": b"" for number in range(1001)})
     assert "more than 1,000 entries" in refused(whl)
 
 
