@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.report_page import GroupSums, stored_files
-from sframegen.fleet.result_rows import RowOutcome, PackageRow
+from sframegen.fleet.result_rows import PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path

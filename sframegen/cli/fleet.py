@@ -193,8 +193,7 @@ def run(
     _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
-    from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
-    from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
+    from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
     findings = Run()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, get_type_hints
 
 from sframegen.api.added import percent
 from sframegen.base.text import count_of, printable
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, RowOutcome, PackageRow
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

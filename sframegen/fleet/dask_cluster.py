@@ -100,7 +100,8 @@ class DaskCluster:
                 yield from self._next(unfinished)
             if unfinished:
                 why = "the workers that worked on it died"
-                yield number, item, self._job.output.write_no_content(item, self._job.options, RowOutcome.FAILED, why)
+                key = self._job.options.key_without_content(item)
+                yield number, item, self._job.output.write_no_content(key, item, RowOutcome.FAILED, why)
 
     def _threads(self) -> int:
         """Those of all workers that have joined the scheduler."""

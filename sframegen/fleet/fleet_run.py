@@ -1,4 +1,4 @@
-"""A run: sources -> results in the output directory, and tables of them."""
+"""A run: sources -> results in the output directory, tables of them, and the files that have less coverage than is demanded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
 from sframegen.fleet.collecting import collect
-from sframegen.fleet.coverage_gate import CoverageDemand, Gate
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Job
@@ -31,11 +30,62 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import Finished
+    from sframegen.fleet.result_rows import FileRow, Finished, PackageResult
     from sframegen.fleet.run_options import Engine, RunOptions
     from sframegen.program.workers import Progress
 
 NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)
+MAX_LINES = 20  # of files that fall short
+NO_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # if there are no executable bytes
+
+
+class CoverageDemand(NamedTuple):
+    """What each file has to have."""
+
+    minimum: float | None = None  #: per cent of the code with call frame information
+    strict: bool = False  #: nothing left out, and something added; no warning of a check
+    checked: bool = False  #: no error of a check, and no file that cannot be checked
+
+    def failure(self, row: FileRow) -> str:
+        """Why a file falls short, or "". Debug files, which have no code, do not."""
+        if row.outcome in NO_CODE and not row.executable_bytes:
+            return ""
+        if self.checked and row.outcome in (RowOutcome.WRONG, RowOutcome.REFUSED):
+            return row.reason
+        if self.checked and self.strict and row.findings:
+            return row.findings[0]
+        if self.strict and not row.section_bytes:
+            return row.reason if self.checked else f"nothing was added{f': {row.reason}' if row.reason else ''}"
+        if self.strict and row.covered_bytes < row.code_bytes:
+            return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
+        if self.minimum is not None and coverage_of(row) < self.minimum:
+            return f"coverage: {coverage_of(row):.4f} % is below {self.minimum:g} %"
+        return ""
+
+
+def coverage_of(row: FileRow) -> float:
+    return 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
+
+
+class Gate:
+    """Reports the files that fall short: the first of them in a line each, the others as a number."""
+
+    def __init__(self, demand: CoverageDemand, finding: Callable[[str], object]) -> None:
+        self.demand = demand
+        self.finding = finding
+        self.failed = 0
+
+    def add(self, result: PackageResult) -> None:
+        for row in result.files:
+            if why := self.demand.failure(row):
+                self.failed += 1
+                if self.failed <= MAX_LINES:
+                    self.finding(f"{row.package}: {row.path}: {why}")
+
+    def finish(self, directory: str) -> None:
+        """`directory`: of the results."""
+        if self.failed > MAX_LINES:
+            self.finding(f"{self.failed - MAX_LINES:,} more files fall short: compare the columns of {directory}/files.parquet")
 
 
 class FleetRun:
@@ -117,17 +167,19 @@ class FleetRun:
     def _without_worker(self, item: Item) -> Finished | Item:
         """Return the result of an item that needs no fetch and no server; else the item, with its state here."""
         if item.refused:
-            return self.output.write_no_content(item, self.options, RowOutcome.REFUSED, item.refused)
+            return self._without_content(item, RowOutcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
             return item
         try:
             here = seen(item)
         except FormatError as error:
-            reason = str(error).removeprefix(f"{item.place}: ")
-            return self.output.write_no_content(item, self.options, RowOutcome.REFUSED, reason)
+            return self._without_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
-            return self.output.write_no_content(item, self.options, RowOutcome.FAILED, error.strerror or str(error))
+            return self._without_content(item, RowOutcome.FAILED, error.strerror or str(error))
         return self.output.known(self.options.key_of_seen(item, here.identity)) or item._replace(state=here.state)
+
+    def _without_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
+        return self.output.write_no_content(self.options.key_without_content(item), item, outcome, reason)
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
         keys[number] = finished.key

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.files.location import Location
-    from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
 
 KEY_BYTES = 32
@@ -70,10 +69,9 @@ class OutputDirectory(OwnDirectory):
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise FormatError("no whole result of a package", file=f"{self.path}/{_result(key)}") from error
 
-    def write_no_content(self, item: Item, options: RunOptions, outcome: RowOutcome, reason: str) -> Finished:
+    def write_no_content(self, key: str, item: Item, outcome: RowOutcome, reason: str) -> Finished:
         """Write the result of a package that was refused, or failed, before its content was known. Raises OSError."""
         reason = one_line(reason)
-        key = options.key_without_content(item)
         self.write_result(key, PackageResult(PackageRow(item.name, item.source, outcome=outcome, reason=reason)))
         return Finished(key, outcome, reason)
 

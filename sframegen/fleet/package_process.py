@@ -110,7 +110,7 @@ class PackageProcess:
         return self._failed(str(value))
 
     def _failed(self, why: str) -> Finished:
-        return self.output.write_no_content(self.item, self.options, RowOutcome.FAILED, why)
+        return self.output.write_no_content(self.options.key_without_content(self.item), self.item, RowOutcome.FAILED, why)
 
     def _start(self) -> None:
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
@@ -167,7 +167,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
     with socket.socket(fileno=descriptor) as pipe:
-        serve(pipe, partial(_answer, OutputDirectory(directory, path)), seconds)  # whoever asked ends it at that time, if not killed: then a timer does
+        serve(
+            pipe, partial(_answer, OutputDirectory(directory, path)), seconds
+        )  # whoever asked ends it at that time, if not killed: then a timer does
         _end_with_parent(descriptor)
 
 

@@ -13,7 +13,7 @@ from linker.files.rights import Rights, Source
 from sframegen.base.errors import SframegenError
 from sframegen.base.one_file import FaultError, turn
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.result_rows import Finished, RowOutcome, PackageResult, PackageRow, one_line
+from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode
 from sframegen.fleet.sources.fetching import digest, fetched, seen, shared_state
 from sframegen.packages import kinds
@@ -35,9 +35,10 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
         with turn():
             return _worked_on(item, options, output)
     except FaultError as error:
-        return output.write_no_content(item, options, RowOutcome.FAILED, error.message)
+        outcome, reason = RowOutcome.FAILED, error.message
     except SframegenError as error:  # it is not a package
-        return output.write_no_content(item, options, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+        outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: ")
+    return output.write_no_content(options.key_without_content(item), item, outcome, reason)
 
 
 def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:

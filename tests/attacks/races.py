@@ -198,7 +198,9 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 try:
                     keys[number] = work_on(item, options, directory).key
                 except OSError as error:
-                    keys[number] = directory.write_no_content(item, options, RowOutcome.FAILED, str(error)).key
+                    keys[number] = directory.write_no_content(
+                        options.key_without_content(item), item, RowOutcome.FAILED, str(error)
+                    ).key
             collect(directory, lambda _: None)
             directory.forget("00" * 32)
 

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.fleet.coverage_gate import CoverageDemand
+from sframegen.fleet.fleet_run import CoverageDemand
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
-from sframegen.fleet.result_rows import FileRow, RowOutcome, PackageResult
+from sframegen.fleet.result_rows import FileRow, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.package_makers import programs, write_tar

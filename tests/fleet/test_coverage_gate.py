@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.fleet.coverage_gate import MAX_LINES, CoverageDemand, Gate
-from sframegen.fleet.fleet_run import is_excluded
-from sframegen.fleet.result_rows import FileRow, RowOutcome, PackageResult, PackageRow
+from sframegen.fleet.fleet_run import MAX_LINES, CoverageDemand, Gate, is_excluded
+from sframegen.fleet.result_rows import FileRow, PackageResult, PackageRow, RowOutcome
 from tests.fleet.package_makers import write_tar
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from sframegen.fleet.one_machine import OneMachine, run_directory
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
-from sframegen.fleet.result_rows import Finished, RowOutcome, PackageRow
+from sframegen.fleet.result_rows import Finished, PackageRow, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.fetching import seen
 from sframegen.fleet.sources.items import Item

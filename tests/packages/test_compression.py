@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import subprocess
+
 import pytest
 
 from sframegen.elf.compressed import zstd_library

@@ -159,7 +159,7 @@ def test_streams_that_cannot_seek(library: bytes) -> None:
 
 def refuse(data: bytes, why: str, *, devices: bool = True, stream: type[io.RawIOBase | io.BytesIO] = Stream) -> None:
     with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError, match=why):
-        visit_tar(one, stream(data), devices=devices)  # type: ignore[call-arg, arg-type]
+        visit_tar(one, stream(data), devices=devices)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_chains_of_headers_and_endless_ones_end() -> None:
     endless[148:156] = b"%06o\0 " % sum(endless)
     after = tar([("x", b"")])
     for data in (chain, bytes(endless), after + bytes(100 << 20)):
-        refuse(data, "", stream=io.BytesIO)
+        refuse(data, ".", stream=io.BytesIO)
 
 
 def end_of(archive: bytes) -> int:

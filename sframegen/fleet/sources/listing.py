@@ -27,6 +27,7 @@ from sframegen.fleet.sources.items import (
 )
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
+from sframegen.packages.unhandled import IMAGE, LAYOUT, why_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,8 +107,10 @@ def _of_remote_directory(url: str) -> Iterator[Item]:
             path = f"{directory.rstrip('/')}/{name}"
             if any(kind.is_named(name) for kind in kinds.KINDS):
                 yield _remote(system, path, root)
-            elif why := kinds.why_unhandled(name):
-                yield refused_item(path.removeprefix(root.rstrip("/")).lstrip("/"), without_secrets(system.unstrip_protocol(path)), why)
+            elif why := why_unhandled(name):
+                yield refused_item(
+                    path.removeprefix(root.rstrip("/")).lstrip("/"), without_secrets(system.unstrip_protocol(path)), why
+                )
 
 
 def _remote(system: object, path: str, root: str) -> Item:
@@ -123,7 +126,7 @@ def _remote(system: object, path: str, root: str) -> Item:
 def _of_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
-        if why := kinds.why_unhandled(path, beginning):
+        if why := why_unhandled(path, beginning):
             raise FormatError(why, file=without_secrets(path))
         if kinds.kind_of(path, beginning) is not None:
             yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
@@ -186,8 +189,8 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
     """The packages in one directory, which is open; None for a linked ELF file. Directories below it wait."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
-    if any(entry.name == kinds.LAYOUT for entry in entries):
-        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, kinds.IMAGE)  # noqa: PTH100, PTH119
+    if any(entry.name == LAYOUT for entry in entries):
+        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
         return
     inner = []
     for entry in entries:
@@ -201,7 +204,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
-            if why := kinds.why_unhandled(entry.name, beginning):
+            if why := why_unhandled(entry.name, beginning):
                 yield refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
             elif kinds.kind_of(entry.name, beginning) is not None:
                 yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
