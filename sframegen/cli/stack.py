@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     name="stack",
     cls=Command,
     exclusive=[("--json", "--raw")],
-    examples=[Example("Print the stacks of a process", "sframegen stack --convert 1234")],
+    examples=[
+        Example("Print the stacks of a process", "sframegen stack --convert 1234"),
+        Example("Print one object with the threads that do not wait", "sframegen stack --no-idle --json 1234"),
+    ],
 )
 @click.argument("pid", metavar="PID", type=COUNT)
 @tid("Trace only this thread.", several=False)
