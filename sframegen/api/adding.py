@@ -16,11 +16,11 @@ from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
 from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
-from sframegen.api.added import Outcome, Summary, detached_already, nothing_to_add, summary_of, total
-from sframegen.api.by_kind import Kinds, change_kind, read_kind
+from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
-from sframegen.api.from_cfi import made_of
+from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Running, Writing
+from sframegen.api.summary import Outcome, Summary, total
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
 from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
@@ -116,12 +116,12 @@ def add_section(
     if detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_kind(path, Kinds(partial(add_detached, options=options), refuse_objects))
+        return read_kind(path, partial(add_detached, options=options), refuse_objects)
     linked, objects = (partial(add, options=options) for add in (_add_to_linked, _add_to_objects))
-    return change_kind(path, writing, Kinds(linked, objects))
+    return change_kind(path, writing, linked, objects)
 
 
-class _Had(NamedTuple):
+class _GivenFile(NamedTuple):
     """A linked file before the change."""
 
     elf: ElfFile
@@ -134,7 +134,7 @@ class _Had(NamedTuple):
         return bool(self.sections) and self.base.given is self.elf
 
 
-class _New(NamedTuple):
+class _NewSection(NamedTuple):
     """The section that it gets."""
 
     encoder: Encoder
@@ -147,32 +147,32 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     check_linked(elf)
     if is_detached(elf):
         return with_written(detached_already(str(target.path)), target.copy(elf))
-    had = _Had(elf, base_of(elf), extents(elf))
-    if (options.writing.replace or not had.sections) and not options.making.synthesize:  # which forks processes
-        target.begin_copy(elf, kept_in_place(had.base.elf))
-    summary, converted = made_of(had.base.elf, str(target.path), options.making, options.running)
+    given = _GivenFile(elf, base_of(elf), extents(elf))
+    if (options.writing.replace or not given.sections) and not options.making.synthesize:  # which forks processes
+        target.begin_copy(elf, kept_in_place(given.base.elf))
+    summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
-    if had.is_anothers and not options.writing.replace:
+    if given.is_anothers and not options.writing.replace:
         if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
-            return with_written(_with_its_own(had, summary, converted, options), target.copy(elf))
+            return with_written(_with_its_own(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="in place of a section of the start files alone")
-    new = _new(had, converted, options)
-    return _written(had, new, _with_new(had, new, summary, options), target, options.writing)
+    new = _plan_new(given, converted, options)
+    return _write(given, new, _with_figures(given, new, summary, options), target, options.writing)
 
 
-def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Adding) -> Summary:
+def _with_its_own(given: _GivenFile, summary: Summary, converted: Converted, options: Adding) -> Summary:
     """For a file that has the section already, from another tool. Raises RefusedError where it says something else."""
-    section = unloaded_of(had.elf)
-    if (section is not None) != options.writing.unloaded or not _says(had.elf, converted.coverage, options.making.layout):
-        _new(had, converted, options)  # so that `replace`, which the refusal names, works
-        raise _other_section(had.elf, unloaded=options.writing.unloaded)
-    size = sum(extent.size for extent in had.sections)
+    section = unloaded_of(given.elf)
+    if (section is not None) != options.writing.unloaded or not _agrees(given.elf, converted.coverage, options.making.layout):
+        _plan_new(given, converted, options)  # so that `replace`, which the refusal names, works
+        raise _other_section(given.elf, unloaded=options.writing.unloaded)
+    size = sum(extent.size for extent in given.sections)
     if section is None:
         return _unchanged(summary, size)
     packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
-    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), had.elf.contents_size(section))
+    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
 
 
 def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
@@ -198,14 +198,14 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     return True
 
 
-def _new(had: _Had, converted: Converted, options: Adding) -> _New:
+def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
     writing = options.writing
-    encoder = converted.encoder(had.base.elf, options.making.level)
-    stored = Stored.of(encoder, writing.compress, had.elf.byte_order) if writing.unloaded else None
+    encoder = converted.encoder(given.base.elf, options.making.level)
+    stored = Stored.of(encoder, writing.compress, given.elf.byte_order) if writing.unloaded else None
     try:
-        return _New(encoder, stored, plan_section(had.base, encoder, writing.safe | writing.forced, stored))
+        return _NewSection(encoder, stored, plan_section(given.base, encoder, writing.safe | writing.forced, stored))
     except SframegenError as error:
-        raise error if writing.unloaded else _with_remedy(error, had.base, encoder) from None
+        raise error if writing.unloaded else _with_remedy(error, given.base, encoder) from None
 
 
 def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
@@ -217,25 +217,25 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     return error
 
 
-def _with_new(had: _Had, new: _New, summary: Summary, options: Adding) -> Summary:
+def _with_figures(given: _GivenFile, new: _NewSection, summary: Summary, options: Adding) -> Summary:
     """With the figures of the section, and warnings about it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if new.stored is not None:
         return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
-    warnings = summary.warnings + not_taken(had.base.elf, options.making.layout)
-    if options.writing.forced and (risk := risk_of(role_of(had.base.elf, read_dynamic(had.base.elf)))):
+    warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
+    if options.writing.forced and (risk := risk_of(role_of(given.base.elf, read_dynamic(given.base.elf)))):
         warnings += (risk,)
     return changed_to(summary, warnings=warnings)
 
 
-def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
     """Write the file, unless it has the section already. Raises RefusedError where it has another one."""
-    elf, base = had.elf, had.base
-    if writing.dry_run and not had.sections:  # the bytes of the section do not matter
+    elf, base = given.elf, given.base
+    if writing.dry_run and not given.sections:  # the bytes of the section do not matter
         return _planned(elf, new, summary, target, writing)
     change = change_for(new.plan, base, new.encoder, new.stored)
-    if had.sections:
+    if given.sections:
         if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
             return with_written(_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
@@ -245,7 +245,7 @@ def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Wr
     return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
 
 
-def _planned(elf: ElfFile, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _planned(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
     warnings = summary.warnings + signed([elf], target, force=writing.force)
     return changed_to(summary, plan=planned(new.plan), warnings=warnings)
 
@@ -256,7 +256,7 @@ def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
     return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else ANOTHER, file=elf.name)
 
 
-def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
+def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     """True if the file's section has that version and those rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)

@@ -14,10 +14,9 @@ from linker.files.own_directory import OwnDirectory
 from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
-from sframegen.api.added import Outcome, detached_already, nothing_to_add
 from sframegen.api.common import check_linked, refuse
-from sframegen.api.from_cfi import made_of
-from sframegen.api.planned import Plan
+from sframegen.api.making import detached_already, made_of, nothing_to_add
+from sframegen.api.summary import Outcome, Plan
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
 from sframegen.detached.companion import is_detached
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from linker.files.read_back import Reader
     from linker.objects.given_file import Objects
-    from sframegen.api.added import Summary
     from sframegen.api.options import Adding
+    from sframegen.api.summary import Summary
     from sframegen.detached.identity import Identity
     from sframegen.elf.file import ElfFile
 

@@ -15,7 +15,7 @@ from linker.merge.merge_objects import Counts, in_linked, merge_objects
 from linker.objects.add_to_objects import check_object, write_object
 from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
-from sframegen.api.planned import Plan, json_of
+from sframegen.api.summary import Plan, json_of
 from sframegen.base.errors import SframegenError, naming
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf

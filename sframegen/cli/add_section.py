@@ -7,7 +7,7 @@ import click
 
 from linker.files.target import is_stdout
 from sframegen import api
-from sframegen.api.added import fates_table, total_fates
+from sframegen.api.summary import fates_table, total_fates
 from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
@@ -18,7 +18,7 @@ from sframegen.cli.shared.several import changes, for_code, print_change
 from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
-    from sframegen.api.added import Summary
+    from sframegen.api.summary import Summary
     from sframegen.cli.shared.common_options import How
 
 

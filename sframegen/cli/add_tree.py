@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.api.added import percent
+from sframegen.api.summary import percent
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.location import Location
-    from sframegen.api.added import Summary
+    from sframegen.api.summary import Summary
     from sframegen.cli.shared.common_options import How
     from sframegen.cli.trees.each_file import Tree
     from sframegen.cli.trees.tree_files import Name

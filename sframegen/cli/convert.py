@@ -21,7 +21,7 @@ from sframegen.cli.shared.write_options import (
 )
 
 if TYPE_CHECKING:
-    from sframegen.api.converted import VersionChange
+    from sframegen.api.converting import VersionChange
     from sframegen.cli.shared.common_options import How
 
 

@@ -15,7 +15,7 @@ from sframegen.cli.trees.each_file import each_file, tree_options
 
 if TYPE_CHECKING:
     from linker.files.location import Location
-    from sframegen.api.removed import SectionRemoval
+    from sframegen.api.removing import SectionRemoval
     from sframegen.cli.shared.common_options import How
     from sframegen.cli.trees.each_file import Tree
 

@@ -23,7 +23,7 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.added import Summary
+    from sframegen.api.summary import Summary
     from sframegen.fleet.run_options import RunOptions
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)

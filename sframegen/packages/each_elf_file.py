@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.files.target import Target
-    from sframegen.api.added import Summary
     from sframegen.api.options import StrPath
-    from sframegen.api.removed import SectionRemoval
+    from sframegen.api.removing import SectionRemoval
+    from sframegen.api.summary import Summary
     from sframegen.checks.check_report import CheckReport
     from sframegen.packages.passing import Passed
 

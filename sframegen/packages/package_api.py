@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.api.added import Outcome, Package, total
-from sframegen.api.planned import Plan
-from sframegen.api.removed import SectionRemoval
+from sframegen.api.removing import SectionRemoval
+from sframegen.api.summary import Outcome, Package, Plan, total
 from sframegen.base.errors import FormatError
 from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
 from sframegen.checks.finding import Finding, Severity
@@ -24,8 +23,8 @@ from sframegen.packages.each_elf_file import change_package, read_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.added import Summary
     from sframegen.api.options import StrPath
+    from sframegen.api.summary import Summary
     from sframegen.checks.against_cfi.comparison import Verdict
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from sframegen.api.added import Summary
-from sframegen.api.planned import Plan
+from sframegen.api.summary import Plan, Summary
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.coverage import FunctionFates

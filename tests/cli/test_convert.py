@@ -385,7 +385,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.converting.write_all", write_all)
     data = file.read_bytes()
     result = run("--optimize", "none", "--format", 2, file)
     assert result.exit_code == 1

@@ -37,7 +37,7 @@ import os, signal, sys
 from sframegen import api
 from sframegen.cli.commands import main
 from sframegen.cli.shared import several
-from sframegen.api.added import Summary
+from sframegen.api.summary import Summary
 
 TOLD, GATE = map(int, os.environ.get("PIPES", "-1 -1").split())
 

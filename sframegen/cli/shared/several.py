@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from click._termui_impl import ProgressBar
 
-    from sframegen.api.planned import Plan
+    from sframegen.api.summary import Plan
     from sframegen.cli.shared.common_options import How
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome

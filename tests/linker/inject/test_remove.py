@@ -425,7 +425,7 @@ def test_verification_stops_what_went_wrong(
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.removing.write_all", write_all)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

@@ -1,31 +1,27 @@
-"""convert and remove: files that have a section already."""
+"""convert: a file's section in another version of the format, or smaller."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
-from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
+from linker.existing.find_section import SEVERAL, find_place
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
-from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
-from linker.objects.given_file import open_given
-from linker.objects.remove_from_objects import Edits, plan_object_removal
-from sframegen.api.by_kind import Kinds, change_kind
+from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
-from sframegen.api.converted import VersionChange
 from sframegen.api.options import Making, Writing
-from sframegen.api.planned import plan_of
-from sframegen.api.removed import SectionRemoval
+from sframegen.api.summary import Plan, json_of
 from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
+from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED, V3, WRITABLE
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
@@ -38,14 +34,13 @@ from sframegen.tables.optimize import MAX_GAP, Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from linker.existing.overwrite import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
-    from linker.objects.given_file import Objects
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.encode import Encoder
@@ -54,6 +49,52 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import Level, LevelName
 
 MOST_ROUNDS = 8  # real sections need one or two
+
+
+@dataclass(frozen=True)
+class VersionChange:
+    """What `convert` did to one file. Sizes are in bytes."""
+
+    file: str  #: as given
+    from_version: int  #: of the old section; the lowest if there were several
+    to_version: int  #: of the new one
+    output: str = ""  #: the path written, "" if none
+    functions: int = 0  #: in the new section; 0 if unchanged
+    rows: int = 0  #: of the new section
+    section_bytes_before: int = 0  #: size of the old section; 0 if unchanged and without `optimize`
+    section_bytes: int = 0  #: size of the new section; 0 if unchanged
+    pieces: int = 1  #: sections that a linker wrote one after the other
+    dead: int = 0  #: functions whose code the linker had dropped
+    left_out: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by reason
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    warnings: tuple[str, ...] = ()  #: a line each
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        file = printable(self.file)
+        if not self.section_bytes:
+            size = f", and no smaller than {self.section_bytes_before:,} bytes" if self.section_bytes_before else ""
+            return f"{file}: SFrame version {self.to_version} already{size}"
+        other = f"{self.from_version} -> " if self.from_version != self.to_version else ""
+        line = (
+            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'function')}, "
+            f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
+        )
+        if self.pieces > 1:
+            line += f"; {self.pieces} sections merged into one"
+        if self.dead:
+            line += f"; {count_of(self.dead, 'function')} without code left out"
+        lost = sum(self.left_out.values())
+        return f"{line}; {lost:,} bytes of code left out" if lost else line
+
+    def details(self) -> list[str]:
+        """Lines for what was left out, by reason, most first."""
+        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in most_first(self.left_out)]
+        return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        return json_of(self, self.plan)
 
 
 def convert(
@@ -95,7 +136,7 @@ def convert(
     making = Making(given.get("version", 3), given.get("optimize", "fast"))
     writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
     wanted = _Wanted(making.layout if "version" in given else None, making.level, smaller="optimize" in given)
-    return change_kind(path, writing, Kinds(partial(_convert, wanted=wanted)))
+    return change_kind(path, writing, partial(_convert, wanted=wanted))
 
 
 class _Wanted(NamedTuple):
@@ -219,96 +260,3 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
     plan = plan_section(base, encoder, stored=stored)
     write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
     return _Step(plan, base.given, write, partial(findings_of, plan, base))
-
-
-def remove(
-    path: str | os.PathLike[str],
-    *,
-    output: str | os.PathLike[str] | None = None,
-    verify: bool = True,
-    dry_run: bool = False,
-    force: bool = False,
-    preserve_timestamps: bool = False,
-    hard_links: Sequence[str | os.PathLike[str]] = (),
-) -> SectionRemoval:
-    """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
-
-    The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
-    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
-    sections, with their relocations.
-
-    - `output`: the file to write; `path` is unchanged.
-    - `verify`: read the new file back with another library before it replaces the old one.
-    - `dry_run`: write nothing; the result has the plan.
-    - `force`: also remove a section that another tool produced.
-    - `preserve_timestamps`: keep the access and modification times.
-    - `hard_links`: other names of the file; they become names of the new file.
-
-    Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
-    file is wrong, OSError, and TypeError if `hard_links` is a single path. The target is then
-    unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
-    """
-    writing = Writing(
-        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links, force=force
-    )
-    linked, objects = (partial(remove_from, force=force) for remove_from in (_remove_from_linked, _remove_from_objects))
-    return change_kind(path, writing, Kinds(linked, objects))
-
-
-def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
-        raise elf.error("neither a program nor a library, nor an object")
-    places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
-    removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
-    if not places:
-        note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
-        return with_written(replace(removal, note=note), target.copy(elf))
-
-    original = original_of(elf)
-    if original is not None:
-        has_one, size = bool(extents(original.elf)), len(original.elf.data)
-        removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
-    elif own_loads(elf) or unloaded_of(elf) is not None or force:
-        result, plan = elf, plan_removal(elf)
-        removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
-    else:
-        message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
-        raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
-
-    def check(written: Path, reader: Reader) -> None:
-        from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
-
-        refuse(verify_writes(result, *plan, written, reader))
-
-    return with_written(removal, target.write(write, check))
-
-
-def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:
-    """Each object by its own record, if it has one; `force` is for those that have none."""
-    planned = {at: plan_object_removal(elf, force=force) for at, elf in objects.members.items()}
-    removals = {at: one for at, one in planned.items() if one is not None}
-    before = len(objects.data)
-    if not removals:
-        nothing = SectionRemoval(str(target.path), size_before=before, size=before)
-        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
-    restored = all(one.record for one in removals.values())
-    identical = restored and not objects.is_archive
-    report = SectionRemoval(
-        str(target.path),
-        section_bytes=sum(one.section_bytes for one in removals.values()),
-        restored=restored,
-        identical=identical,
-        differs="its symbol index was made again" if restored and not identical else "",
-        still_has_one=any(one.still_has_one for one in removals.values()),
-        size_before=before,
-        size=objects.size_with({at: one.size for at, one in removals.items()}),
-        plan=None if restored else plan_of(Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])),
-    )
-    checks = {at: one.check for at, one in removals.items()}
-
-    def check(written: Path, _reader: Reader) -> None:
-        refuse(objects.check(checks, open_given(str(written))))
-
-    write = partial(objects.write, {at: one.write for at, one in removals.items()})
-    return with_written(report, target.write(write, check))
