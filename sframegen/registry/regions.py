@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from sframegen.format.model import Match
 
 
+class Memory(Protocol):
+    """The memory of a process."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the bytes at an address, fewer if readable memory ends. Never raises."""
+
+
 class Describer(Protocol):
     """Has the rules of some code: an SFrame section, or a table of code made at run time."""
 

@@ -17,11 +17,8 @@ from hypothesis import strategies as st
 import sframegen.registry
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.model import OUTERMOST
-from sframegen.registry.codectl_calls import CodeOption, codectl
-from sframegen.registry.interface import Caller
-from sframegen.registry.prctl_calls import prctl_register, prctl_unregister
+from sframegen.registry.calls import Caller, CodeOption, codectl, sframe_register, sframe_unregister
 from sframegen.registry.regions import Region, Registry, RegistryError, SectionDescriber
-from sframegen.registry.sframe_calls import sframe_register, sframe_unregister
 from sframegen.registry.structures import LAYOUTS, CodeElfInfo, CodeJitInfo, JitTable, SframeSetup, encode
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
@@ -227,42 +224,13 @@ def test_to_unregister_takes_the_section_alone(field: str) -> None:
 
 
 def test_sections_of_the_wrong_machine_are_refused() -> None:
-    memory = Pieces({SECTION: section_bytes(SECTION, (TEXT,), S390X), STRUCT: encode(SETUP._replace(sframe_size=SIZE), "big")})
-    refused(errno.EINVAL, prctl_register, Caller(Registry(), memory, AMD64), 1, SECTION, len(memory.pieces[SECTION]))
+    memory = Pieces({SECTION: section_bytes(SECTION, (TEXT,), S390X), STRUCT: b""})
     section = len(memory.pieces[SECTION])
+    memory.pieces[STRUCT] = encode(SETUP._replace(sframe_size=section))
+    refused(errno.EINVAL, sframe_register, Caller(Registry(), memory, AMD64), STRUCT, 32)
     memory.pieces[STRUCT] = encode(SETUP._replace(sframe_size=section), "big")
     region = sframe_register(Caller(Registry(), memory, S390X), STRUCT, 32)
     assert (region.start, region.end) == (TEXT, TEXT + 4096)
-
-
-# --- prctl ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_prctl_takes_the_code_from_the_section() -> None:
-    call = caller()
-    region = prctl_register(call, 0xABC, SECTION, SIZE)
-    assert (region.start, region.end) == (TEXT, TEXT + 80)
-    refused(errno.EEXIST, prctl_register, call, 0xABD, SECTION, SIZE)
-    other = len(call.memory.read(OTHER_SECTION, 4096))
-    refused(errno.EEXIST, prctl_register, call, 0xABC, OTHER_SECTION, other)
-    second = prctl_register(call, 0, OTHER_SECTION, other)
-    refused(errno.EINVAL, prctl_unregister, call, 0xABC, 0, 1)
-    refused(errno.EINVAL, prctl_unregister, call, SECTION)
-    assert prctl_unregister(call, 0xABC) == [region]
-    refused(errno.EINVAL, prctl_unregister, call, 0xABC)
-    assert list(call.registry) == [second]
-
-
-def test_prctl_refuses() -> None:
-    call = caller()
-    refused(errno.EINVAL, prctl_register, call, 1, SECTION, SIZE, 1)
-    refused(errno.EFAULT, prctl_register, call, 1, SECTION, SIZE + 1)
-    memory = call.memory
-    assert isinstance(memory, Pieces)
-    memory.pieces[SECTION] = SECTION_BYTES[:28] + b"\xff" * (SIZE - 28)
-    refused(errno.EINVAL, prctl_register, call, 1, SECTION, SIZE)
-    memory.pieces[SECTION] = section_bytes(SECTION, ())
-    refused(errno.EINVAL, prctl_register, call, 1, SECTION, len(memory.pieces[SECTION]))
 
 
 # --- codectl ----------------------------------------------------------------------------------------------------------------------
@@ -357,7 +325,6 @@ def test_codectl_registers_tables() -> None:
 def test_interfaces_do_not_take_each_others_regions_away() -> None:
     call = caller()
     sframe_register(call, *give(call, encode(SETUP)))
-    refused(errno.EINVAL, prctl_unregister, call, SECTION)
     refused(errno.EINVAL, codectl, call, CodeOption.UNREGISTER, TEXT, 0)
     assert len(call.registry) == 1
 
