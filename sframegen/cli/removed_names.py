@@ -10,6 +10,7 @@ CHOSEN = "--no-verify, or nothing: sframegen chooses the library that reads back
 REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
     **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
+    **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), "add-section on the .deb files"),
     "check --no-second-reader": "nothing: only --second-reader reads twice",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",

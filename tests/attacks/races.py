@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import subprocess
@@ -231,23 +230,6 @@ def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Sce
     return prepared
 
 
-def dpkg_lists(scene: Scene) -> tuple[Path, Path]:
-    """dpkg's directory of lists below a tree, and a link to one of root's with a list of the same name and the same checksum."""
-    path = scene.give("x")
-    line = f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  x\n"
-    info = scene.tree / "var/lib/dpkg/info"
-    info.mkdir(parents=True)
-    for directory in (info, scene.victim.parent):
-        (directory / "it.md5sums").write_text(line)
-    for one in (scene.tree / "var").rglob("*"):
-        os.chown(one, NOBODY, NOBODY)
-    return info, link_to(scene, "z", scene.victim.parent)
-
-
-def checksums_and_back(scene: Scene, is_odd: bool) -> None:
-    command(*(("remove-tree",) if is_odd else ("add-tree",)), "--update-checksums", "--fatal", "-j1", "TREE")(scene, is_odd)
-
-
 ADD = ("add-section", "--no-verify", "--replace", "-q")
 RACES = {
     "content planted: add-tree, remove-tree": Race(one_file, tree_and_back),
@@ -265,7 +247,6 @@ RACES = {
     "a directory: add-section --detached": Race(
         a_directory, command("add-section", "-q", "--detached", "TREE/d", "OUT/../program"), copies=True
     ),
-    "dpkg's lists: add-tree, remove-tree --update-checksums": Race(dpkg_lists, checksums_and_back, cost=4),
     "a directory: merge -o": Race(a_directory, merged, copies=True, cost=10),
     "a file: link": Race(one_file, linked, copies=True, cost=50),
     "a directory: link --install": Race(a_directory, command("link", "--install", "TREE/d", "--", "gcc"), copies=True),
@@ -299,11 +280,7 @@ FLEET_RACES = {
 # Each command of the command line: the races that it is in, or why there is none.
 COMMANDS: dict[str, tuple[str, ...] | str] = {
     "add-section": tuple(name for name in RACES if ": add-section" in name),
-    "add-tree": (
-        "content planted: add-tree, remove-tree",
-        "a directory: add-tree",
-        "dpkg's lists: add-tree, remove-tree --update-checksums",
-    ),
+    "add-tree": ("content planted: add-tree, remove-tree", "a directory: add-tree"),
     "check": ("a FIFO: check",),
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
@@ -321,7 +298,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
         "a directory: add-section in place",
         "a FIFO: add-section in place",
     ),
-    "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
+    "remove-tree": ("content planted: add-tree, remove-tree",),
     "stack": ("a directory: stack -o",),
 }
 ALL = RACES | FLEET_RACES
