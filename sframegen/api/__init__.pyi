@@ -7,14 +7,13 @@ from sframegen.api.converting import convert as convert
 from sframegen.api.removing import remove as remove
 from sframegen.api.merging import merge as merge
 from sframegen.api.merging import Merged as Merged
-from sframegen.api.summary import Summary as Summary
-from sframegen.api.summary import Outcome as Outcome
+from sframegen.api.add_summary import Summary as Summary
+from sframegen.api.add_summary import Outcome as Outcome
 from sframegen.format.decode import SframeSection as SframeSection
 from sframegen.checks.check_report import CheckReport as CheckReport
 from sframegen.api.converting import VersionChange as VersionChange
 from sframegen.api.removing import SectionRemoval as SectionRemoval
-from sframegen.api.summary import Plan as Plan
-from sframegen.conversion.coverage import FunctionFates as FunctionFates
+from sframegen.api.add_summary import Plan as Plan
 from sframegen.format.section_functions import SframeFunction as SframeFunction
 from sframegen.format.section_functions import FunctionRow as FunctionRow
 from sframegen.format.model import FunctionTable as FunctionTable

@@ -16,11 +16,11 @@ from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
 from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
+from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Running, Writing
-from sframegen.api.summary import Outcome, Summary, total
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
 from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
+    from sframegen.api.options import StrPath
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
@@ -61,11 +62,9 @@ def add_section(
     verify: bool = True,
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
-    preserve_timestamps: bool = False,
     version: FormatVersion = 3,
     optimize: LevelName = "fast",
     replace: bool = False,
-    per_function: bool = False,
     force: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
     synthesize: bool = False,
@@ -85,11 +84,9 @@ def add_section(
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
     - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
-    - `preserve_timestamps`: keep the access and modification times.
     - `version`: the version of the format, 3 or 2.
     - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
-    - `per_function`: the result lists what became of each function.
     - `force`: also change a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
@@ -107,18 +104,22 @@ def add_section(
     TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
     name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize, per_function=per_function)
+    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
-        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links,
-        force=force, replace=replace, min_kernel=min_kernel, unloaded=unloaded, detached=detached, compress=compress,
+        output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
+        unloaded=unloaded, detached=detached, compress=compress,
     )  # fmt: skip
-    options = Adding(making, writing, Running(jobs, progress))
-    if detached is not None:
+    return add(path, Adding(making, writing, Running(jobs, progress)))
+
+
+def add(path: StrPath, options: Adding) -> Summary:
+    """`add_section`, with its keywords as values."""
+    if options.writing.detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
         return read_kind(path, partial(add_detached, options=options), refuse_objects)
-    linked, objects = (partial(add, options=options) for add in (_add_to_linked, _add_to_objects))
-    return change_kind(path, writing, linked, objects)
+    linked, objects = (partial(function, options=options) for function in (_add_to_linked, _add_to_objects))
+    return change_kind(path, options.writing, linked, objects)
 
 
 class _GivenFile(NamedTuple):
@@ -291,7 +292,7 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
     prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
+        part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
         size = sum(len(piece.section) for piece in filled.pieces)
         outcome = Outcome.ADDED if filled.pieces else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
         parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))

@@ -11,10 +11,10 @@ from linker.existing.find_section import SEVERAL, find_place
 from linker.existing.original import check_undo, original_of
 from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.inject.apply import Change, write_all
+from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
-from sframegen.api.options import Making, Writing
-from sframegen.api.summary import Plan, json_of
+from sframegen.api.options import Conversion, Writing
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.resolve import ascends
@@ -23,7 +23,7 @@ from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHF_COMPRESSED
 from sframegen.format.encode import EMPTY
-from sframegen.format.layouts import F_FDE_SORTED, V3, WRITABLE
+from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
 from sframegen.format.reasons import sayable
 from sframegen.format.words import EncodedRules, RuleWords
@@ -34,13 +34,14 @@ from sframegen.tables.optimize import MAX_GAP, Borders, encoder_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from linker.existing.overwrite import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
+    from sframegen.api.options import StrPath
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.encode import Encoder
@@ -105,7 +106,6 @@ def convert(
     output: str | os.PathLike[str] | None = None,
     verify: bool = True,
     dry_run: bool = False,
-    preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> VersionChange:
     """Write the SFrame section of an ELF file in another version of the format, or smaller; in place, or in a new file `output`.
@@ -121,7 +121,6 @@ def convert(
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back, also with another library, and compare the rules.
     - `dry_run`: write nothing; the result has the plan.
-    - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
@@ -129,45 +128,36 @@ def convert(
     neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
     that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    given: dict[str, Any] = {"version": version, "optimize": optimize}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        raise ValueError("give a version, or a level for optimize")
-    making = Making(given.get("version", 3), given.get("optimize", "fast"))
-    writing = Writing(output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links)
-    wanted = _Wanted(making.layout if "version" in given else None, making.level, smaller="optimize" in given)
-    return change_kind(path, writing, partial(_convert, wanted=wanted))
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links)
+    return convert_section(path, Conversion(version, optimize), writing)
 
 
-class _Wanted(NamedTuple):
-    layout: Layout | None  # None: the section's own
-    level: Level
-    smaller: bool  # also if nothing else changes
-
-    def layout_for(self, versions: Iterable[int]) -> Layout:
-        return self.layout or WRITABLE.get(max(versions), V3)
-
-    def encoder(self, elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout) -> Encoder:
-        """Joined functions are joined again as long as that helps, so that another run has nothing to do.
-
-        Raises FormatError where functions may be joined and the file's CFI cannot be read.
-        """
-        borders = borders_of(elf, table, abi) if self.level.max_rows else Borders(EMPTY)
-        rules = EncodedRules(table.rules, RuleWords(abi, layout))
-        found = encoder_of(elf, table, rules, self.level, borders)
-        for _ in range(MOST_ROUNDS if self.level.max_rows else 0):
-            again = encoder_of(elf, found.table, rules, self.level, borders)
-            if again.size_bytes >= found.size_bytes:
-                break
-            found = again
-        return found
+def convert_section(path: StrPath, conversion: Conversion, writing: Writing) -> VersionChange:
+    """`convert`, with its keywords as values."""
+    return change_kind(path, writing, partial(_convert, conversion=conversion))
 
 
-def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
+def _encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """Joined functions are joined again as long as that helps, so that another run has nothing to do.
+
+    Raises FormatError where functions may be joined and the file's CFI cannot be read.
+    """
+    borders = borders_of(elf, table, abi) if level.max_rows else Borders(EMPTY)
+    rules = EncodedRules(table.rules, RuleWords(abi, layout))
+    found = encoder_of(elf, table, rules, level, borders)
+    for _ in range(MOST_ROUNDS if level.max_rows else 0):
+        again = encoder_of(elf, found.table, rules, level, borders)
+        if again.size_bytes >= found.size_bytes:
+            break
+        found = again
+    return found
+
+
+def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionChange:
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
     pieces = read_pieces(elf)
-    abi, layout = pieces[0].abi, wanted.layout_for(piece.header.version for piece in pieces)
+    abi, layout = pieces[0].abi, conversion.layout_for(piece.header.version for piece in pieces)
     merger = Merger()
     for piece in pieces:
         merger.add(piece)
@@ -176,14 +166,14 @@ def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
     change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
     is_good = len(pieces) == 1 and not dead and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
     is_good = is_good and layout.version == before and sayable(merged.rules, abi, layout)
-    if is_good and not wanted.smaller:
+    if is_good and conversion.optimize is None:
         return with_written(change, target.copy(elf))
 
     table, left_out = lower(merged, abi, layout)
     if not len(table):
         message = f"nothing in its SFrame section can be expressed in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
-    encoder = wanted.encoder(elf, table, abi, layout)
+    encoder = _encoder(elf, table, abi, layout, conversion.level)
     encoder.flags |= layout.flags & merger.flags
     size_before = _size_of(elf)
     change = replace(change, section_bytes_before=size_before)
@@ -200,7 +190,7 @@ def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
     )
 
     def check(written: Path, reader: Reader) -> None:
-        result, joins = read_sframe(open_elf(written)).table, wanted.level.max_rows > 0
+        result, joins = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
         findings = step.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
         if joins and not agree(table, result, MAX_GAP, {}):
             findings.append("joined functions have other rules than before")

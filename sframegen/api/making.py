@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.api.summary import Summary
+from sframegen.api.add_summary import Summary
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.companion import Companion
-from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
@@ -22,11 +20,10 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 
-def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
+def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
     """What is known before there is a section."""
     coverage = converted.coverage
     final = coverage.final_calls(elf)
-    functions = tuple(coverage.per_function(FunctionNames(function_symbols(elf)))) if per_function else None
     return Summary(
         file=file,
         functions=coverage.functions,
@@ -44,7 +41,6 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, 
         final_calls=len(final.function) + final.without_padding,
         final_calls_without_padding=final.without_padding,
         warnings=tuple(sources.warnings),
-        per_function=functions,
     )
 
 
@@ -66,4 +62,4 @@ def made_of(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[
         from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - takes as long as a small conversion
 
         converted = synthesize(elf, converted, running.jobs, running.progress)
-    return summary_of(file, elf, sources, converted, per_function=making.per_function), converted
+    return summary_of(file, elf, sources, converted), converted

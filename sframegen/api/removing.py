@@ -12,10 +12,10 @@ from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
 from linker.objects.given_file import open_given
 from linker.objects.remove_from_objects import Edits, plan_object_removal
+from sframegen.api.add_summary import Plan, json_of, plan_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import refuse, with_written
 from sframegen.api.options import Writing
-from sframegen.api.summary import Plan, json_of, plan_of
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.text import printable
 from sframegen.detached.companion import Companion, is_detached
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.objects.given_file import Objects
+    from sframegen.api.options import StrPath
     from sframegen.elf.file import ElfFile
 
 
@@ -80,7 +81,6 @@ def remove(
     verify: bool = True,
     dry_run: bool = False,
     force: bool = False,
-    preserve_timestamps: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
 ) -> SectionRemoval:
     """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
@@ -93,17 +93,18 @@ def remove(
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
     - `force`: also remove a section that another tool produced.
-    - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
     file is wrong, OSError, and TypeError if `hard_links` is a single path. The target is then
     unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    writing = Writing(
-        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links, force=force
-    )
-    linked, objects = (partial(remove_from, force=force) for remove_from in (_remove_from_linked, _remove_from_objects))
+    return remove_section(path, Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force))
+
+
+def remove_section(path: StrPath, writing: Writing) -> SectionRemoval:
+    """`remove`, with its keywords as a value."""
+    linked, objects = (partial(function, force=writing.force) for function in (_remove_from_linked, _remove_from_objects))
     return change_kind(path, writing, linked, objects)
 
 

@@ -11,8 +11,8 @@ import click
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
-from sframegen.cli.shared.command import Command, Example, Part, Value
-from sframegen.cli.shared.common_options import COUNT, JSON_OBJECT, Numbers, duration, tid
+from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
+from sframegen.cli.shared.common_options import COUNT, JSON_OBJECT, NumberInRange, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_destinations import Naming, Shown, sample
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
@@ -30,7 +30,7 @@ from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.profile.events.names import Event
 
 MIB = 1 << 20
@@ -73,8 +73,8 @@ class Sampling(NamedTuple):
     backend: str | None
 
 
-part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
-part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
+part_of_naming = partial(click.option, cls=PartOption, value=CombinedValue("naming", Naming))
+part_of_sampling = partial(click.option, cls=PartOption, value=CombinedValue("sampling", Sampling))
 
 
 @click.command(
@@ -99,7 +99,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
 @part_of_sampling(
     "--min-block",
     metavar="MS",
-    type=Numbers(float, 0, 1e9),
+    type=NumberInRange(float, 0, 1e9),
     default=0.0,
     show_default=True,
     help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
@@ -109,7 +109,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     "-F",
     "--frequency",
     metavar="N",
-    type=Numbers(int, 1, 1_000_000),
+    type=NumberInRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
     help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
@@ -150,7 +150,7 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
 @part_of_sampling(
     "--buffer-size",
     metavar="MIB",
-    type=Numbers(int, 1, 1024),
+    type=NumberInRange(int, 1, 1024),
     help="MiB of the buffer through which the kernel sends stacks.  [default: by the frequency, at most 64]",
 )
 @part_of_sampling(
@@ -174,7 +174,7 @@ def command(
     tid: tuple[int, ...],
     by: str,
     sections: list[str],
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
@@ -189,10 +189,10 @@ def command(
     _check_timed(sampling)
     if as_probe:
         facts = probe()
-        click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
+        click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = Shown(Outputs(run, output, how.as_json), by, naming)
+    shown = Shown(Outputs(run, output, common.as_json), by, naming)
     shown.outputs.check()
     if run.status:
         ctx.exit(run.status)

@@ -10,8 +10,8 @@ from sframegen.base.errors import FormatError
 from sframegen.format.decode import open_section
 from sframegen.format.layouts import HEADER_SIZE
 from sframegen.registry.jit_tables import ADDRESSES, JitDescriber
-from sframegen.registry.regions import CodeObject, Region, RegistryError, SectionDescriber
-from sframegen.registry.structures import CodeElfInfo, CodeJitInfo, SframeSetup, decode_struct, struct_size
+from sframegen.registry.regions import Region, RegistryError, SectionDescriber
+from sframegen.registry.structures import CodeJitInfo, SframeSetup, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sframegen.registry.structures import R
 
 MAX_STRUCT_BYTES = 4096  # a page, as in similar calls of the kernel
-PATH_MAX = 4096  # bytes, with the zero at the end
-MAX_BUILD_ID = 64  # bytes: SHA-512
 MAX_SECTION_BYTES = 1 << 28  # read into our memory; the largest section of the corpus has 5 MB
 
 
@@ -99,11 +97,10 @@ def sframe_unregister(caller: Caller, data: int, size: int) -> list[Region]:
     return caller.registry.unregister(("sframe", setup.sframe_start))
 
 
-# --- The system call codectl: registers code of an ELF file or code made at run time, and unregisters either
+# --- The system call codectl, for code made at run time: sections of ELF files are registered with sframe_register
 
 
 class CodeOption(IntEnum):
-    REGISTER_ELF = 0
     REGISTER_JIT = 1
     UNREGISTER = 2
 
@@ -118,23 +115,6 @@ def codectl(caller: Caller, option: int, info: int, info_size: int, flags: int =
     if flags or option not in OPTIONS:
         refuse_call(f"option {option}, flags {flags:#x}")
     return OPTIONS[CodeOption(option)](caller, info, info_size)
-
-
-def _register_elf(caller: Caller, address: int, size: int) -> list[Region]:
-    info = caller.copy_struct(CodeElfInfo, address, size)
-    start, end = text_range(info.text_start, info.text_end)
-    if not info.elf_start <= start < end <= info.elf_end:
-        refuse_call("code outside of the object")
-    section = caller.section(info.sframe_start, info.sframe_end - info.sframe_start)
-    code_object = CodeObject(
-        info.elf_start,
-        info.elf_end,
-        _string(caller, info.pathname),
-        _build_id(caller, info),
-        _string(caller, info.debug_link_pathname),
-        info.debug_link_crc,
-    )
-    return [caller.registry.register(Region(start, end, ("codectl", start), SectionDescriber(section), code_object))]
 
 
 def _register_jit(caller: Caller, address: int, size: int) -> list[Region]:
@@ -157,27 +137,6 @@ def _unregister(caller: Caller, text_start: int, size: int) -> list[Region]:
 
 
 OPTIONS: dict[CodeOption, Callable[[Caller, int, int], list[Region]]] = {
-    CodeOption.REGISTER_ELF: _register_elf,
     CodeOption.REGISTER_JIT: _register_jit,
     CodeOption.UNREGISTER: _unregister,
 }
-
-
-def _string(caller: Caller, address: int) -> bytes | None:
-    """Return a string in memory, read page by page: the next page may be unmapped."""
-    if not address:
-        return None
-    text = b""
-    while len(text) < PATH_MAX:
-        at = address + len(text)
-        piece = caller.read(at, min(4096 - at % 4096, PATH_MAX - len(text)))
-        text += piece
-        if b"\0" in piece:
-            return text.partition(b"\0")[0]
-    raise RegistryError(errno.ENAMETOOLONG, f"no end within {PATH_MAX} bytes")
-
-
-def _build_id(caller: Caller, info: CodeElfInfo) -> bytes | None:
-    if info.build_id_len > MAX_BUILD_ID or bool(info.build_id) != bool(info.build_id_len):
-        refuse_call(f"a build-id of {info.build_id_len} bytes at {info.build_id:#x}")
-    return caller.read(info.build_id, info.build_id_len) if info.build_id else None

@@ -16,6 +16,7 @@ from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
+from sframegen.registry.regions import BudgetError
 from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
 
 if TYPE_CHECKING:
@@ -48,10 +49,6 @@ MAX_READ = 1 << 21  # of all chains, kept or read again: twice the limit of one 
 TABLE_COST = 32  # entries that take as long to read as a table, or a member of a list
 Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = struct_size(JitTable)
-
-
-class BudgetError(FormatError):
-    """Tables that are not damaged, but more than are read."""
 
 
 class Budget:

@@ -6,6 +6,8 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from sframegen.base.errors import FormatError
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
@@ -36,17 +38,6 @@ class SectionDescriber(NamedTuple):
         return self.section.look_up(pc)
 
 
-class CodeObject(NamedTuple):
-    """The file of the code, from its registration: its addresses [start, end) in the process, and its names."""
-
-    start: int
-    end: int
-    pathname: bytes | None = None
-    build_id: bytes | None = None
-    debug_link: bytes | None = None
-    debug_link_crc: int = 0
-
-
 class Region(NamedTuple):
     """Code at addresses [start, end) of a process. `key`: for unregistering it."""
 
@@ -54,11 +45,14 @@ class Region(NamedTuple):
     end: int
     key: Hashable
     describer: Describer
-    code_object: CodeObject | None = None
 
 
 class RegistryError(OSError):
     """A refused request, with the `errno` of the interface."""
+
+
+class BudgetError(FormatError):
+    """Tables that are not damaged, but more than are read."""
 
 
 class Registry:

@@ -16,20 +16,11 @@ from sframegen.format.model import OUTERMOST, Rule, Where, look_up_in
 from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_list import JitRegions, read_nodes
-from sframegen.registry.jit_tables import (
-    TABLE_COST,
-    TABLE_SIZE,
-    Budget,
-    BudgetError,
-    JitDescriber,
-    JitTables,
-    refresh_chains,
-    rule_of_entry,
-)
-from sframegen.registry.jit_writer import STRIDE, JitWriter
-from sframegen.registry.regions import Registry
+from sframegen.registry.jit_tables import TABLE_COST, TABLE_SIZE, Budget, JitDescriber, JitTables, refresh_chains, rule_of_entry
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
 from tests.support.inputs.jit_entries import entry_of
+from tests.support.inputs.jit_writer import STRIDE, JitWriter
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 

@@ -57,7 +57,7 @@ class Naming(NamedTuple):
     def detail(self) -> Detail:
         """Ends the command in one line if the user asks for what needs a library that is not installed."""
         if (self.lines or self.inlined) and find_spec(PLACES.module) is None:
-            from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+            from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
 
             note(f"source lines and inlined functions need {PLACES.project}; to install it: {getting([PLACES])}")
             click.get_current_context().exit(1)

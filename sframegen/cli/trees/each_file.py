@@ -5,73 +5,62 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from linker.existing.find_section import extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
-from sframegen.cli.shared.command import Part, Value, options
+from sframegen.cli.shared.command import CombinedValue, PartOption, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
+from sframegen.cli.shared.file_kinds import refuse_package
+from sframegen.cli.shared.many_files import all_of
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
-from sframegen.cli.shared.packages_too import refuse_package
-from sframegen.cli.shared.several import all_of
-from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import VERIFICATION, dry_run
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.companion import is_detached
-from sframegen.elf.file import open_elf, open_text
+from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from linker.files.location import Location
+    from sframegen.api.options import Writing
     from sframegen.cli.shared.command import Decorator
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.output import Run
     from sframegen.cli.trees.tree_files import Name
 
 T = TypeVar("T")
-
-MAX_LIST = 16 << 20  # characters
 
 
 class Tree(NamedTuple):
     """Which files of its trees a command leaves out, and whether a refused one is a finding."""
 
     globs: tuple[str, ...]
-    lists: tuple[str, ...]  # files with more of them
     fatal: bool
     one_file_system: bool
 
     def exclusions(self) -> Exclusions:
         """Raises UsageError if it is not a pattern."""
         try:
-            return Exclusions([*self.globs, *(glob for file in self.lists for glob in _lines(file))])
-        except (ValueError, FormatError) as error:
+            return Exclusions(self.globs)
+        except ValueError as error:
             raise click.UsageError(str(error)) from error
 
 
-part_of_tree = partial(click.option, cls=Part, value=Value("tree", Tree))
+part_of_tree = partial(click.option, cls=PartOption, value=CombinedValue("tree", Tree))
 BEFORE = (
     click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=Directory()),
     part_of_tree(
         "--exclude", "globs", metavar="GLOB", multiple=True, help="Leave out these files and directories. May be repeated."
-    ),
-    part_of_tree(
-        "--exclude-from",
-        "lists",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(exists=True, dir_okay=False),
-        help="Read GLOBs from this file, one per line. May be repeated.",
     ),
     part_of_tree("--one-file-system", is_flag=True, help="Skip file systems mounted below a ROOT."),
 )
 AFTER = (
     part_of_tree("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
     VERIFICATION,
-    PRESERVE_TIMESTAMPS,
     dry_run("Print the totals; change no file."),
     JOBS,
     verbose("Also print a line for each file."),
@@ -91,8 +80,8 @@ def each_file(
     work: Callable[[Location, list[Location]], T],
     *,
     tree: Tree,
-    keywords: dict[str, Any],
-    how: How,
+    writing: Writing,
+    common: CommonOptions,
 ) -> Iterator[tuple[list[Name], T | Refused]]:
     """The names of each program and library below the roots, and what `work` returns for it, or its refusal.
 
@@ -103,7 +92,7 @@ def each_file(
     for root in roots:
         with run.file(root):
             refuse_package(root)
-    verify = not keywords["dry_run"] and keywords["verify"]
+    verify = writing.verify and not writing.dry_run
     with Trees(roots) as trees:
         found = find(trees, left_out, one_file_system=tree.one_file_system)
         names_of = {names[0].full: names for names in found.files}
@@ -118,12 +107,12 @@ def each_file(
                         _keep_times(location, found.times)
 
         for name, error in found.unreadable:
-            yield [name], _refused(run, name, error, tree, how)
+            yield [name], _refused(run, name, error, tree, common)
         for path, outcome in all_of(
-            tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, writes=not keywords["dry_run"], apart=True
+            tuple(names_of), work_on, common.jobs, verify=verify, lines=common.verbose, writes=not writing.dry_run, apart=True
         ):
             names = names_of[path]
-            yield names, _refused(run, names[0], outcome, tree, how) if isinstance(outcome, Exception) else outcome
+            yield names, _refused(run, names[0], outcome, tree, common) if isinstance(outcome, Exception) else outcome
 
 
 def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
@@ -139,23 +128,14 @@ def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]
         os.close(descriptor)
 
 
-def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Refused:
+def _refused(run: Run, name: Name, error: Exception, tree: Tree, common: CommonOptions) -> Refused:
     text = in_words(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
     if tree.fatal or isinstance(error, FaultError):
         run.finding(text)
-    elif not how.quiet:
+    elif not common.quiet:
         note(f"warning: {text}")
     return refused
-
-
-def _lines(file: str) -> Iterable[str]:
-    """Without empty lines and those that begin with #. Raises FormatError, and ValueError if the file is too long."""
-    with open_text(file, MAX_LIST) as stream:
-        text = stream.read(MAX_LIST + 1)
-    if len(text) > MAX_LIST:
-        raise ValueError(f"{file}: a list of patterns has at most {MAX_LIST >> 20} MiB")
-    return (line for line in text.split("\n") if line.strip() and not line.startswith("#"))
 
 
 def with_sections(run: Run, directory: str) -> list[str]:

@@ -11,8 +11,8 @@ from sframegen.base.errors import FormatError
 from sframegen.format.abi import AMD64
 from sframegen.registry import jit_tables
 from sframegen.registry.calls import Caller, sframe_register
-from sframegen.registry.jit_tables import TABLE_COST, Budget, BudgetError
-from sframegen.registry.regions import Registry
+from sframegen.registry.jit_tables import TABLE_COST, Budget
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.stack.abi.registers import ThreadRegisters
 from sframegen.stack.objects import runtime_code

@@ -1,16 +1,38 @@
-"""Linked files and objects, told apart by what reads a section: an object's functions have no addresses yet."""
+"""Which kind a file is: a linked file, an object or archive, or a package, which the library does not take."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from linker.objects.archive import is_archive
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import ElfFile, map_file
+from sframegen.elf.file import ElfFile, beginning_of, map_file
 from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
+
+
+def is_package(path: str) -> bool:
+    """Raises FormatError for what is near to a package and not handled. A file that cannot be read is left to what reads it."""
+    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - not for each look-up
+
+    try:
+        beginning = beginning_of(path, path, BEGINNING)
+    except IsADirectoryError:
+        if os.path.lexists(f"{path}/{LAYOUT}"):
+            raise FormatError(IMAGE, file=path) from None
+        return False
+    except (FormatError, OSError):
+        return False
+    return kind_of(path, beginning) is not None
+
+
+def refuse_package(path: str) -> None:
+    """Raises FormatError for a package, also for one that is not handled."""
+    if is_package(path):
+        raise FormatError("a package: add-section, remove and check take packages; unpack it, and give the files in it", file=path)
 
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
@@ -18,8 +40,6 @@ def open_views(path: str) -> ElfFile | list[ObjectView]:
     try:
         return _views(path)
     except (FormatError, IsADirectoryError):
-        from sframegen.cli.shared.packages_too import refuse_package  # noqa: PLC0415 - not for each run
-
         refuse_package(path)
         raise
 

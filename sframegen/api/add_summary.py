@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from sframegen.conversion.coverage import Fates, FunctionFates
+    from sframegen.conversion.coverage import Fates
 
 GROUPS = {
     "covered": "covered",
@@ -115,7 +115,6 @@ class Summary:
     note: str = ""  #: why the file is unchanged, or what the section replaced
     warnings: tuple[str, ...] = ()  #: a line each
     faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
-    per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`, and of a package
     package: Package | None = None  #: if the file is one; the numbers are then the sums over its files
 
     @property
@@ -162,11 +161,9 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        result = json_of(replace(self, per_function=None, package=None), self.plan)
+        result = json_of(replace(self, package=None), self.plan)
         if self.package is not None:
             result["package"] = self.package.to_json()
-        if self.per_function is not None:  # there can be many, and json_of would copy each
-            result["per_function"] = [function._asdict() for function in self.per_function]
         return result
 
 
@@ -192,7 +189,6 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
     ignored: Counter[str] = Counter()
     for part in parts:
         ignored.update(part.ignored_fdes)
-    per_function = [one for part in parts for one in part.per_function or ()]
     outcomes = {part.outcome for part in parts}
     return Summary(
         file=file,
@@ -203,7 +199,6 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",
         warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
-        per_function=tuple(per_function) if any(part.per_function is not None for part in parts) else None,
     )
 
 
