@@ -182,12 +182,10 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
     """A run in this process: list the tree, work on each package, make the tables."""
 
     def change(scene: Scene, _: bool) -> None:
-        from sframegen.fleet.apt_repository import WrittenPackages  # noqa: PLC0415 - here and below: they need the extra
-        from sframegen.fleet.collecting import collect  # noqa: PLC0415
-        from sframegen.fleet.known_results import refuse_or_fail  # noqa: PLC0415
+        from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
         from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
-        from sframegen.fleet.result_rows import Outcome  # noqa: PLC0415
+        from sframegen.fleet.result_rows import RowOutcome  # noqa: PLC0415
         from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
         from sframegen.fleet.sources.listing import items_of_one  # noqa: PLC0415
 
@@ -200,9 +198,10 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 try:
                     keys[number] = work_on(item, options, directory).key
                 except OSError as error:
-                    keys[number] = refuse_or_fail(item, options, directory, Outcome.FAILED, str(error)).key
-            with WrittenPackages(directory, print) as written:
-                collect(directory, written.add)
+                    keys[number] = directory.write_no_content(
+                        options.key_without_content(item), item, RowOutcome.FAILED, str(error)
+                    ).key
+            collect(directory, lambda _: None)
             directory.forget("00" * 32)
 
     return change
@@ -277,7 +276,10 @@ FLEET_RACES = {
 # Each command of the command line: the races that it is in, or why there is none.
 COMMANDS: dict[str, tuple[str, ...] | str] = {
     "add-section": tuple(name for name in RACES if ": add-section" in name),
-    "add-tree": ("content planted: add-tree, remove-tree", "a directory: add-tree"),
+    "add-tree": (
+        "content planted: add-tree, remove-tree",
+        "a directory: add-tree",
+    ),
     "check": ("a FIFO: check",),
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",

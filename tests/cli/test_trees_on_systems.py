@@ -27,14 +27,14 @@ def sframegen(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def root(tmp_path: Path, compile_c: Compiler) -> Path:
+    """Three programs, two libraries, and a link to a directory."""
     root = tmp_path / "root"
     for directory in ("usr/bin", "usr/lib/deep"):
         (root / directory).mkdir(parents=True)
     (root / "lib").symlink_to("usr/lib")
     program = compile_c("int main(void) { return 0; }", "-O2", name="program")
-    for name in ("usr/bin/it", "usr/lib/deep/libit.so", "usr/bin/first", "usr/bin/second", "usr/bin/third"):
+    for name in ("usr/bin/it", "usr/lib/deep/libit.so", "usr/lib/libit.so", "usr/bin/second", "usr/bin/third"):
         shutil.copy(program, root / name)
-    (root / "usr/lib/text").write_text("no program")
     return root
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def is_package(path: str) -> bool:
     """Raises FormatError for what is near to a package and not handled. A file that cannot be read is left to what reads it."""
-    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - not for each look-up
+    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
+    from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
 
     try:
         beginning = beginning_of(path, path, BEGINNING)
