@@ -44,7 +44,7 @@ def _place_of(name: str) -> str:
 def public_names(package: str) -> tuple[list[str], Callable[[str], object]]:
     """The names that a package's `__init__.pyi` imports, one a line, and the package's `__getattr__`, which imports one of them."""
     stub = os.path.join(packages_directory(), *package.split("."), "__init__.pyi")  # noqa: PTH118
-    with open(stub, encoding="ascii") as file:  # noqa: PTH123
+    with open(stub, encoding="utf-8") as file:  # noqa: PTH123
         module_of = {words[-1]: words[1] for words in map(str.split, file) if words[:1] == ["from"]}
 
     def get(name: str) -> object:
