@@ -43,7 +43,6 @@ def write_atomically(
     source: Source,
     rights: Rights,
     hard_links: Sequence[Location] = (),
-    preserve_timestamps: bool = False,
     begun: BinaryIO | None = None,
 ) -> Replaced:
     """Writes `target`: at any moment it is the old file or the new one, never less.
@@ -68,8 +67,6 @@ def write_atomically(
                     check(readable(descriptor, target, temporary))
             with step("owner, mode or attributes cannot be kept", target):
                 lost = give_rights(rights, source, descriptor, target)
-                if preserve_timestamps:
-                    os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
             if replaced is not None:
                 os.fsync(descriptor)
             tell_errors(descriptor)

@@ -51,7 +51,6 @@ class Target:
         *,
         verify: bool,
         dry_run: bool,
-        preserve_timestamps: bool = False,
         hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
     ) -> None:
         """`output` None: in place."""
@@ -59,7 +58,6 @@ class Target:
         self.output = self.path if output is None else Path(output)
         self.verify = verify
         self.dry_run = dry_run
-        self.preserve_timestamps = preserve_timestamps
         self._given = (path, output, hard_links)
         self._held = ExitStack()
         self._ahead: CopyAhead | None = None
@@ -122,7 +120,6 @@ class Target:
             source=self.source,
             rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
             hard_links=self._hard_links,
-            preserve_timestamps=self.preserve_timestamps,
             begun=None if self._ahead is None else self._ahead.file,
         )
         warnings = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from linker.existing.original import check_undo
 from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
-from sframegen.api.planned import Plan, plan_of
+from sframegen.api.add_summary import Plan, plan_of
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
 from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
 

@@ -13,9 +13,9 @@ from linker.merge.inputs import Inputs, read_all
 from linker.merge.into_object import fill
 from linker.merge.merge_objects import Counts, in_linked, merge_objects
 from linker.objects.add_to_objects import check_object, write_object
+from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
-from sframegen.api.planned import Plan, json_of
 from sframegen.base.errors import SframegenError, naming
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf
@@ -23,7 +23,7 @@ from sframegen.elf.records import ET_REL
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion
     from sframegen.program.workers import Progress
     from sframegen.tables.levels import LevelName
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which link the objects are of: one that has been made, with its map, or none yet, for which `linker` combines them."""
+
+    executable: StrPath | None
+    map_file: StrPath | None
+    linker: str
+
+    def __post_init__(self) -> None:
+        if (self.executable is None) != (self.map_file is None):
+            raise ValueError("executable and map_file go together: the map is that of the executable's link")
 
 
 class Linked(NamedTuple):
@@ -134,24 +147,26 @@ def merge(
     """
     check_paths("objects", objects)
     check_path("output", output)
-    objects = list(objects)
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
+    link = Link(executable, map_file, linker)
+    return merge_sections(list(objects), link, Making(version, optimize), writing, progress)
+
+
+def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writing: Writing, progress: Progress | None) -> Merged:
+    """`merge`, with its keywords as values."""
     if not objects:
         raise ValueError("no objects to merge")
-    if (executable is None) != (map_file is None):
-        raise ValueError("executable and map_file go together: the map is that of the executable's link")
-    making = Making(version, optimize)
-    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
-    file = str(executable or output)
+    file = str(link.executable or writing.output)
     inputs = Inputs(objects, progress)
-    if executable is not None and map_file is not None:
-        return _merge_into(executable, making, writing, Linked(inputs, Path(map_file), file))
+    if link.executable is not None and link.map_file is not None:
+        return _merge_into(link.executable, making, writing, Linked(inputs, Path(link.map_file), file))
     from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     check_regular_files(objects)
     with PrivateDirectory() as directory:
         try:
-            made = partial_link(linker, objects, Path(directory), inputs.open_first)
+            made = partial_link(link.linker, objects, Path(directory), inputs.open_first)
         except SframegenError as failed:
             try:
                 read_all(objects)

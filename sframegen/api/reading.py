@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from sframegen.api.by_kind import Kinds, read_bytes
+from sframegen.api.by_kind import read_bytes
 from sframegen.api.options import Running, check_flags, check_paths
 from sframegen.base.errors import FormatError, naming
 from sframegen.checks.check import check_file
@@ -117,7 +117,7 @@ def check(
     with naming(name):
         if data is None:
             data, _ = map_file(name)
-        return read_bytes(data, name, Kinds(check_linked, check_unlinked))
+        return read_bytes(data, name, check_linked, check_unlinked)
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

@@ -24,7 +24,7 @@ from sframegen.elf.records import PT_GNU_SFRAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
 
 MAX_NAMED = 3  # objects in the line about those without a section
 LOADED, STORED, NONE = "section", "in a store", "no section"
@@ -64,7 +64,13 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
 @verbose("List the objects that COMMAND loads at its start, each with where its section is.")
 @QUIET
 def command(
-    arguments: tuple[str, ...], *, detached: str | None, also: tuple[str, ...], sections: list[str], statistics: bool, how: How
+    arguments: tuple[str, ...],
+    *,
+    detached: str | None,
+    also: tuple[str, ...],
+    sections: list[str],
+    statistics: bool,
+    common: CommonOptions,
 ) -> NoReturn:
     """Run COMMAND with stack traces from SFrame sections.
 
@@ -81,8 +87,8 @@ def command(
         note(str(error))
         raise click.exceptions.Exit(1) from None
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
-    if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
-        _prepare(_objects(arguments, also), detached, stores, how)
+    if detached or common.verbose or (sys.stderr.isatty() and not common.quiet):
+        _prepare(_objects(arguments, also), detached, stores, common)
     environment = _environment() | loading
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
@@ -129,17 +135,17 @@ def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], how: How) -> None:
+def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
     """Say which objects have sections, and make the others' if that is wanted."""
     found = _found(objects, stores)
     if detached and (lacking := [path for path, where in found.items() if where == NONE]):
-        _add_detached(lacking, detached, quiet=how.quiet)
+        _add_detached(lacking, detached, quiet=common.quiet)
         found |= _found(lacking, stores)
-    if how.verbose:
+    if common.verbose:
         for path, where in found.items():
             note(f"{path}: {where}")
     lacking = [path for path, where in found.items() if where == NONE]
-    if lacking and not how.quiet:
+    if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
         note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {_some(lacking)}{remedy}")
 
@@ -169,11 +175,11 @@ def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]
 
 
 def _add_detached(paths: Iterable[str], directory: str, *, quiet: bool) -> None:
-    from sframegen import api  # noqa: PLC0415 - not for each run
+    from sframegen.api.adding import add_section  # noqa: PLC0415 - not for each run
 
     for path in paths:
         try:
-            summary = api.add_section(path, detached=directory)
+            summary = add_section(path, detached=directory)
         except (OSError, SframegenError) as error:
             note(in_words(error, path))
         else:

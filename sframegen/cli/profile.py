@@ -12,8 +12,8 @@ import click
 
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
-from sframegen.cli.shared.command import Command, Example, Part, Value
-from sframegen.cli.shared.common_options import JSON_OBJECT, Numbers, duration, tid
+from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
+from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
@@ -35,7 +35,7 @@ from sframegen.stack.sampling import Interrupts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.profile.collected import Collected
     from sframegen.profile.copied_session import Session
     from sframegen.profile.events.names import Event
@@ -59,8 +59,8 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -
         raise click.BadParameter(str(error)) from None
 
 
-part_of_detail = partial(click.option, cls=Part, value=Value("detail", Detail))
-part_of_plan = partial(click.option, cls=Part, value=Value("plan", ProfilePlan))
+part_of_detail = partial(click.option, cls=PartOption, value=CombinedValue("detail", Detail))
+part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan", ProfilePlan))
 
 
 @click.command(
@@ -87,7 +87,7 @@ part_of_plan = partial(click.option, cls=Part, value=Value("plan", ProfilePlan))
     "-F",
     "--frequency",
     metavar="N",
-    type=Numbers(int, 1, 1_000_000),
+    type=NumberInRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
     help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
@@ -136,7 +136,7 @@ def command(
     tid: tuple[int, ...],
     backend: str | None,
     sections: list[str],
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
@@ -151,10 +151,10 @@ def command(
         raise click.UsageError(f"--wall needs a clock event: {' or '.join(CLOCKS)}")
     if as_probe:
         facts = probe()
-        click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
+        click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    outputs = Outputs(run, output, how.as_json)
+    outputs = Outputs(run, output, common.as_json)
     _require_library(detail)
     outputs.check()
     if run.status:

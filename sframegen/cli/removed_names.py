@@ -11,8 +11,16 @@ IN_PACKAGES = "add-section on the .deb before it is installed: it renews the pac
 REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
     **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
-    **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, for each GLOB"),
+    **dict.fromkeys((f"{name} --output-dir" for name in ("add-section", "convert", "remove")), "cp, and the command on the copies"),
+    **{
+        f"{name} {option}": "touch -r"
+        for name in ("add-section", "add-tree", "convert", "remove", "remove-tree")
+        for option in ("-p", "--preserve-timestamps")
+    },
+    **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "compress= of the library's add_section"),
     **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
+    **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
+    "add-section --per-function": "lookup, or dump",
     "check --no-second-reader": "nothing: only --second-reader reads twice",
     "fleet run --consumer": "check --consumer, on the packages",
     "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",

@@ -9,7 +9,7 @@ import click
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import COUNT, Numbers, duration, tid, verbose
+from sframegen.cli.shared.common_options import COUNT, NumberInRange, duration, tid, verbose
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.detached.stores import Stores
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of, write_profile
@@ -24,7 +24,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.profile.report.traced import TracedStacks
 
 MAX_NAMED = 3  # objects in the note that --convert may help
@@ -64,7 +64,7 @@ def _known_format(_ctx: click.Context, _parameter: click.Parameter, path: str | 
 @duration("Take samples for this number of seconds.")
 @click.option("--until-exit", is_flag=True, help="Take samples until the process ends.")
 @click.option(
-    "--interval", metavar="SECONDS", type=Numbers(float, 0.0), default=0.1, show_default=True, help="Time between samples."
+    "--interval", metavar="SECONDS", type=NumberInRange(float, 0.0), default=0.1, show_default=True, help="Time between samples."
 )
 @click.option("--no-idle", is_flag=True, help="Leave out waiting threads: neither running nor ready to run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per sample, with CFAs and how each frame was found.")
@@ -99,7 +99,7 @@ def command(
     raw: bool,
     output: str | None,
     max_frames: int,
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Print the stacks of all threads of a process, from SFrame sections. Where there are none, frame pointers are guesses.
 
@@ -118,7 +118,7 @@ def command(
         from sframegen.profile.report.traced import TracedStacks  # noqa: PLC0415 - here and below: not for each run
 
         stacks = TracedStacks(symbols, interval)
-    printer = Output(run, symbols, form, stacks, output, verbose=how.verbose, hint=not convert, stores=stores)
+    printer = Output(run, symbols, form, stacks, output, verbose=common.verbose, hint=not convert, stores=stores)
     if not (count or duration or until_exit):
         count = 1
     plan = SamplePlan(interval, count, duration, tid, idle=not no_idle)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen import api
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
-from sframegen.base.one_file import FaultError, turn
+from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.companion import companion_of
 from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
@@ -24,7 +24,7 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.added import Summary
+    from sframegen.api.add_summary import Summary
     from sframegen.fleet.run_options import RunOptions
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
@@ -47,7 +47,7 @@ class PackageFiles:
         row = self._row(path)
         started = perf_counter()
         try:
-            with turn():
+            with only_refusals():
                 return self._converted(row, given, changed)
         except RefusedError as error:
             if error.reason is Refusal.NO_MEMORY_TO_VERIFY:

@@ -240,9 +240,6 @@ RACES = {
     "a directory: add-section in place": Race(a_directory, in_place("d/program")),
     "a secret: add-section -o": Race(a_secret, command(*ADD, "TREE/d/x", "-o", "OUT/copy"), copies=True),
     "a directory: add-section -o": Race(a_directory, command(*ADD, "OUT/../program", "-o", "TREE/d/program"), copies=True),
-    "a directory: add-section --output-dir": Race(
-        a_directory, command(*ADD, "OUT/../program", "--output-dir", "TREE/d"), copies=True
-    ),
     "a directory: add-section --detached": Race(
         a_directory, command("add-section", "-q", "--detached", "TREE/d", "OUT/../program"), copies=True
     ),

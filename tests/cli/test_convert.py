@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -254,9 +253,9 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     result = run("--dry-run", "--format", 2, file)
     assert result.exit_code == 0
     assert "written over: " in result.stdout
-    result = run("--format", 2, "--json", "--output-dir", tmp_path / "new", file)
+    result = run("--format", 2, "--json", "-o", tmp_path / "new", file)
     [document] = json.loads(result.stdout)
-    new = tmp_path / "new" / file.name
+    new = tmp_path / "new"
     assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
     assert document["left_out"].keys() <= {reason.value for reason in Reason}
     assert document["section_bytes"] == find_place(open_elf(new)).size
@@ -267,13 +266,11 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     assert run("-q", "--format", 2, file).output == ""
 
 
-def test_times_and_hard_links(file: Path) -> None:
-    os.utime(file, ns=(10**18, 10**18))
+def test_hard_links(file: Path) -> None:
     (file.parent / "other").hardlink_to(file)
-    result = run("-p", "--format", 2, file)
+    result = run("--format", 2, file)
     assert result.exit_code == 0
     assert "1 other name (hard links)" in result.stderr
-    assert file.stat().st_mtime_ns == 10**18
     assert version_of(file.parent / "other") == 3
 
 
@@ -385,7 +382,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.converting.write_all", write_all)
     data = file.read_bytes()
     result = run("--optimize", "none", "--format", 2, file)
     assert result.exit_code == 1

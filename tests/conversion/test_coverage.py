@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from itertools import pairwise
@@ -17,10 +16,8 @@ from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.padding import FAIL, padding_states
 from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, Phdr
-from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_writer import Frames
@@ -165,19 +162,6 @@ def test_every_byte_has_the_fate_that_the_definition_gives_it(text: Text, fdes: 
     assert sum(fates["covered"].values()) == coverage.covered_bytes
 
 
-@given(st.builds(Text, contents, st.none()), fde_lists)
-def test_functions_add_up_to_the_file(text: Text, fdes: list[Fde]) -> None:
-    fates, coverage = fates_of(text, fdes)
-    added = {"covered": dict(NO_FATES["covered"]), "left_out": {}}
-    for function in coverage.per_function(FunctionNames(function_symbols(text.elf()[0]))):
-        assert total(function.fates) == function.size
-        for group, counts in function.fates.items():
-            for fate, count in counts.items():
-                added[group][fate] = added[group].get(fate, 0) + count
-    fates["left_out"].pop(IGNORED, None)
-    assert added == {group: fates[group] for group in added}
-
-
 def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     elf, base = Text(bytes(SIZE)).elf()
     eh, debug = Frames(), Frames(eh=False)
@@ -316,10 +300,9 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
     elf = open_elf(linked)
     coverage = coverage_of(elf)
-    functions = list(coverage.per_function(FunctionNames(function_symbols(elf))))
-    one, two, three = (function.start for function in functions)
-    body = functions[0].size
-    assert [(function.name, function.size) for function in functions] == [("one", body), (None, body), (None, 2 * body)]
+    one, two, three = coverage.pieces.start
+    body = coverage.pieces.end[0] - one
+    assert [end - start for start, end in zip(coverage.pieces.start, coverage.pieces.end, strict=True)] == [body, body, 2 * body]
     assert (two - one, three - two) == (64, 32)
     fates = check(elf)
     assert fates["covered"] == {"default": 3 * body, "flex": 0, "outermost": body, "signal": 0}
@@ -386,19 +369,6 @@ def test_the_end_of_a_no_op_that_reaches_into_a_function(corpus_file: Callable[[
 
 
 # -- the command
-
-
-def test_json_per_function(compile_c: Compiler) -> None:
-    file = compile_c(PROGRAM, "-O2")
-    arguments = ["add-section", "--dry-run", "--json", str(file)]
-    [document] = json.loads(CliRunner().invoke(cli, [*arguments, "--per-function"]).stdout)
-    functions = document["per_function"]
-    assert len(functions) == document["functions"]
-    assert [function["start"] for function in functions] == sorted(function["start"] for function in functions)
-    [main] = [function for function in functions if function["name"] == "main"]
-    assert main["fates"] == {"covered": {"default": main["size"]}, "left_out": {}}
-    assert sum(function["size"] for function in functions) == document["code_bytes"]
-    assert json.loads(CliRunner().invoke(cli, arguments).stdout) == [document | {"per_function": None}]
 
 
 def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:

@@ -39,11 +39,11 @@ from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.tables.levels import LEVELS
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.jit_entries import entry_of
+from tests.support.inputs.jit_writer import STRIDE, JitWriter
 from tests.support.inputs.linker_inputs import (
     Writer,
     inject_bytes,

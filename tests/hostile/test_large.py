@@ -28,7 +28,7 @@ MEMORY_KB = 200_000  # at most; measured: 25,000
 # The command line, which prints at its end how much memory it had at most, files that it maps included.
 MEASURED = """
 import atexit, sys
-from sframegen.cli.commands import main
+from sframegen.cli.start import main
 def tell():
     print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
 atexit.register(tell)
@@ -120,7 +120,7 @@ def test_too_little_memory_for_lief(program: Path, tmp_path: Path) -> None:
     before = large.stat()
     limit = 5 * GIB  # the file, and what it is copied from
     done = subprocess.run(
-        [sys.executable, "-c", "from sframegen.cli.commands import main; main()", "add-section", large],
+        [sys.executable, "-c", "from sframegen.cli.start import main; main()", "add-section", large],
         check=False,
         capture_output=True,
         text=True,

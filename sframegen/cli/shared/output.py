@@ -13,7 +13,7 @@ import click
 
 from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
-from sframegen.base.one_file import REFUSALS, turn
+from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable, shortened
 from sframegen.detached.stores import VARIABLE, directories_of
 
@@ -118,7 +118,7 @@ class Run:
         `named`: the block works on several files; `file` of the report is the one that the error names, if it names one.
         """
         try:
-            with turn(*PASSING):
+            with only_refusals(*PASSING):
                 yield
         except BrokenPipeError:
             raise
@@ -173,7 +173,7 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, MemoryError):
         return about + LIMITS[errno.ENOMEM]
     if isinstance(error, ImportError):
-        from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import with_remedy  # noqa: PLC0415 - not for each run
 
         return about + with_remedy(error)
     return f"{about}{error}"

@@ -377,15 +377,15 @@ def test_nothing_to_remove(compile_c: Compiler, tmp_path: Path) -> None:
     result = remove(file)
     assert (result.exit_code, result.output) == (0, f"{file}: no SFrame section: nothing to remove\n")
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert remove("-q", "--output-dir", tmp_path / "dir", file).output == ""
-    assert (tmp_path / "dir/file").read_bytes() == file.read_bytes()
+    assert remove("-q", "-o", tmp_path / "other", file).output == ""
+    assert (tmp_path / "other").read_bytes() == file.read_bytes()
 
 
 def test_output_and_dry_run_leave_the_file_alone(compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(SOURCE, *FLAGS, *KINDS["pie"])
     file = added(original, tmp_path)
     data = file.read_bytes()
-    result = remove("--dry-run", "--output-dir", tmp_path / "dir", file)
+    result = remove("--dry-run", "-o", tmp_path / "other", file)
     size = original.stat().st_size
     assert result.stdout == f"{file}: as it was before add-section; {len(data):,} -> {size:,} bytes\n"
     assert [path.name for path in tmp_path.iterdir()] == ["added"]
@@ -425,7 +425,7 @@ def test_verification_stops_what_went_wrong(
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.removing.write_all", write_all)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

@@ -320,7 +320,7 @@ def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
         shutil.copy(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), root / kind)
     before = {kind: (root / kind).read_bytes() for kind in files}
     for text in ("3 files given a section, 0 unchanged", "0 files given a section, 3 unchanged"):
-        result = CliRunner().invoke(cli, ["add-tree", "--unloaded", "--compress", "zstd", str(root)])
+        result = CliRunner().invoke(cli, ["add-tree", "--unloaded", str(root)])
         assert result.stdout.startswith(text)
         assert all(unloaded_of(open_elf(root / kind)) for kind in files)
     assert CliRunner().invoke(cli, ["add-tree", str(root)]).stdout.startswith("3 files given a section")
@@ -444,10 +444,6 @@ def test_options_that_exclude_each_other(file: Path) -> None:
         add_section(file, compress="zstd")
     with pytest.raises(ValueError, match=r"^unknown compression 'lzma', only zstd$"):
         add_section(file, unloaded=True, compress="lzma")  # type: ignore[arg-type]
-    for command in ("add-section", "add-tree"):
-        result = CliRunner().invoke(cli, [command, "--compress", "zstd", str(file.parent)])
-        assert result.exit_code == 2
-        assert "--compress needs --unloaded" in result.output
 
 
 @for_each(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import add_section
-from sframegen.cli.shared import several
+from sframegen.cli.shared import many_files
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import sframe_of
@@ -34,18 +34,18 @@ HANGS_AFTER_SECONDS = 300
 # add-section with something else in the place of what it does to a file; TOLD and GATE are pipes to and from the test.
 STAND_IN = """
 import os, signal, sys
-from sframegen import api
-from sframegen.cli.commands import main
-from sframegen.cli.shared import several
-from sframegen.api.added import Summary
+from sframegen.api import adding
+from sframegen.cli.start import main
+from sframegen.cli.shared import many_files
+from sframegen.api.add_summary import Summary
 
 TOLD, GATE = map(int, os.environ.get("PIPES", "-1 -1").split())
 
-def add(path, **options):
+def add(path, options):
     {body}
     return Summary(path, note="done")
 
-api.add_section = add
+adding.add = add
 main()
 """
 
@@ -73,7 +73,7 @@ def stand_in(body: str, *arguments: object, **options: Any) -> subprocess.Popen[
 
 
 def command(*arguments: object, **options: Any) -> tuple[int, str, str]:
-    return finish(start("from sframegen.cli.commands import main; main()", *arguments, **options))
+    return finish(start("from sframegen.cli.start import main; main()", *arguments, **options))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def program(compile_c: Compiler) -> Path:
 
 @for_each("numbers", list(permutations(range(4))))
 def test_outcomes_are_put_in_order(numbers: tuple[int, ...]) -> None:
-    assert list(several.in_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
+    assert list(many_files.in_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
 
 
 def test_outcomes_do_not_wait_for_later_ones() -> None:
@@ -94,7 +94,7 @@ def test_outcomes_do_not_wait_for_later_ones() -> None:
         yield from ((1, "b"), (0, "a"))
         pytest.fail("asked for more before it gave what it had")
 
-    ordered = several.in_order(arriving())
+    ordered = many_files.in_order(arriving())
     assert [next(ordered), next(ordered)] == ["a", "b"]
 
 
@@ -103,7 +103,7 @@ def test_large_files_first_the_others_in_their_order(tmp_path: Path) -> None:
     for name, size in sizes.items():
         if size is not None:
             (tmp_path / name).write_bytes(bytes(size))
-    order = several.by_size([str(tmp_path / name) for name in sizes], 2)
+    order = many_files.by_size([str(tmp_path / name) for name in sizes], 2)
     assert [list(sizes)[number] for number in order] == ["e", "b", "a", "c", "absent", "d", "f"]
 
 
@@ -121,10 +121,10 @@ def test_the_bar_is_for_long_runs_on_terminals(
 ) -> None:
     screen = stderr()
     now = iter(n * seconds for n in range(100))
-    monkeypatch.setattr(several, "monotonic", lambda: next(now))
+    monkeypatch.setattr(many_files, "monotonic", lambda: next(now))
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    done = several.each(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
+    done = many_files.each(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
     assert list(done) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
     assert bool(screen.getvalue()) is shown
     assert ("100%" in screen.getvalue()) is shown
@@ -161,7 +161,7 @@ def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> Non
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
-    [("--json", "--output-dir", "DIRECTORY/new"), ("--dry-run", "--json", "--per-function"), ("-v", "--no-verify", "--strict")],
+    [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--strict")],
 )
 def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     directory = tmp_path / "directory"
@@ -175,8 +175,7 @@ def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, option
         with (directory / "large").open("ab") as large:
             large.write(bytes(1 << 20))
         add_section(program, output=directory / "with section", verify=False, version=2)
-        here = [option.replace("DIRECTORY", str(directory)) for option in options]
-        ended = command("add-section", jobs, *here, *files, errors="surrogateescape")
+        ended = command("add-section", jobs, *options, *files, errors="surrogateescape")
         seen.append((ended, {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}))
         shutil.rmtree(directory)
     assert seen[0] == seen[1]
@@ -288,7 +287,7 @@ def unused():
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
     ours, theirs = pty.openpty()
-    patience = f"several.patience.current = several.patience.Patience(progress={after_seconds})"
+    patience = f"many_files.patience.current = many_files.patience.Patience(progress={after_seconds})"
     body = f"return Summary(path)\n\n{patience}\n\ndef unused():"
     process = stand_in(body, jobs, "-q", *range(7), stderr=theirs)
     os.close(theirs)
@@ -311,7 +310,7 @@ def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> No
 STUCK = """
 import os, signal
 from sframegen.api import adding
-from sframegen.cli.commands import main
+from sframegen.cli.start import main
 
 def write_all(elf, change, out, record, copy):
     out.write(b"half")

@@ -1,4 +1,4 @@
-"""Writes tables of code made at run time, for producers in Python; sframegen_jit.h does the same in C."""
+"""Writes tables of code made at run time, as sframegen_jit.h does in C."""
 
 from __future__ import annotations
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from linker.files.location import locate, make_directory
+from linker.files.location import locate
 from linker.files.read_back import expect
 from linker.files.target import is_stdout
+from sframegen.api.options import Running
 from sframegen.base.one_file import DiedError
-from sframegen.base.text import printable
+from sframegen.cli.shared.file_kinds import refuse_package
 from sframegen.cli.shared.output import Report, note
-from sframegen.cli.shared.packages_too import refuse_package
 from sframegen.program import patience
 from sframegen.program.workers import attempt, outcomes
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from click._termui_impl import ProgressBar
 
-    from sframegen.api.planned import Plan
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.add_summary import Plan
+    from sframegen.api.options import Writing
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
 
@@ -49,15 +50,17 @@ class FileReport(Report, Protocol):
 R = TypeVar("R", bound=FileReport)
 
 
-def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords: dict[str, Any], how: How) -> Iterator[R]:
-    """What `change`, one of the public functions that write a file, reports of each file that it does not refuse.
+def changes(
+    run: Run, files: tuple[str, ...], change: Callable[[str, Writing], R], writing: Writing, common: CommonOptions
+) -> Iterator[R]:
+    """What `change` reports of each file that it does not refuse.
 
     Hard links are processed once. Warnings are printed before their report is given. `run` gets the reports, too.
     """
-    outputs = outputs_of(files, how.output, how.output_dir)
-    leave_stdout_to(how.output)
-    links: dict[str, list[str] | OSError] = {file: [] for file in files} if outputs else by_file(files)
-    dry_run = keywords["dry_run"]
+    if common.output is not None and len(files) > 1:
+        raise click.UsageError("-o takes one FILE")
+    leave_stdout_to(common.output)
+    links: dict[str, list[str] | OSError] = {files[0]: []} if common.output is not None else by_file(files)
 
     def work(path: str) -> R:
         if Path(path).is_dir():
@@ -66,20 +69,18 @@ def changes(run: Run, files: tuple[str, ...], change: Callable[..., R], keywords
         hard_links = links[path]
         if isinstance(hard_links, OSError):
             raise hard_links
-        if how.output_dir is not None and not dry_run:
-            make_directory(Path(how.output_dir))
-        return change(path, output=outputs.get(path), hard_links=hard_links, **keywords)
+        return change(path, replace(writing, output=common.output, hard_links=hard_links))
 
     def warned(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
             run.finding(f"{path}: {fault}")
         run.reports.append(report)
-        for warning in () if how.quiet else report.warnings:
+        for warning in () if common.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         return report
 
-    verify = not dry_run and keywords["verify"]
-    done = each(run, tuple(links), work, how.jobs, verify=verify, lines=how.prints_lines, writes=not dry_run)
+    verify = writing.verify and not writing.dry_run
+    done = each(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
     return (warned(path, report) for path, report in done)
 
 
@@ -88,20 +89,6 @@ def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool)
         click.echo(line)
     if plan and report.plan is not None:
         click.echo(str(report.plan))
-
-
-def outputs_of(files: tuple[str, ...], output: str | None, output_dir: str | None) -> dict[str, Path]:
-    """Where each file's result goes; a file that is not in it is changed in place."""
-    if output is not None:
-        if len(files) > 1:
-            raise click.UsageError("-o takes one FILE; --output-dir takes several")
-        return {files[0]: Path(output)}
-    if output_dir is None:
-        return {}
-    name, times = Counter(Path(file).name for file in files).most_common(1)[0]
-    if times > 1:
-        raise click.UsageError(f"{times} FILEs are named {printable(name)}: they cannot go into one --output-dir")
-    return {file: Path(output_dir, Path(file).name) for file in files}
 
 
 def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
@@ -200,16 +187,11 @@ class Bar(ExitStack):
             self.bar.update(done - self.bar.pos)
 
 
-def for_code(work: Callable[..., T], files: Sequence[str], jobs: int) -> Callable[..., T]:
-    """`work`, whose `jobs` and `progress` are those of one file's code: a file that is alone has all processes, and a bar."""
-    if len(files) > 1:
-        return work
-
-    def alone(path: str, **options: object) -> T:
-        with Bar() as bar:
-            return work(path, **options, jobs=jobs, progress=bar if sys.stderr.isatty() else None)
-
-    return alone
+@contextmanager
+def code_of_one(files: Sequence[str], jobs: int) -> Iterator[Running]:
+    """How the code of one file is read: a file that is alone has all processes, and a bar."""
+    with Bar() as bar:
+        yield Running() if len(files) > 1 else Running(jobs, bar if sys.stderr.isatty() else None)
 
 
 def in_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:

@@ -15,7 +15,7 @@ from sframegen import __version__
 from sframegen.backtrace.installed_libraries import preload_object
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import printable, shortened
-from sframegen.cli.installation import install_commands as commands
+from sframegen.cli.shared import install_commands as commands
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.profile.probe import probe
 from sframegen.program.build import MODULES, build_kind, is_compiled, packages_directory
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BOUND = re.compile(r"(>=|<)([\d.]+)")
 
 
-class Part(NamedTuple):
+class Component(NamedTuple):
     """`found`: one line, the version for instance, or why it does not work. `remedy`: a command, if one helps."""
 
     group: str
@@ -45,7 +45,7 @@ class Part(NamedTuple):
             yield f"      {self.remedy}"
 
 
-def parts() -> Iterator[Part]:
+def parts() -> Iterator[Component]:
     """In the order in which they are shown."""
     interpreted = [name for name in MODULES if not is_compiled(name)]
     lacking = " and ".join(f"{what} ({debian} of Debian)" for what, debian in commands.lacks_to_compile())
@@ -53,12 +53,12 @@ def parts() -> Iterator[Part]:
         f"; to compile them, this machine lacks {lacking}" * bool(lacking)
     )
     speed, compiling = "speed: everything takes 2 to 30 times as long", commands.compiling()
-    yield Part("sframegen", "compiled modules", speed, not interpreted, why if interpreted else str(len(MODULES)), compiling)
+    yield Component("sframegen", "compiled modules", speed, not interpreted, why if interpreted else str(len(MODULES)), compiling)
     try:
         library, why = str(preload_object()), ""
     except SframegenError as error:
         library, why = "", str(error)
-    yield Part("sframegen", "preload", "stack traces from inside a process", not why, why or library, compiling)
+    yield Component("sframegen", "preload", "stack traces from inside a process", not why, why or library, compiling)
     yield from (_library("libraries", one) for one in DEPENDENCIES)
     privileged = "" if os.geteuid() == 0 else commands.as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
     again = commands.getting_again(is_built=True)
@@ -73,12 +73,12 @@ def parts() -> Iterator[Part]:
     }
     for name, fine, found in probe().facts:
         if name in remedies:
-            yield Part("profile", name, "profile, or a better one", fine, found, remedies[name])
+            yield Component("profile", name, "profile, or a better one", fine, found, remedies[name])
     yield from (_library("names", one) for one in SYMBOLS)
     yield from (_library("fleet", one) for one in FLEET)
 
 
-def _library(group: str, one: Library) -> Part:
+def _library(group: str, one: Library) -> Component:
     """It works if it can be imported, and is of a release that sframegen can use."""
     try:
         version = metadata.version(one.project)
@@ -89,12 +89,12 @@ def _library(group: str, one: Library) -> Part:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a damaged library raises
         found = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         remedy = commands.getting([one], again=bool(version))
-        return Part(group, one.project, one.use, False, found if version else "not installed", remedy)
-    needed = requirements().get(one.project)
-    if not version or not needed or within(version, needed.bounds):
-        return Part(group, one.project, one.use, True, version or "of unknown version")
-    found = f"version {version}, where sframegen needs {needed.bounds}"
-    return Part(group, one.project, one.use, False, found, commands.getting([one], again=True))
+        return Component(group, one.project, one.use, False, found if version else "not installed", remedy)
+    needed = requirements().get(one.project, "")
+    if not version or within(version, needed):
+        return Component(group, one.project, one.use, True, version or "of unknown version")
+    found = f"version {version}, where sframegen needs {needed}"
+    return Component(group, one.project, one.use, False, found, commands.getting([one], again=True))
 
 
 def within(version: str, bound: str) -> bool:

@@ -1,4 +1,4 @@
-"""What one run of add-section did to one file, in numbers and as text."""
+"""What one run of add-section did to one file, in numbers and as text; and the plan of a change, before a byte is written."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sframegen.api.planned import Plan, json_of
 from sframegen.base.text import count_of, most_first, printable
-from sframegen.conversion.coverage import why_empty
-from sframegen.detached.companion import Companion
-from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.symbols import function_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sframegen.conversion.convert import Converted
-    from sframegen.conversion.coverage import Fates, FunctionFates
-    from sframegen.conversion.sources import Sources
-    from sframegen.elf.file import ElfFile
+    from _typeshed import DataclassInstance
+
+    from sframegen.conversion.coverage import Fates
 
 GROUPS = {
     "covered": "covered",
@@ -32,6 +26,33 @@ SUMS = (  # the numbers of a Summary, which `total` adds up
     "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What changes in a file. `str()` is a line for each change."""
+
+    lines: tuple[str, ...]  #: each change, as text for people
+    section_address: int | None = None  #: of the new section, as linked; 0 if not loaded; None if none is added to a linked file
+    section_offset: int | None = None  #: file offset of the new section, in bytes; None likewise
+    file_size: int | None = None  #: of the new file, in bytes; None if a section is exchanged where it is, and likewise
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def plan_of(
+    change: object, section_address: int | None = None, section_offset: int | None = None, file_size: int | None = None
+) -> Plan:
+    """A change that `str()` describes."""
+    return Plan(tuple(str(change).splitlines()), section_address, section_offset, file_size)
+
+
+def json_of(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
+    """A result as JSON has it: lists for tuples, and for its plan the lines of that."""
+    values = asdict(replace(result, plan=None))
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return lists | {"plan": None if plan is None else list(plan.lines)}
 
 
 class Outcome(StrEnum):
@@ -94,7 +115,6 @@ class Summary:
     note: str = ""  #: why the file is unchanged, or what the section replaced
     warnings: tuple[str, ...] = ()  #: a line each
     faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
-    per_function: tuple[FunctionFates, ...] | None = None  #: sorted by address; None without `per_function`, and of a package
     package: Package | None = None  #: if the file is one; the numbers are then the sums over its files
 
     @property
@@ -141,48 +161,10 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json.md has the keys."""
-        result = json_of(replace(self, per_function=None, package=None), self.plan)
+        result = json_of(replace(self, package=None), self.plan)
         if self.package is not None:
             result["package"] = self.package.to_json()
-        if self.per_function is not None:  # there can be many, and json_of would copy each
-            result["per_function"] = [function._asdict() for function in self.per_function]
         return result
-
-
-def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted, *, per_function: bool) -> Summary:
-    """What is known before there is a section."""
-    coverage = converted.coverage
-    final = coverage.final_calls(elf)
-    functions = tuple(coverage.per_function(FunctionNames(function_symbols(elf)))) if per_function else None
-    return Summary(
-        file=file,
-        functions=coverage.functions,
-        functions_covered=coverage.functions_covered,
-        code_bytes=coverage.code_bytes,
-        covered_bytes=coverage.covered_bytes,
-        rows=len(converted.table.row_start),
-        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
-        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
-        cfi_sections=(*(section.name for section in sources.sections), *[".eh_frame_hdr"] * bool(sources.eh_frame_hdr_bytes)),
-        fates=coverage.fates(elf),
-        synthesized_functions=sum(map(len, coverage.synthesized)),
-        synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
-        ignored_fdes=coverage.ignored_fdes,
-        final_calls=len(final.function) + final.without_padding,
-        final_calls_without_padding=final.without_padding,
-        warnings=tuple(sources.warnings),
-        per_function=functions,
-    )
-
-
-def nothing_to_add(summary: Summary) -> Summary:
-    """Say why no section was made."""
-    return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
-
-
-def detached_already(file: str) -> Summary:
-    """A summary for the file of a detached section."""
-    return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
 def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
@@ -207,7 +189,6 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
     ignored: Counter[str] = Counter()
     for part in parts:
         ignored.update(part.ignored_fdes)
-    per_function = [one for part in parts for one in part.per_function or ()]
     outcomes = {part.outcome for part in parts}
     return Summary(
         file=file,
@@ -218,7 +199,6 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",
         warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
-        per_function=tuple(per_function) if any(part.per_function is not None for part in parts) else None,
     )
 
 
