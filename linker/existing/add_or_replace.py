@@ -15,7 +15,7 @@ from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import final_contents
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.compressed import compress
-from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class Stored(NamedTuple):
         """Raises FormatError where functions are out of its reach, SframegenError where there is no library to compress with."""
         contents = encoder.encode(ADDRESS)
         data = compress(contents, ALIGN, byte_order) if compression else None
-        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
+        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF.COMPRESSED)
 
     @property
     def compressed_bytes(self) -> int:
         """0 if it is not compressed."""
-        return len(self.data) if self.flags & SHF_COMPRESSED else 0
+        return len(self.data) if self.flags & SHF.COMPRESSED else 0
 
     def is_in(self, elf: ElfFile) -> bool:
         """True if the file has it already, with whatever version of zstd it was compressed."""
@@ -103,7 +103,7 @@ def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     """Raises SframegenError if it does not fit, or would not be the only section that the headers name."""
     place = find_place(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
-    if len(place.segments) != 1 or kinds != [SHT_GNU_SFRAME] * bool(elf.sections):
+    if len(place.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
         raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")
     return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.ranges import Extent, gaps, join
-from sframegen.elf.records import PF_R, PT_GNU_SFRAME, PT_LOAD, SHF_ALLOC, SHF_COMPRESSED, SHT_NOBITS
+from sframegen.elf.records import PF, PT, SHF, SHT
 from sframegen.format.locate import is_sframe_section, loaded_size
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 def find_place(elf: ElfFile) -> Place:
     """Raises FormatError if there is no section, or none that can be overwritten."""
-    segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME and s.p_filesz]
+    segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     sections = [s.number for s in elf.sections if is_sframe_section(s)]
     extents = [(elf.segments[n].p_offset, elf.segments[n].p_vaddr, elf.segments[n].p_filesz) for n in segments]
     headers = [elf.sections[n].header for n in sections]
@@ -41,7 +41,7 @@ def find_place(elf: ElfFile) -> Place:
         raise elf.error("no SFrame section")
     if len(places) > 1:
         raise elf.error(SEVERAL)
-    if any(header.sh_flags & SHF_COMPRESSED for header in headers):
+    if any(header.sh_flags & SHF.COMPRESSED for header in headers):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = places
     size = loaded_size(elf) or max(extent[2] for extent in extents)
@@ -51,11 +51,11 @@ def find_place(elf: ElfFile) -> Place:
 
 def free_after(elf: ElfFile, start: int) -> int:
     """Bytes from file offset `start` on that are zero, in the same PT_LOAD, and that no section header claims."""
-    loads = [s for s in elf.segments if s.p_type == PT_LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
+    loads = [s for s in elf.segments if s.p_type == PT.LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
     if not elf.sections or not loads:
         return 0
     end = min(load.p_offset + load.p_filesz for load in loads)
-    headers = [s.header for s in elf.sections if s.header.sh_type != SHT_NOBITS]
+    headers = [s.header for s in elf.sections if s.header.sh_type != SHT.NOBITS]
     claimed = join(Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers if header.sh_size)
     tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
     end = min([end, *(offset for offset in tables if offset >= start)])
@@ -68,14 +68,14 @@ def free_after(elf: ElfFile, start: int) -> int:
 
 def extents(elf: ElfFile) -> list[Extent]:
     """File ranges that program and section headers name as SFrame sections, ascending."""
-    places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz]
+    places = [(s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     places += [(s.header.sh_offset, s.header.sh_size) for s in elf.sections if is_sframe_section(s)]
     return join(Extent(offset, offset + size, (".sframe",)) for offset, size in places)
 
 
 def own_loads(elf: ElfFile) -> list[int]:
     """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
-    starts = {s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_SFRAME and s.p_filesz}
-    starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC}
-    loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT_LOAD and s.p_flags == PF_R]
+    starts = {s.p_vaddr for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz}
+    starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC}
+    loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT.LOAD and s.p_flags == PF.R]
     return [number for number, load in loads if load.p_offset and load.p_vaddr in starts]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from linker.files.signatures import appended_size
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT_NOBITS, SHT_NULL
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHT
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -26,7 +26,7 @@ KINDS = {
 
 def image_end(elf: ElfFile) -> int:
     """Return the file offset after everything that the headers name."""
-    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
+    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT.NULL, SHT.NOBITS)]
     return max(
         EHDR_SIZE,
         elf.header.e_phoff + elf.phnum * PHDR_SIZE,

@@ -6,49 +6,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import (
-    DT_FINI,
-    DT_FINI_ARRAY,
-    DT_GNU_HASH,
-    DT_HASH,
-    DT_INIT,
-    DT_INIT_ARRAY,
-    DT_JMPREL,
-    DT_PLTGOT,
-    DT_PREINIT_ARRAY,
-    DT_REL,
-    DT_RELA,
-    DT_RELR,
-    DT_STRSZ,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERDEF,
-    DT_VERNEED,
-    DT_VERSYM,
-)
+from sframegen.elf.dynamic import DT
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PHDR_SIZE,
-    PT_DYNAMIC,
-    PT_GNU_EH_FRAME,
-    PT_GNU_PROPERTY,
-    PT_GNU_RELRO,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    PT_TLS,
-    SHDR_SIZE,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHF_WRITE,
-    SHT_DYNSYM,
-    SHT_NOBITS,
-    SHT_NOTE,
-    SHT_NULL,
-    SHT_STRTAB,
-)
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
@@ -59,18 +20,16 @@ FIRST_PAGE = 0x1000  # a core file keeps this part of a mapped file, and kernels
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
 MAX_PADDING = 15  # bytes between loaded neighbours that no section header names
 FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over data that it moved away
-PT_NULL = 0
-SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 
 # Section types that only the dynamic section names -> the tag that must name them.
 TAG_OF_TYPE = {
-    SHT_HASH: DT_HASH,
-    SHT_GNU_HASH: DT_GNU_HASH,
-    SHT_DYNSYM: DT_SYMTAB,
-    SHT_STRTAB: DT_STRTAB,
-    SHT_GNU_VERSYM: DT_VERSYM,
-    SHT_GNU_VERDEF: DT_VERDEF,
-    SHT_GNU_VERNEED: DT_VERNEED,
+    SHT.HASH: DT.HASH,
+    SHT.GNU_HASH: DT.GNU_HASH,
+    SHT.DYNSYM: DT.SYMTAB,
+    SHT.STRTAB: DT.STRTAB,
+    SHT.GNU_VERSYM: DT.VERSYM,
+    SHT.GNU_VERDEF: DT.VERDEF,
+    SHT.GNU_VERNEED: DT.VERNEED,
 }
 # Notes that are found by their segment or section. Others may be reached by code, or point at their surroundings, as Crashpad's.
 MOVABLE_NOTES = {
@@ -81,25 +40,25 @@ MOVABLE_NOTES = {
     (b"Android\0", 1),
 }
 MOVABLE_TAGS = {
-    DT_HASH: "DT_HASH",
-    DT_GNU_HASH: "DT_GNU_HASH",
-    DT_SYMTAB: "DT_SYMTAB",
-    DT_STRTAB: "DT_STRTAB",
-    DT_VERSYM: "DT_VERSYM",
-    DT_VERDEF: "DT_VERDEF",
-    DT_VERNEED: "DT_VERNEED",
+    DT.HASH: "DT_HASH",
+    DT.GNU_HASH: "DT_GNU_HASH",
+    DT.SYMTAB: "DT_SYMTAB",
+    DT.STRTAB: "DT_STRTAB",
+    DT.VERSYM: "DT_VERSYM",
+    DT.VERDEF: "DT_VERDEF",
+    DT.VERNEED: "DT_VERNEED",
 }
 # Every tag that holds an address: without section headers, a piece ends where the next begins.
 POINTER_TAGS = {
-    *MOVABLE_TAGS, DT_PLTGOT, DT_RELA, DT_INIT, DT_FINI, DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR,
+    *MOVABLE_TAGS, DT.PLTGOT, DT.RELA, DT.INIT, DT.FINI, DT.REL, DT.JMPREL, DT.INIT_ARRAY, DT.FINI_ARRAY, DT.PREINIT_ARRAY, DT.RELR,
 }  # fmt: skip
-MOVABLE_SEGMENTS = {PT_INTERP: "PT_INTERP", PT_NOTE: "PT_NOTE", PT_GNU_PROPERTY: "PT_GNU_PROPERTY"}
+MOVABLE_SEGMENTS = {PT.INTERP: "PT_INTERP", PT.NOTE: "PT_NOTE", PT.GNU_PROPERTY: "PT_GNU_PROPERTY"}
 # Segments that code reaches without their header.
 FIXED_SEGMENTS = {
-    PT_DYNAMIC: "PT_DYNAMIC",
-    PT_TLS: "PT_TLS",
-    PT_GNU_EH_FRAME: "PT_GNU_EH_FRAME",
-    PT_GNU_RELRO: "PT_GNU_RELRO",
+    PT.DYNAMIC: "PT_DYNAMIC",
+    PT.TLS: "PT_TLS",
+    PT.GNU_EH_FRAME: "PT_GNU_EH_FRAME",
+    PT.GNU_RELRO: "PT_GNU_RELRO",
 }
 
 
@@ -133,7 +92,7 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
     header = section.header
     if (
-        header.sh_flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR) != SHF_ALLOC
+        header.sh_flags & (SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR) != SHF.ALLOC
         or not header.sh_size
         or not valid_align(header.sh_addralign)
     ):
@@ -141,9 +100,9 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
     if header.sh_type in TAG_OF_TYPE:
         return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
     place = (header.sh_offset, header.sh_size)
-    if header.sh_type == SHT_NOTE:
+    if header.sh_type == SHT.NOTE:
         return may_move_notes(elf, *place, header.sh_addralign)
-    return any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+    return any(s.p_type == PT.INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
@@ -155,7 +114,7 @@ def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
 
 
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:
-    if segment.p_type == PT_NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
+    if segment.p_type == PT.NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
         return False
     return segment.p_type in MOVABLE_SEGMENTS and valid_align(segment.p_align)
 
@@ -180,13 +139,13 @@ def movable_segments(elf: ElfFile) -> list[Extent]:
 
 def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
     """Without section headers: the range that each dynamic tag names, up to the next named place, or its size."""
-    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     starts: dict[int, int] = {}
     for tag in POINTER_TAGS & tags.keys():
         value = tags[tag][0]
         starts.update({s.p_offset + value - s.p_vaddr: tag for s in loads if 0 <= value - s.p_vaddr < s.p_filesz})
     edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
-    sizes = {DT_STRTAB: tags.get(DT_STRSZ, [0])[0]}
+    sizes = {DT.STRTAB: tags.get(DT.STRSZ, [0])[0]}
     return [
         Extent(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
         for start, end in itertools.pairwise(edges)
@@ -199,7 +158,7 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     ranges = [
         section_range(section)
         for section in elf.sections
-        if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT_NULL, SHT_NOBITS)
+        if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT.NULL, SHT.NOBITS)
     ]
     ranges += [
         Extent(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
@@ -209,7 +168,7 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     ranges += [
         Extent(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
         for s in elf.segments
-        if s.p_type == PT_NOTE and s.p_filesz and not may_move_segment(elf, s)
+        if s.p_type == PT.NOTE and s.p_filesz and not may_move_segment(elf, s)
     ]
     return join([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 

@@ -16,7 +16,7 @@ from linker.merge.maps import read_map
 from linker.objects.laid_out import is_code
 from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import holder
-from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.records import SHN
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[
         return
     sections = given.elf.sections
     for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-        if number != SHN_UNDEF and offset + size > sections[number].header.sh_size:
+        if number != SHN.UNDEF and offset + size > sections[number].header.sh_size:
             what = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
             raise given.elf.error(what, ".sframe")
 

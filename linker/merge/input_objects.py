@@ -11,7 +11,7 @@ from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import ET_REL, RELA_SIZE
+from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
@@ -63,7 +63,7 @@ class OtherObject:
     def __init__(self, data: memoryview, name: str) -> None:
         self.name = name
         self.elf = ElfFile(data, name)
-        self.is_relocatable = self.elf.header.e_type == ET_REL
+        self.is_relocatable = self.elf.header.e_type == ET.REL
 
     @property
     def abi(self) -> Abi:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
-from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB, Rela
+from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
@@ -61,14 +61,14 @@ def _placed(
         if rela is None:
             raise elf.error(f"function {function} has no relocation", ".sframe", at)
         if rela.type == R_NONE or rela.symbol == 0:
-            numbers.append(SHN_UNDEF)
+            numbers.append(SHN.UNDEF)
             offsets.append(0)
             continue
         if rela.type != kind:
             raise elf.error(f"relocation type {rela.type} cannot mark the start of a function", ".sframe", at)
         number, value = symbols[rela.symbol]
         offset = value + rela.r_addend - (0 if origin is None else at - origin)
-        if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
+        if number != SHN.UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
             how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
             raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
         numbers.append(number)
@@ -88,7 +88,7 @@ class _Symbols:
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
-        section = next((section for section in elf.sections if section.header.sh_type == SHT_SYMTAB), None)
+        section = next((section for section in elf.sections if section.header.sh_type == SHT.SYMTAB), None)
         self._table = SymbolTable(elf, section) if section else None
 
     def __getitem__(self, number: int) -> tuple[int, int]:
@@ -97,4 +97,4 @@ class _Symbols:
             raise self._elf.error(f"relocation by symbol {number}, of {count}", ".rela.sframe")
         symbol = self._table[number]
         section = self._table.section_of(number, symbol)
-        return (section if section < len(self._elf.sections) else SHN_UNDEF), symbol.st_value
+        return (section if section < len(self._elf.sections) else SHN.UNDEF), symbol.st_value

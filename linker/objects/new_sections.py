@@ -13,20 +13,7 @@ from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    RELA_SIZE,
-    SHF_ALLOC,
-    SHF_GROUP,
-    SHF_INFO_LINK,
-    SHN_LORESERVE,
-    SHT_CREL,
-    SHT_GNU_SFRAME,
-    SHT_RELA,
-    Rela,
-    Shdr,
-    pack_words,
-    packed,
-)
+from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, Rela, Shdr, pack_words, packed
 from sframegen.elf.relocations import crel
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
@@ -44,7 +31,7 @@ NO_SECTION = Shdr(*[0] * len(Shdr._fields))
 
 
 # Forms of relocations: the section's type and name, its alignment, bytes of an entry.
-RELA, CREL = (SHT_RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT_CREL, ".crel.sframe", 1, 1)
+RELA, CREL = (SHT.RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT.CREL, ".crel.sframe", 1, 1)
 
 
 class Piece(NamedTuple):
@@ -103,7 +90,7 @@ def _relocations(encoder: Encoder, placed: Placed) -> bytes:
 
 
 def _form(elf: ElfFile) -> tuple[int, str, int, int]:
-    return CREL if any(section.header.sh_type == SHT_CREL for section in elf.sections) else RELA
+    return CREL if any(section.header.sh_type == SHT.CREL for section in elf.sections) else RELA
 
 
 def old_sections(elf: ElfFile) -> set[int]:
@@ -149,23 +136,23 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
         return len(headers) - 1
 
     for piece in pieces:
-        in_group = SHF_GROUP if piece.group else 0
+        in_group = SHF.GROUP if piece.group else 0
         raw = piece.relocations
         number, relocations = new_number(), new_number()
         if piece.group:
             members.setdefault(piece.group.number, members_of(elf, piece.group)).extend((number, relocations))
         headers[number] = Shdr(
-            sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
+            sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
         )
         headers[relocations] = Shdr(
-            rela_name, kind, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
+            rela_name, kind, SHF.INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
         )
     for group, numbers in members.items():
         data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
     data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form_name}\0".encode()
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
-    header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN_LORESERVE else 0)
+    header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN.LORESERVE else 0)
     if header.e_shnum == 0:
         headers[0] = headers[0]._replace(sh_size=len(headers))
     header = header._replace(e_shoff=append(packed(headers, elf.byte_order)))

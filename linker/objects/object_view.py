@@ -12,7 +12,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
 from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames
 from sframegen.elf.ranges import holder
-from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.records import SHN
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.model import look_up_in
@@ -68,13 +68,13 @@ class ObjectView:
     def code_of(self, piece: int) -> Callable[[int], str]:
         """Return a function: number of a function in a piece -> the name of the section with its code, "" if that was dropped."""
         sections, numbers = self.elf.sections, self.pieces[piece].numbers
-        return lambda function: sections[numbers[function]].name if numbers[function] != SHN_UNDEF else ""
+        return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
     def addresses(self, piece: Described) -> list[int]:
         """Addresses of its functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
-            DEAD if number == SHN_UNDEF else sections[number].header.sh_addr + offset
+            DEAD if number == SHN.UNDEF else sections[number].header.sh_addr + offset
             for number, offset in zip(piece.numbers, piece.offsets, strict=True)
         ]
 

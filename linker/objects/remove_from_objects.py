@@ -20,19 +20,12 @@ from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import gaps
 from sframegen.elf.records import (
     EHDR_SIZE,
-    ET_REL,
+    ET,
     RECORDS,
     SHDR_SIZE,
-    SHF_COMPRESSED,
-    SHF_INFO_LINK,
-    SHN_UNDEF,
-    SHN_XINDEX,
-    SHT_GROUP,
-    SHT_NULL,
-    SHT_REL,
-    SHT_RELA,
-    SHT_SYMTAB,
-    SHT_SYMTAB_SHNDX,
+    SHF,
+    SHN,
+    SHT,
     SYM_SIZE,
     Shdr,
     Sym,
@@ -46,7 +39,7 @@ from sframegen.elf.symbols import SymbolTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NUMBERS = (SHT_GROUP, SHT_SYMTAB, SHT_SYMTAB_SHNDX)  # types of sections that have section numbers in them
+NUMBERS = (SHT.GROUP, SHT.SYMTAB, SHT.SYMTAB_SHNDX)  # types of sections that have section numbers in them
 NO_SYMBOL = Sym(0, 0, 0, 0, 0, 0)
 
 
@@ -96,7 +89,7 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
         original = ElfFile(memoryview(bytes(data)), elf.name)
     except FormatError:
         return None
-    return (original, record) if original.header.e_type == ET_REL else None
+    return (original, record) if original.header.e_type == ET.REL else None
 
 
 def gives_back(written: ElfFile, given: ElfFile) -> bool:
@@ -122,7 +115,7 @@ def plan_object_removal(elf: ElfFile, *, force: bool) -> ObjectRemoval | None:
 def edits(elf: ElfFile) -> list[Write]:
     """Return the writes that remove the sections from an object without a record."""
     check_disjoint(elf)
-    if any(section.header.sh_type in NUMBERS and section.header.sh_flags & SHF_COMPRESSED for section in elf.sections):
+    if any(section.header.sh_type in NUMBERS and section.header.sh_flags & SHF.COMPRESSED for section in elf.sections):
         raise elf.error("a compressed symbol table or group")
     gone = old_sections(elf)
     if elf.shstrndx in gone:
@@ -136,19 +129,19 @@ def edits(elf: ElfFile) -> list[Write]:
     holes = (hole for one in extents for hole in gaps(left, one.sh_offset, one.sh_offset + one.sh_size))
     writes = [Write(start, bytes(end - start)) for start, end in holes]
     for section in kept:
-        if section.header.sh_type == SHT_GROUP:
+        if section.header.sh_type == SHT.GROUP:
             flags, *members = members_of(elf, section) or [0]
             data = pack_words([flags, *(numbers[member] for member in members if member in numbers)], elf.byte_order)
             writes.append(Write(section.header.sh_offset, data.ljust(section.header.sh_size, b"\0")))
             new = sections[numbers[section.number]]
             sections[new.number] = new._replace(header=new.header._replace(sh_size=len(data)))
-        elif section.header.sh_type == SHT_SYMTAB:
+        elif section.header.sh_type == SHT.SYMTAB:
             writes += _symbol_writes(elf, section, numbers)
     headers = [section.header for section in sections]
     header = elf.header._replace(e_shnum=len(headers) if elf.header.e_shnum else 0)
     if elf.header.e_shnum == 0:
         headers[0] = headers[0]._replace(sh_size=len(headers))
-    if header.e_shstrndx != SHN_XINDEX:
+    if header.e_shstrndx != SHN.XINDEX:
         header = header._replace(e_shstrndx=numbers[elf.shstrndx])
     table = packed(headers, elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
     return [*writes, Write(elf.header.e_shoff, table), Write(0, packed([header], elf.byte_order))]
@@ -164,7 +157,7 @@ def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Ite
     for number, entry in enumerate(symbols):
         symbol = entry
         old = symbols.section_of(number, symbol)
-        if old == SHN_UNDEF or old >= elf.shnum or numbers.get(old) == old:
+        if old == SHN.UNDEF or old >= elf.shnum or numbers.get(old) == old:
             continue
         if old not in numbers:
             named = _named(elf, numbers) if named is None else named
@@ -173,7 +166,7 @@ def _symbol_writes(elf: ElfFile, table: Section, numbers: dict[int, int]) -> Ite
             symbol, new = NO_SYMBOL, 0
         else:
             new = numbers[old]
-        if symbol.st_shndx == SHN_XINDEX:
+        if symbol.st_shndx == SHN.XINDEX:
             wide[number] = new
         else:
             symbol = symbol._replace(st_shndx=new)
@@ -198,15 +191,15 @@ def check_edited(elf: ElfFile, written: ElfFile) -> list[str]:
     for before, after in zip(kept, written.sections, strict=True):
         if _said(elf, before) != _said(written, after):
             findings.append(f"the header of {before.name} has changed")
-        elif before.header.sh_type == SHT_GROUP:
+        elif before.header.sh_type == SHT.GROUP:
             members = [_place(elf, member) for member in members_of(elf, before)[1:] if member not in gone]
             if members != [_place(written, member) for member in members_of(written, after)[1:]]:
                 findings.append(f"the members of {before.name} have changed")
-        elif before.header.sh_type == SHT_SYMTAB:
+        elif before.header.sh_type == SHT.SYMTAB:
             symbols = zip(_symbols(elf, before), _symbols(written, after), strict=True)
             changed = (n for n, (old, new) in enumerate(symbols) if old[:2] != new[:2] and old[2] not in gone)
             findings += [f"symbol {number} has changed" for number in changed]
-        elif before.header.sh_type != SHT_SYMTAB_SHNDX and elf.stored(before) != written.stored(after):
+        elif before.header.sh_type != SHT.SYMTAB_SHNDX and elf.stored(before) != written.stored(after):
             findings.append(f"the bytes of {before.name} have changed")
     return findings
 
@@ -218,9 +211,9 @@ def _place(elf: ElfFile, number: int) -> tuple[str, int]:
 def _said(elf: ElfFile, section: Section) -> tuple[str, Shdr, tuple[str, int], tuple[str, int] | None]:
     """Return its header with places in place of section numbers, and without the fields that may change."""
     header = section.header
-    info = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
+    info = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     said = header._replace(sh_link=0, sh_info=0 if info else header.sh_info)
-    if header.sh_type in (SHT_NULL, SHT_GROUP):
+    if header.sh_type in (SHT.NULL, SHT.GROUP):
         said = said._replace(sh_size=0)
     return section.name, said, _place(elf, header.sh_link), _place(elf, header.sh_info) if info else None
 
@@ -229,5 +222,5 @@ def _symbols(elf: ElfFile, table: Section) -> Iterator[tuple[Sym, tuple[str, int
     """(symbol without its section number, place of that section, its number) of each."""
     symbols = SymbolTable(elf, table, elf.stored(table))
     for number, symbol in enumerate(symbols):
-        index = symbols.section_of(number, symbol) if symbol.st_shndx == SHN_XINDEX else symbol.st_shndx
+        index = symbols.section_of(number, symbol) if symbol.st_shndx == SHN.XINDEX else symbol.st_shndx
         yield symbol._replace(st_shndx=0), _place(elf, index), index

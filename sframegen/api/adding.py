@@ -23,8 +23,8 @@ from sframegen.api.from_cfi import made_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
-from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
-from sframegen.elf.records import SHF_COMPRESSED
+from sframegen.elf.dynamic import DT, read_dynamic
+from sframegen.elf.records import SHF
 from sframegen.elf.role import role_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
@@ -171,7 +171,7 @@ def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Ad
     size = sum(extent.size for extent in had.sections)
     if section is None:
         return _unchanged(summary, size)
-    packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
+    packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
     return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), had.elf.contents_size(section))
 
 
@@ -180,7 +180,7 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 
     Where that says outermost frame, and the old one's version cannot, the rule of the old one does not count.
     """
-    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT_INIT, DT_FINI))}
+    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
         if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):

@@ -25,7 +25,7 @@ from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED
+from sframegen.elf.records import ET, SHF
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED, V3, WRITABLE
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
@@ -215,7 +215,7 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
     base = base_of(elf)
     stored = None
     if unloaded is not None:
-        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
+        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF.COMPRESSED else None, elf.byte_order)
     plan = plan_section(base, encoder, stored=stored)
     write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
     return _Step(plan, base.given, write, partial(findings_of, plan, base))
@@ -256,7 +256,7 @@ def remove(
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+    if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
     places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
     removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)

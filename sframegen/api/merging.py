@@ -19,7 +19,7 @@ from sframegen.api.planned import Plan, json_of
 from sframegen.base.errors import SframegenError, naming
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 
 if TYPE_CHECKING:
     import os
@@ -168,7 +168,7 @@ def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked)
     target = writing.target(path)
     with naming(linked.file), target:
         elf = target.elf()
-        if elf.header.e_type == ET_REL:
+        if elf.header.e_type == ET.REL:
             return _into_object(elf, target, making, linked)
         return _into_linked(elf, target, making, writing, linked)
 

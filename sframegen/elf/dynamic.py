@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import DYN_SIZE, PT_DYNAMIC, RECORDS, DynEntry
+from sframegen.elf.records import DYN_SIZE, PT, RECORDS, DynEntry
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
-DT_NULL, DT_NEEDED, DT_PLTRELSZ, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ = range(9)
-DT_ANDROID_REL, DT_ANDROID_RELA = 0x6000000F, 0x60000011
-DT_STRSZ, DT_INIT, DT_FINI, DT_SONAME, DT_REL, DT_JMPREL = 10, 12, 13, 14, 17, 23
-DT_INIT_ARRAY, DT_FINI_ARRAY, DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ = range(25, 29)
-DT_TEXTREL, DT_FLAGS, DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ, DT_RELR = 22, 30, 32, 33, 36
-DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+
+class DT:
+    NULL, NEEDED, PLTRELSZ, PLTGOT, HASH, STRTAB, SYMTAB, RELA, RELASZ = range(9)
+    STRSZ, INIT, FINI, SONAME, REL, TEXTREL, JMPREL = 10, 12, 13, 14, 17, 22, 23
+    INIT_ARRAY, FINI_ARRAY, INIT_ARRAYSZ, FINI_ARRAYSZ = range(25, 29)
+    FLAGS, PREINIT_ARRAY, PREINIT_ARRAYSZ, RELR = 30, 32, 33, 36
+    ANDROID_REL, ANDROID_RELA = 0x6000000F, 0x60000011
+    GNU_HASH, VERSYM, FLAGS_1, VERDEF, VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+
+
 DF_TEXTREL, DF_1_PIE = 4, 0x08000000
 
 MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
@@ -30,7 +34,7 @@ class Dyn(NamedTuple):
 
 
 def dynamic_segment(elf: ElfFile) -> Phdr | None:
-    return next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+    return next((segment for segment in elf.segments if segment.p_type == PT.DYNAMIC), None)
 
 
 def read_dynamic(elf: ElfFile) -> list[Dyn]:
@@ -44,7 +48,7 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
     entries = []
     code = RECORDS[DynEntry, elf.byte_order]
     for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
-        if tag == DT_NULL:
+        if tag == DT.NULL:
             break
         entries.append(Dyn(tag, value, segment.p_offset + index * DYN_SIZE + 8))
     return entries

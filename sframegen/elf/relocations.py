@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.machine import Cursor
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import RECORDS, RELA_SIZE, SHT_CREL, SHT_DYNSYM, SHT_RELA, Rela
+from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, Rela
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import ByteOrder
 
-SHT_RELR = 19
 RELR_BITS = 63  # words that a bitmap of SHT_RELR covers
 CREL_ADDENDS = 4  # of SHT_CREL's head: relocations have addends
 MAX_OFFSET = 1 << 60
@@ -36,9 +35,9 @@ def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
-        if table.header.sh_type == SHT_RELA:
+        if table.header.sh_type == SHT.RELA:
             yield from code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE])
-        elif table.header.sh_type == SHT_CREL:
+        elif table.header.sh_type == SHT.CREL:
             yield from _crel_rows(elf, table, raw)
         else:
             raise elf.error(f"relocations of section type {table.header.sh_type:#x}, which are not read", table.name)
@@ -92,11 +91,11 @@ def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Relocati
     left = len(elf.data)
     for section in elf.sections:
         header = section.header
-        if header.sh_type != SHT_RELA or header.sh_link >= len(elf.sections) or header.sh_size > left:
+        if header.sh_type != SHT.RELA or header.sh_link >= len(elf.sections) or header.sh_size > left:
             continue
         left -= header.sh_size
         symbols = elf.sections[header.sh_link] if header.sh_link else None
-        if symbols is None or symbols.header.sh_type == SHT_DYNSYM:
+        if symbols is None or symbols.header.sh_type == SHT.DYNSYM:
             yield symbols, columns(elf.contents(section), elf.byte_order)
 
 
@@ -108,7 +107,7 @@ def columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
 
 def packed_addends(elf: ElfFile) -> Iterator[int]:
     """Yield the numbers in the file to which the packed relative relocations (SHT_RELR) add the base."""
-    table = next((section for section in elf.sections if section.header.sh_type == SHT_RELR), None)
+    table = next((section for section in elf.sections if section.header.sh_type == SHT.RELR), None)
     if table is None:
         return
     raw = elf.contents(table)

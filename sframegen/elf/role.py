@@ -6,19 +6,8 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sframegen.elf.dynamic import (
-    DF_1_PIE,
-    DT_FLAGS_1,
-    DT_JMPREL,
-    DT_NEEDED,
-    DT_PLTRELSZ,
-    DT_RELA,
-    DT_RELASZ,
-    DT_SONAME,
-    DT_STRSZ,
-    DT_STRTAB,
-)
-from sframegen.elf.records import ET_DYN, PT_INTERP
+from sframegen.elf.dynamic import DF_1_PIE, DT
+from sframegen.elf.records import ET, PT
 from sframegen.elf.relocations import columns
 
 if TYPE_CHECKING:
@@ -48,28 +37,28 @@ def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
     that loads them defines or may override. A loader's need none; those that have some are known by name.
     """
     tags = {entry.tag: entry.value for entry in dynamic}
-    if elf.header.e_type != ET_DYN or not tags or any(segment.p_type == PT_INTERP for segment in elf.segments):
+    if elf.header.e_type != ET.DYN or not tags or any(segment.p_type == PT.INTERP for segment in elf.segments):
         return Role.PROGRAM
-    alone = elf.header.e_entry and DT_NEEDED not in tags
+    alone = elf.header.e_entry and DT.NEEDED not in tags
     if alone and is_named_as_loader(elf, tags):
         return Role.LOADER
-    if tags.get(DT_FLAGS_1, 0) & DF_1_PIE:
+    if tags.get(DT.FLAGS_1, 0) & DF_1_PIE:
         return Role.PROGRAM
     return Role.UNSURE if alone and not relocates_by_symbol(elf, tags) else Role.LIBRARY
 
 
 def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
     """True if its soname or a symbol is a dynamic loader's."""
-    if DT_STRTAB not in tags:
+    if DT.STRTAB not in tags:
         return False
-    names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))
-    start = tags.get(DT_SONAME, len(names))
+    names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))
+    start = tags.get(DT.SONAME, len(names))
     soname = SONAME.match(names[start : start + MAX_SONAME])
     return soname is not None or any(b"\0" + name + b"\0" in names for name in NAMES)
 
 
 def relocates_by_symbol(elf: ElfFile, tags: dict[int, int]) -> bool:
-    for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
+    for table, size in ((DT.RELA, DT.RELASZ), (DT.JMPREL, DT.PLTRELSZ)):
         if table in tags and size in tags:
             entries = columns(elf.at(tags[table], tags[size]), elf.byte_order)
             if any(info >> 32 for info in entries.info):

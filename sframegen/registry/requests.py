@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import PF_X, PT_GNU_SFRAME, PT_LOAD
+from sframegen.elf.records import PF, PT
 from sframegen.registry.structures import CodeElfInfo, SframeSetup, encode, struct_size
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def loaded_section(
 
     `file`: has its build-id and debug link, if it can be opened. Raises FormatError for impossible segments.
     """
-    section = [segment for segment in segments if segment.p_type == PT_GNU_SFRAME and segment.p_memsz][:1]
+    section = [segment for segment in segments if segment.p_type == PT.GNU_SFRAME and segment.p_memsz][:1]
     if not section:
         return None
-    loads = [segment for segment in segments if segment.p_type == PT_LOAD and segment.p_memsz]
-    code = [load for load in loads if load.p_flags & PF_X]
+    loads = [segment for segment in segments if segment.p_type == PT.LOAD and segment.p_memsz]
+    code = [load for load in loads if load.p_flags & PF.X]
     try:
         whole, text, sframe = _extent(loads, bias), _extent(code, bias), _extent(section, bias)
     except ValueError as error:

@@ -21,7 +21,7 @@ from sframegen import api
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, RECORDS, Shdr
+from sframegen.elf.records import PT, RECORDS, Shdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
@@ -158,7 +158,7 @@ def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
     elf = open_elf(file)
     size = change.section_bytes
     assert size < before.size
-    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT_GNU_SFRAME] == [
+    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT.GNU_SFRAME] == [
         (before.offset, before.address, size, size)
     ]
     section = elf.section(".sframe")

@@ -12,7 +12,7 @@ import pytest
 import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import debug_link_of
-from sframegen.elf.records import PF_R, PF_X, PT_GNU_SFRAME, PT_LOAD, Phdr
+from sframegen.elf.records import PF, PT, Phdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AMD64
 from sframegen.format.locate import sframe_of
@@ -95,9 +95,9 @@ def test_the_model_takes_what_is_printed(program: Path, interface: str) -> None:
 @pytest.mark.parametrize(
     "segments",
     [
-        [Phdr(PT_GNU_SFRAME, PF_R, 0, 8, 8, 8, 8, 8)],
-        [Phdr(PT_GNU_SFRAME, PF_R, 0, 8, 8, 8, 8, 8), Phdr(PT_LOAD, PF_X, 0, 2**64 - 8, 0, 8, 9, 8)],
-        [Phdr(PT_GNU_SFRAME, PF_R, 0, 2**64 - 8, 8, 8, 9, 8), Phdr(PT_LOAD, PF_X, 0, 8, 0, 8, 9, 8)],
+        [Phdr(PT.GNU_SFRAME, PF.R, 0, 8, 8, 8, 8, 8)],
+        [Phdr(PT.GNU_SFRAME, PF.R, 0, 8, 8, 8, 8, 8), Phdr(PT.LOAD, PF.X, 0, 2**64 - 8, 0, 8, 9, 8)],
+        [Phdr(PT.GNU_SFRAME, PF.R, 0, 2**64 - 8, 8, 8, 9, 8), Phdr(PT.LOAD, PF.X, 0, 8, 0, 8, 9, 8)],
     ],
 )
 def test_segments_that_cannot_be(segments: list[Phdr]) -> None:

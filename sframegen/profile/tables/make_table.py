@@ -17,7 +17,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
@@ -101,7 +101,7 @@ def _made(elf: ElfFile, cache: TableCache | None, stores: Stores | None, *, prov
     stores = stores or Stores()
     try:
         abi = abi_of(elf)
-        if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
+        if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
             return MadeTable(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
         keeper = _Keeper(elf, cache, stores, proves=proves)
         try:

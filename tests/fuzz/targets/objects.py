@@ -15,7 +15,7 @@ from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.base.errors import SframegenError
 from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 from sframegen.format.layouts import V3
 from sframegen.tables.levels import LEVELS
 
@@ -30,7 +30,7 @@ def opened(data: bytes) -> Objects:
     if is_archive(view):
         return Objects("file", view, {at: elf for at, _, elf in objects_in(view, "file")})
     elf = ElfFile(view, "file")
-    return Objects("file", view, {0: elf} if elf.header.e_type == ET_REL else {})
+    return Objects("file", view, {0: elf} if elf.header.e_type == ET.REL else {})
 
 
 def written(objects: Objects, changed: Mapping[int, Callable[[BinaryIO], None]]) -> Objects:

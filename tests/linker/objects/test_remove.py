@@ -14,7 +14,7 @@ from sframegen import FormatError, add_section, check, read, remove
 from sframegen.base.errors import RefusedError, VerificationError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHT_GNU_SFRAME, SHT_SYMTAB
+from sframegen.elf.records import SHT
 from sframegen.elf.symbols import functions_of
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
@@ -55,7 +55,7 @@ def gas(compile_c: Compiler, tmp_path: Path) -> Path:
 
 def versions(path: Path) -> set[int]:
     elf = open_elf(path)
-    return {elf.contents(section)[2] for section in elf.sections if section.header.sh_type == SHT_GNU_SFRAME}
+    return {elf.contents(section)[2] for section in elf.sections if section.header.sh_type == SHT.GNU_SFRAME}
 
 
 # -- byte for byte
@@ -186,7 +186,7 @@ def test_section_numbers_are_corrected_everywhere(peers: Peers, tmp_path: Path) 
     path = tmp_path / "first.o"
     subprocess.run([peers.tool("as"), source, "-o", path], check=True)
     before = seen(path, peers)
-    number = next(section.number for section in open_elf(path).sections if section.header.sh_type == SHT_GNU_SFRAME)
+    number = next(section.number for section in open_elf(path).sections if section.header.sh_type == SHT.GNU_SFRAME)
     assert number < next(section.number for section in open_elf(path).sections if section.name == ".text.later")
     remove(path, force=True)
     after = seen(path, peers)
@@ -225,7 +225,7 @@ def test_a_symbol_that_others_name_is_not_taken_away(peers: Peers, tmp_path: Pat
 @pytest.mark.verification_fails
 def test_verification_stops_what_went_wrong(gas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(elf: ElfFile) -> list[Write]:
-        table = next(section.header for section in elf.sections if section.header.sh_type == SHT_SYMTAB)
+        table = next(section.header for section in elf.sections if section.header.sh_type == SHT.SYMTAB)
         return [one._replace(data=bytes(len(one.data))) if one.offset == table.sh_offset else one for one in genuine(elf)]
 
     genuine = remove_from_objects.edits
