@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.copying import copy_file
+from linker.files.copying import copy_file, same_bytes
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
-from linker.objects.remove_from_objects import gives_back, original_object
+from linker.objects.remove_from_objects import original_object
 from sframegen.base.errors import ANOTHER, Refusal, RefusedError
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
@@ -67,7 +67,8 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
     abi = abi_of(elf)
-    base, record = original_object(elf) or (elf, None)
+    removal = original_object(elf)
+    base, record = (removal.original, removal.record) if removal else (elf, None)
     placed = place(base, abi)
     sources = find_sources(placed.image)
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
@@ -117,7 +118,8 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
     address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")
-    if filled.undoable and not gives_back(written, base):
+    restored = original_object(written) if filled.undoable else None
+    if filled.undoable and (restored is None or not same_bytes(restored.original.data, base.data)):
         findings.append("the original could not be restored")
     return findings
 

@@ -13,7 +13,8 @@ from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
 from linker.objects.given_file import open_given
-from linker.objects.remove_from_objects import Edits, plan_object_removal
+from linker.objects.laid_out import is_sframe
+from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.api.by_kind import Kinds, change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange
@@ -234,13 +235,12 @@ def remove(
     """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
 
     The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
-    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
-    sections, with their relocations.
+    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, is only restored.
 
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
-    - `force`: also remove a section that another tool produced.
+    - `force`: also remove a section that another tool produced; not from an object.
     - `preserve_timestamps`: keep the access and modification times.
     - `hard_links`: other names of the file; they become names of the new file.
 
@@ -251,8 +251,7 @@ def remove(
     writing = Writing(
         output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links, force=force
     )
-    linked, objects = (partial(remove_from, force=force) for remove_from in (_remove_from_linked, _remove_from_objects))
-    return change_kind(path, writing, Kinds(linked, objects))
+    return change_kind(path, writing, Kinds(partial(_remove_from_linked, force=force), _remove_from_objects))
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
@@ -284,26 +283,23 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     return with_written(removal, target.write(write, check))
 
 
-def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:
-    """Each object by its own record, if it has one; `force` is for those that have none."""
-    planned = {at: plan_object_removal(elf, force=force) for at, elf in objects.members.items()}
+def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
+    """Each object by its own record."""
+    planned = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
     removals = {at: one for at, one in planned.items() if one is not None}
     before = len(objects.data)
     if not removals:
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
         return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
-    restored = all(one.record for one in removals.values())
-    identical = restored and not objects.is_archive
     report = SectionRemoval(
         str(target.path),
         section_bytes=sum(one.section_bytes for one in removals.values()),
-        restored=restored,
-        identical=identical,
-        differs="its symbol index was made again" if restored and not identical else "",
-        still_has_one=any(one.still_has_one for one in removals.values()),
+        restored=True,
+        identical=not objects.is_archive,
+        differs="its symbol index was made again" if objects.is_archive else "",
+        still_has_one=any(is_sframe(section) for one in removals.values() for section in one.original.sections),
         size_before=before,
-        size=objects.size_with({at: one.size for at, one in removals.items()}),
-        plan=None if restored else plan_of(Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])),
+        size=objects.size_with({at: len(one.original.data) for at, one in removals.items()}),
     )
     checks = {at: one.check for at, one in removals.items()}
 

@@ -46,7 +46,7 @@ OUTPUT_DIR = part_of_how(
 PRESERVE_TIMESTAMPS = keyword("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
 RESULTS = options(OUTPUT, OUTPUT_DIR, JOBS, PRESERVE_TIMESTAMPS)  # of the commands that change each FILE
 OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
-FORCE_FOREIGN = keyword("--force", is_flag=True, help="Also remove sections that other tools produced.")
+FORCE_FOREIGN = keyword("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
 
 def dry_run(text: str = "Print the changes to the file; write nothing.") -> Decorator:

@@ -60,12 +60,12 @@ def run(data: bytes) -> None:
             return
         with suppress(SframegenError):
             read_all(objects)
-        removals = {at: plan_object_removal(elf, force=True) for at, elf in objects.members.items()}
-        gone = {at: one for at, one in removals.items() if one}
-        if gone:
-            without = written(objects, {at: one.write for at, one in gone.items()})
-            objects.check({at: one.check for at, one in gone.items()}, without)
-            assert len(without.data) == objects.size_with({at: one.size for at, one in gone.items()})
         prepared = {at: prepare(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
         filled = written(objects, {at: partial(write_object, one.filled) for at, one in prepared.items()})
         objects.check({at: partial(check_object, one.filled) for at, one in prepared.items()}, filled)
+        removals = {at: plan_object_removal(elf) for at, elf in filled.members.items()}
+        gone = {at: one for at, one in removals.items() if one}
+        if gone:
+            without = written(filled, {at: one.write for at, one in gone.items()})
+            filled.check({at: one.check for at, one in gone.items()}, without)
+            assert len(without.data) == filled.size_with({at: len(one.original.data) for at, one in gone.items()})
