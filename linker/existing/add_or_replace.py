@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from linker.existing.find_section import extents, find_place
+from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
 from linker.existing.original import altered, original_of
-from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
@@ -73,9 +72,9 @@ class Base(NamedTuple):
 
 def base_of(elf: ElfFile) -> Base:
     """Start from the original that the file's record restores, if it has one; else from the file itself."""
-    original = original_of(elf) if extents(elf) else None
+    original = original_of(elf) if sframe_extents(elf) else None
     given, record = original or (elf, None)
-    if not extents(given):
+    if not sframe_extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
     parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
@@ -101,7 +100,7 @@ def plan_section(
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     """Raises SframegenError if it does not fit, or would not be the only section that the headers name."""
-    place = find_place(elf)
+    place = find_slot(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
     if len(place.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
         raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")

@@ -8,12 +8,11 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.find_section import own_loads
+from linker.existing.in_place import own_loads
 from linker.files.copying import copy_parts, same_bytes
-from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
-from linker.inject.image import MAX_PROGRAM_HEADERS
+from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.base.errors import FormatError

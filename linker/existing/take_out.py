@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.find_section import extents, own_loads
-from linker.files.payload import image_end
+from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
+from linker.inject.image import image_end
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
@@ -52,7 +52,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
-        for extent in extents(elf)
+        for extent in sframe_extents(elf)
         if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]

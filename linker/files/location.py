@@ -1,4 +1,4 @@
-"""A name in an open directory: whatever others do to the path, it stays the same directory."""
+"""A name in an open directory, and a directory that nobody else can change: whatever others do to paths, they stay the same."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ PATH_MAX = 4096  # bytes, Linux's
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 ACCESS_LIST = "system.posix_acl_access"
+MODE = 0o755  # of the directories that an `OwnDirectory` makes; less the umask
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
     return path if isinstance(path, Location) else held.enter_context(locate(path))
 
 
-def make_directory(path: str | os.PathLike[str]) -> None:
+def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
     shown = os.fspath(path)
     names = shown.split("/")
@@ -134,7 +135,7 @@ def make_directory(path: str | os.PathLike[str]) -> None:
             with locate("/".join(names[:count])) as location:
                 if location.status() is None:
                     with suppress(FileExistsError):  # made by another process of this run
-                        os.mkdir(location.name, dir_fd=location.directory)
+                        os.mkdir(location.name, mode, dir_fd=location.directory)
 
 
 def _enter(directory: int, name: str) -> int:
@@ -160,6 +161,57 @@ def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", shown) from error
         raise OSError(error.errno, error.strerror, shown) from error
+
+
+class OwnDirectory(HeldOpen):
+    """Belongs to root or to this user, and others cannot write to it; so do the directories below it that are entered."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        """`descriptor`: of the directory (O_PATH), closed with this object."""
+        self.descriptor = descriptor
+        self.path = path
+
+    @classmethod
+    def opened(cls, path: str | os.PathLike[str], *, make: bool = False) -> Self:
+        """`make`: also make it, where there is none. Raises OSError."""
+        shown = os.fspath(path)
+        if make:
+            make_directory(shown, MODE)
+        with locate(shown) as location:
+            descriptor = location.enter()
+        own = cls(descriptor, shown)
+        try:
+            _check_own(os.fstat(descriptor), shown)
+        except OSError:
+            own.close()
+            raise
+        return own
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def at(self, name: str, *, make: bool = False) -> Location:
+        """The entry of a relative path. `make`: also make the directories on its way. Raises OSError."""
+        shown = f"{self.path}/{name}"
+        if ".." in name.split("/") or name.startswith("/"):
+            raise OSError(errno.EINVAL, "a name that leads out of the directory", shown)
+
+        def enter(directory: int, inner: str) -> int:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(inner, MODE, dir_fd=directory)
+            with Location(os.dup(directory), inner, shown) as location:
+                descriptor = location.enter()
+            try:
+                _check_own(os.fstat(descriptor), shown, f"its directory {inner} ")
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+        return below(self.descriptor, name, shown, enter)
 
 
 def _walk(path: str) -> Location:
@@ -259,3 +311,13 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
             errno.ELOOP,
             "a symbolic link that another user controls, or can have put there, is in its path; name the file that it leads to",
         )
+
+
+def _check_own(status: os.stat_result, path: str, which: str = "") -> None:
+    """Raises OSError for a directory that someone else can change."""
+    user = os.geteuid()
+    if status.st_uid not in (ROOT, user):
+        raise PermissionError(errno.EPERM, f"{which}belongs to another user: run as that user, or name a directory of yours", path)
+    others = stat.S_IWOTH | (stat.S_IWGRP if user == ROOT else 0)
+    if status.st_mode & others:
+        raise PermissionError(errno.EPERM, f"{which}can be written to by others: chmod go-w, or name another directory", path)

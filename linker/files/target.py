@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from linker.files.copy_ahead import LARGE, CopyAhead
-from linker.files.copying import copy_file
+from linker.files.copying import LARGE, CopyAhead, copy_file
 from linker.files.location import located
 from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import chosen

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.payload import check_end
+from linker.files.signatures import appended_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
 from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
-from sframegen.elf.role import Role, role_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
+CHUNK = 1 << 20
+# What may follow the image, as in self-extracting programs and AppImages, by its first bytes; zeros may precede them.
+PAYLOADS = {
+    b"PK\3\4": "a zip archive",
+    b"hsqs": "a squashfs image, as in AppImages",
+    b"DWARFS": "a DwarFS image, as in AppImages",
+    b"\x1f\x8b": "gzip data",
+    b"\xfd7zXZ": "xz data",
+    b"\x28\xb5\x2f\xfd": "zstd data",
+    b"7z\xbc\xaf": "a 7z archive",
+}
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
@@ -158,3 +168,35 @@ def check_sections(elf: ElfFile) -> None:
                 raise elf.error("overlaps the ELF header", section.name)
     if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF.ALLOC):
         raise elf.error("has no table of names that could grow", "section header table")
+
+
+def image_end(elf: ElfFile) -> int:
+    """Return the file offset after everything that the headers name."""
+    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT.NULL, SHT.NOBITS)]
+    return max(
+        EHDR_SIZE,
+        elf.header.e_phoff + elf.phnum * PHDR_SIZE,
+        elf.header.e_shoff + elf.shnum * SHDR_SIZE,
+        *(s.p_offset + s.p_filesz for s in elf.segments),
+        *(s.sh_offset + s.sh_size for s in sections),
+    )
+
+
+def check_end(elf: ElfFile) -> None:
+    """Raises RefusedError where something other than zeros and a signature follows the image.
+
+    Its readers look for it from the end of the file (zip), after the section headers (AppImages), or at an offset stored
+    somewhere: no place for a segment suits them all.
+    """
+    start, end = image_end(elf), len(elf.data) - appended_size(elf)
+    for at in range(start, end, CHUNK):
+        piece = bytes(elf.data[at : min(at + CHUNK, end)])
+        content = piece.lstrip(b"\0")
+        if content:
+            kind = next((f", {name}" for magic, name in PAYLOADS.items() if content.startswith(magic)), "")
+            raise RefusedError(
+                Refusal.APPENDED_DATA,
+                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: they would not be found after a section; "
+                "add it before they are appended",
+                file=elf.name,
+            )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linker.files.payload import check_end
 from linker.inject.gaps import Gap, moved_end, total_size
-from linker.inject.image import MAX_ADDRESS, check_header, check_sections
+from linker.inject.image import MAX_ADDRESS, check_end, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import align_up

@@ -16,9 +16,9 @@ from linker.inject.layout import NoRoomError, no_room, tail, unloaded
 from linker.inject.movable import MOVABLE_TAGS
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
+from sframegen.elf.dynamic import Role
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, Phdr
-from sframegen.elf.role import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

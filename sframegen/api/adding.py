@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
@@ -23,9 +23,8 @@ from sframegen.api.from_cfi import made_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
-from sframegen.elf.dynamic import DT, read_dynamic
+from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.elf.records import SHF
-from sframegen.elf.role import role_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from linker.existing.overwrite import Exchange
+    from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
@@ -147,7 +146,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     check_linked(elf)
     if is_detached(elf):
         return with_written(detached_already(str(target.path)), target.copy(elf))
-    had = _Had(elf, base_of(elf), extents(elf))
+    had = _Had(elf, base_of(elf), sframe_extents(elf))
     if (options.writing.replace or not had.sections) and not options.making.synthesize:  # which forks processes
         target.begin_copy(elf, kept_in_place(had.base.elf))
     summary, converted = made_of(had.base.elf, str(target.path), options.making, options.running)

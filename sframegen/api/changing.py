@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
-from linker.existing.find_section import SEVERAL, extents, find_place, own_loads
+from linker.existing.in_place import SEVERAL, find_slot, own_loads, plan_exchange, sframe_extents, verify_exchange
 from linker.existing.original import check_undo, original_of
-from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
 from linker.objects.given_file import open_given
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from linker.existing.overwrite import Exchange
+    from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
@@ -172,7 +171,7 @@ def _convert(elf: ElfFile, target: Target, wanted: _Wanted) -> VersionChange:
 def _size_of(elf: ElfFile) -> int:
     """Bytes of its section, not compressed."""
     unloaded = unloaded_of(elf)
-    return find_place(elf).size if unloaded is None else len(elf.contents(unloaded))
+    return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
 
 
 def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
@@ -195,13 +194,13 @@ class _Step(NamedTuple):
 def _step(elf: ElfFile, encoder: Encoder) -> _Step:
     """A loaded section stays in its place if it fits there. Otherwise ours is added again: Version 2 can need more room."""
     unloaded = unloaded_of(elf)
-    if unloaded is None and (encoder.size_bytes <= find_place(elf).room or original_of(elf) is None):
+    if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
         return _exchange(elf, encoder)
     return _add_again(elf, encoder, unloaded)
 
 
 def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
-    place = find_place(elf)
+    place = find_slot(elf)
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
@@ -257,7 +256,7 @@ def remove(
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
     if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
-    places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
+    places, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
     removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
     if not places:
         note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
@@ -265,7 +264,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
 
     original = original_of(elf)
     if original is not None:
-        has_one, size = bool(extents(original.elf)), len(original.elf.data)
+        has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
         result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
     elif own_loads(elf) or unloaded_of(elf) is not None or force:

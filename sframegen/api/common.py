@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from linker.existing.in_place import Exchange, verify_exchange
 from linker.existing.original import check_undo
-from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
 from sframegen.api.planned import Plan, plan_of
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
@@ -51,7 +51,7 @@ def with_written(result: R, written: Written) -> R:
 def planned(plan: InjectionPlan | Exchange) -> Plan:
     """As a result has it."""
     if isinstance(plan, Exchange):
-        return plan_of(plan, plan.place.address, plan.place.offset)
+        return plan_of(plan, plan.slot.address, plan.slot.offset)
     return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
-from linker.files.location import locate, make_directory
-from linker.files.own_directory import OwnDirectory
+from linker.files.location import OwnDirectory, locate, make_directory
 from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.payload import check_end
+from linker.inject.image import check_end
 from sframegen import add_section, remove
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of

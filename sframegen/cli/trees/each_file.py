@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
 from sframegen.base.text import count_of
@@ -204,6 +204,6 @@ def with_sections(run: Run, directory: str) -> list[str]:
 def _may_have_section(file: str) -> bool:
     try:
         elf = open_elf(file)
-        return bool(extents(elf)) and not is_detached(elf)
+        return bool(sframe_extents(elf)) and not is_detached(elf)
     except (FormatError, OSError):
         return True

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.dynamic import DT, read_dynamic
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.dynamic import DT, Role, read_dynamic, role_of
 from sframegen.profile.packed_frames import (
     FILE_MASK,
     FILE_SHIFT,

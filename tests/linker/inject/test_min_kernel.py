@@ -20,10 +20,9 @@ from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
-from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, PT
-from sframegen.elf.role import Role, role_of
 from sframegen.format.locate import sframe_of
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 from tests.support.loops import for_each
