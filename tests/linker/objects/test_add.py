@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linker.merge.input_objects import ObjectReader
+from linker.merge.inputs import ObjectReader
 from linker.objects.archive import members, rewritten
 from sframegen import Verdict, add_section, check, convert, read, remove
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
