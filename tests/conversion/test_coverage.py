@@ -16,9 +16,9 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.padding import FAIL, padding_states
 from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, abi_of
