@@ -14,7 +14,6 @@ from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, Rela, Shdr, pack_words, packed
-from sframegen.elf.relocations import crel
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 ALIGN = 8
 NO_SECTION = Shdr(*[0] * len(Shdr._fields))
-
-
-# Forms of relocations: the section's type and name, its alignment, bytes of an entry.
-RELA, CREL = (SHT.RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT.CREL, ".crel.sframe", 1, 1)
 
 
 class Piece(NamedTuple):
@@ -79,18 +74,14 @@ def _section(encoder: Encoder) -> memoryview:
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> bytes:
-    """Return one for each function, against the symbol of its FDE's relocation, in the object's form."""
+    """Return one for each function, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
     for function, start in enumerate(encoder.table.start):
         symbol, addend = placed.reference_to(start)
         found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
-    return crel(found) if _form(placed.image) is CREL else packed(found, placed.image.byte_order)
-
-
-def _form(elf: ElfFile) -> tuple[int, str, int, int]:
-    return CREL if any(section.header.sh_type == SHT.CREL for section in elf.sections) else RELA
+    return packed(found, placed.image.byte_order)
 
 
 def old_sections(elf: ElfFile) -> set[int]:
@@ -116,7 +107,6 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
-    kind, form_name, align, entry_size = _form(elf)
     chunks: list[Write] = []
     end = len(elf.data)
 
@@ -145,12 +135,12 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
             sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
         )
         headers[relocations] = Shdr(
-            rela_name, kind, SHF.INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
+            rela_name, SHT.RELA, SHF.INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
         )
     for group, numbers in members.items():
         data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
-    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form_name}\0".encode()
+    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
     header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN.LORESERVE else 0)
     if header.e_shnum == 0:

@@ -11,7 +11,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, Rela
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import ByteOrder
@@ -60,30 +60,6 @@ def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[
         if cursor.fault or offset >= MAX_OFFSET or not 0 <= symbol <= WORD32 or not 0 <= kind <= WORD32:
             raise elf.error("a relocation is cut off or damaged", table.name, cursor.pos)
         yield offset << (head & 3), symbol << 32 | kind, addend
-
-
-def crel(rows: Sequence[Rela]) -> bytes:
-    """The bytes of SHT_CREL for relocations of ascending offsets."""
-    out = bytearray(_leb(len(rows) << 3 | CREL_ADDENDS, signed=False))
-    last = Rela(0, 0, 0)
-    for row in rows:
-        steps = row.symbol - last.symbol, row.type - last.type, row.r_addend - last.r_addend
-        offset = row.r_offset - last.r_offset
-        out.append((offset > 15) << 7 | (offset & 15) << 3 | sum(1 << bit for bit, step in enumerate(steps) if step))
-        out += _leb(offset >> 4, signed=False) if offset > 15 else b""
-        out += b"".join(_leb(step, signed=True) for step in steps if step)
-        last = row
-    return bytes(out)
-
-
-def _leb(value: int, *, signed: bool) -> bytes:
-    out = bytearray()
-    while True:
-        byte = value & 0x7F
-        value >>= 7
-        if value == (-(byte >> 6) if signed else 0):
-            return bytes([*out, byte])
-        out.append(byte | 0x80)
 
 
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:

@@ -312,10 +312,11 @@ def forms(peers: Peers, compile_c: Compiler, tmp_path: Path) -> dict[int, Path]:
 def test_objects_with_crel_relocations(forms: dict[int, Path], peers: Peers) -> None:
     """Linkers that read them make the same of both; GNU ld does not."""
     linked: dict[str, list[object]] = {"ld.lld": [], "mold": [], "ours": []}
-    for form, path in forms.items():
+    for path in forms.values():
         before = path.read_bytes()
         assert add_section(path).coverage == 100
-        assert {section.header.sh_type for section in open_elf(path).sections if "sframe" in section.name} == {SHT.GNU_SFRAME, form}
+        kinds = {section.header.sh_type for section in open_elf(path).sections if "sframe" in section.name}
+        assert kinds == {SHT.GNU_SFRAME, SHT.RELA}
         assert add_section(path).section_bytes == 0  # it is there
         assert check(path).findings == ()
         linked["ours"].append([one[1:] for one in ObjectReader(AMD64).open(memoryview(path.read_bytes()), "").described()])
