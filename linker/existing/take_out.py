@@ -17,16 +17,13 @@ from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, Shdr, packed
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
-
-UNUSED_SEGMENT = Phdr(PT.NULL, 0, 0, 0, 0, 0, 0, 0)
-UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Removal(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, members
-from linker.objects.function_places import Described, described, start_relocation
+from linker.objects.function_places import Described, described_sections, start_relocation
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, naming
@@ -91,7 +91,7 @@ class OtherObject:
         ]
 
     def described(self) -> Iterable[Described]:
-        return described(self.elf)
+        return described_sections(self.elf)
 
     def contents(self, code: CodeSection) -> memoryview:
         return self.elf.contents(self.elf.sections[code.number])

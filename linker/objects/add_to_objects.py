@@ -9,7 +9,7 @@ from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
-from linker.objects.new_sections import Piece, object_writes, old_sections, pieces_of
+from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from linker.objects.remove_from_objects import original_object
 from sframegen.base.errors import ANOTHER, Refusal, RefusedError
 from sframegen.format.abi import abi_of
@@ -38,14 +38,14 @@ class Filled(NamedTuple):
     record: Undo | None  # turns `elf` into `base`; None: they are the same
     placed: Placed  # the base
     table: FunctionTable
-    pieces: list[Piece]
+    sections: list[NewSection]
     undoable: bool = True  # the new object has a record
 
     def writes(self) -> list[Write]:
         """Return the writes that turn the base into the new object; none if it is unchanged."""
-        if not self.pieces or not self.placed.symbol_table:
+        if not self.sections or not self.placed.symbol_table:
             return []
-        writes = object_writes(self.base, self.placed.symbol_table, self.pieces)
+        writes = object_writes(self.base, self.placed.symbol_table, self.sections)
         end = max(one.offset + len(one.data) for one in writes)
         return [*writes, *([Write(end, undo_record.record(self.base.data, writes))] if self.undoable else [])]
 
@@ -76,7 +76,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     if len(table):
         table = converted.encoder(placed.image, level._replace(share=False)).table
     had = list(sections_of(placed.image if base is elf else place(elf, abi).image))
-    pieces: list[Piece] = []
+    sections: list[NewSection] = []
     if len(table):
         said = gather(section.table for section in had)
         padded = converted.coverage.final_calls(placed.image).ends(converted.table)
@@ -86,8 +86,8 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
         elif had and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
-            pieces = pieces_of(base, placed, table, converted.encoded)
-    return Prepared(Filled(elf, base, record, placed, table, pieces), sources, converted)
+            sections = new_sections(base, placed, table, converted.encoded)
+    return Prepared(Filled(elf, base, record, placed, table, sections), sources, converted)
 
 
 def write_object(filled: Filled, out: BinaryIO) -> None:
@@ -101,12 +101,12 @@ def write_object(filled: Filled, out: BinaryIO) -> None:
 
 def check_object(filled: Filled, written: ElfFile) -> list[str]:
     """Return the findings about a written object: earlier sections that changed, new sections that say something else."""
-    if not filled.pieces:
+    if not filled.sections:
         return [] if written.data == filled.elf.data else ["an object that already has the section has changed"]
     findings = []
     base = filled.base
     old = old_sections(base)
-    changed = {piece.group.number for piece in filled.pieces if piece.group} | {base.shstrndx, 0} | old
+    changed = {new.group.number for new in filled.sections if new.group} | {base.shstrndx, 0} | old
     changed |= {group.number for number, group in groups(base).items() if number in old}
     for section, new in zip(base.sections, written.sections, strict=False):
         if section.number not in changed and section != new:

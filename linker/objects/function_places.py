@@ -32,7 +32,7 @@ class Described(NamedTuple):
     offsets: Sequence[int]
 
 
-def described(elf: ElfFile) -> Iterator[Described]:
+def described_sections(elf: ElfFile) -> Iterator[Described]:
     """Each SFrame section of an object, and each part of one in which a linker left several. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)

@@ -291,10 +291,10 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
-        size = sum(len(piece.section) for piece in filled.pieces)
-        outcome = Outcome.ADDED if filled.pieces else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
+        size = sum(len(new.contents) for new in filled.sections)
+        outcome = Outcome.ADDED if filled.sections else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
         parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.pieces:
+        if filled.sections:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))

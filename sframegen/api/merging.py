@@ -14,7 +14,7 @@ from linker.merge.inputs import Inputs, read_all
 from linker.merge.merge_objects import merge_objects
 from linker.objects.add_to_objects import Filled, check_object, write_object
 from linker.objects.laid_out import place
-from linker.objects.new_sections import piece
+from linker.objects.new_sections import new_section
 from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
 from sframegen.api.planned import Plan, json_of
@@ -193,7 +193,7 @@ def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -
     placed = place(elf, abi_of(elf), anchors_only=True)
     level = making.level._replace(share=False)
     encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), making.layout, level, counts)
-    filled = Filled(elf, elf, None, placed, encoder.table, [piece(placed, encoder, None)], undoable=False)
+    filled = Filled(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
         refuse(check_object(filled, open_elf(written)))

@@ -97,7 +97,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
 
 def _compare(view: ObjectView, draft: ReportDraft) -> None:
     merged = view.merged
-    draft.version, draft.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
+    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
     image = view.placed.image
     sources = find_sources(image)
     try:

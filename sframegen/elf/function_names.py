@@ -12,7 +12,7 @@ from sframegen.base.text import printable
 from sframegen.elf.symbols import functions_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import CopiedFunctions, Symbol
@@ -61,15 +61,23 @@ def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) 
 
     Raises FormatError for the name of several functions.
     """
-    match = SYMBOL_OFFSET.fullmatch(text)
-    for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
-        found = {symbol.address for symbol in find(name.encode(errors="replace"))} if name else set()
+    for name, offset in names_with_offsets(text):
+        found = {symbol.address for symbol in find(name.encode(errors="replace"))}
         if len(found) > 1:
             places = ", ".join(f"{address:#x}" for address in sorted(found))
             raise FormatError(f"{len(found)} functions are named {printable(name)}: {places}", file=file)
         if found:
-            return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
+            return found.pop() + offset
     return None
+
+
+def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, offset) as a text can be read, the whole text as a name first. The offset is decimal, or 0x..."""
+    if text:
+        yield text, 0
+    if match := SYMBOL_OFFSET.fullmatch(text):
+        name, digits = match.groups()
+        yield name, int(digits, 16 if digits[:2] in ("0x", "0X") else 10)
 
 
 class NamedAddresses:

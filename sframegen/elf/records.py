@@ -163,6 +163,8 @@ class Nhdr(NamedTuple):
     n_type: int
 
 
+UNUSED_SEGMENT, UNUSED_SECTION = Phdr(*[0] * 8), Shdr(*[0] * 10)  # PT_NULL, SHT_NULL
+
 # Each on-disk record, declared once: its fields above, its layout here.
 LAYOUTS: dict[type[Any], str] = {
     Ehdr: "16sHHIQQQIHHHHHH",
