@@ -11,7 +11,7 @@ from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
 from linker.inject.gaps import moved, spread
 from linker.inject.image import read_image
-from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
+from linker.inject.kernel_versions import KernelChange
 from linker.inject.layout import NoRoomError, no_room, tail, unloaded
 from linker.inject.movable import MOVABLE_TAGS
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
@@ -133,7 +133,7 @@ def risk_of(role: Role) -> str:
     """Return the risk of a new segment in a dynamic loader, as text; "" for other files."""
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
-    since = SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]
+    since = KernelChange.SEGMENT_IN_A_LOADER.value
     return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
 
 

@@ -14,7 +14,7 @@ from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
-from linker.objects.add_to_objects import check_object, prepare, write_object
+from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
 from sframegen.api.added import Outcome, Summary, detached_already, nothing_to_add, summary_of, total
 from sframegen.api.by_kind import Kinds, change_kind, read_kind

@@ -11,9 +11,9 @@ from linker.existing.in_place import SEVERAL, find_slot, own_loads, plan_exchang
 from linker.existing.original import check_undo, original_of
 from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
+from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import open_given
 from linker.objects.laid_out import is_sframe
-from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.api.by_kind import Kinds, change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
 from sframegen.api.converted import VersionChange

@@ -12,7 +12,7 @@ from linker.inject.apply import write_all
 from linker.merge.by_map import Counts, map_of_linked, map_of_object
 from linker.merge.inputs import Inputs, read_all
 from linker.merge.merge_objects import merge_objects
-from linker.objects.add_to_objects import Filled, check_object, write_object
+from linker.objects.change_objects import Filled, check_object, write_object
 from linker.objects.laid_out import place
 from linker.objects.new_sections import new_section
 from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written

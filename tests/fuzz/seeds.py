@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.inject.apply import write_all
-from linker.objects.add_to_objects import prepare, write_object
+from linker.objects.change_objects import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf

@@ -7,11 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.archive import is_archive
+from linker.objects.change_objects import check_object, plan_object_removal, prepare, write_object
 from linker.objects.given_file import Objects, objects_in
 from linker.objects.object_view import place_in, views_of
-from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.base.errors import SframegenError
 from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile

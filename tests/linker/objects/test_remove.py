@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 from click.testing import CliRunner
 
-from linker.objects import remove_from_objects
+from linker.objects import change_objects
 from sframegen import add_section, check, read, remove
 from sframegen.base.errors import RefusedError, VerificationError
 from sframegen.cli.commands import cli
@@ -143,10 +143,10 @@ def test_verification_stops_what_went_wrong(plain: Path, monkeypatch: pytest.Mon
         out.seek(-1, os.SEEK_END)
         out.write(b"!")
 
-    genuine = remove_from_objects.write_all
+    genuine = change_objects.write_all
     add_section(plain)
     before = plain.read_bytes()
-    monkeypatch.setattr(remove_from_objects, "write_all", spoilt)
+    monkeypatch.setattr(change_objects, "write_all", spoilt)
     with pytest.raises(VerificationError, match=r"verification failed, nothing was changed: .*it differs from the file"):
         remove(plain)
     assert plain.read_bytes() == before
