@@ -71,8 +71,7 @@ def free_after(elf: ElfFile, start: int) -> int:
     if not elf.sections or not loads:
         return 0
     end = min(load.p_offset + load.p_filesz for load in loads)
-    headers = [s.header for s in elf.sections if s.header.sh_type != SHT.NOBITS]
-    claimed = join(Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers if header.sh_size)
+    claimed = join(s.header.extent for s in elf.sections if s.header.sh_type != SHT.NOBITS and s.header.sh_size)
     tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
     end = min([end, *(offset for offset in tables if offset >= start)])
     free = gaps(claimed, start, end)

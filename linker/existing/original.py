@@ -116,14 +116,12 @@ def loaded_end(elf: ElfFile) -> int:
 
 def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
     """Return executable sections, and PT_LOADs that do not begin with the headers, without what is metadata in them."""
-    ranges = [
-        (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in original.sections if s.header.sh_flags & SHF.EXECINSTR
-    ]
+    found = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
     data = join([*metadata(original), program_headers(elf)])
     for load in original.segments:
         if load.p_type == PT.LOAD and load.p_flags & PF.X and load.p_offset:
-            ranges += gaps(data, load.p_offset, load.p_offset + load.p_filesz)
-    return join(Extent(start, end) for start, end in ranges if start < end)
+            found += [Extent(*part) for part in gaps(data, load.extent.start, load.extent.end)]
+    return join(found)
 
 
 def program_headers(elf: ElfFile) -> Extent:
@@ -133,10 +131,8 @@ def program_headers(elf: ElfFile) -> Extent:
 
 def metadata(elf: ElfFile) -> list[Extent]:
     """Return the ranges of the dynamic section and of symbol tables."""
-    headers = [s.header for s in elf.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM)]
-    ranges = [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
-    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in elf.segments if s.p_type == PT.DYNAMIC]
-    return join(ranges)
+    tables = [s.header.extent for s in elf.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM)]
+    return join(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
 
 
 def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
@@ -164,11 +160,9 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     And a superseded record: of a file that was edited after it got a section.
     """
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
-    tables = [s.header for s in original.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM) or is_sframe_section(s)]
-    segments = [s for s in original.segments if s.p_type in (PT.DYNAMIC, PT.GNU_SFRAME)]
-    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers]
-    ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]
-    ranges += [Extent(segment.p_offset, segment.p_offset + segment.p_filesz) for segment in segments]
+    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers, *metadata(original)]
+    ranges += [s.header.extent for s in original.sections if is_sframe_section(s)]
+    ranges += [s.extent for s in original.segments if s.p_type == PT.GNU_SFRAME]
     superseded = undo_record.parse(original.data)
     if superseded is not None and superseded.start >= image_end(original):
         ranges.append(Extent(superseded.start, len(original.data)))

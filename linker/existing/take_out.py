@@ -105,15 +105,14 @@ def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list
         Extent(header.e_phoff, header.e_phoff + elf.phnum * PHDR_SIZE),
         Extent(header.e_shoff, header.e_shoff + elf.shnum * SHDR_SIZE),
     ]
-    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in segments if s.p_type != PT.LOAD]
-    headers = [section.header for section in sections if section.header.sh_type != SHT.NOBITS]
-    ranges += [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
+    ranges += [s.extent for s in segments if s.p_type != PT.LOAD]
+    ranges += [section.header.extent for section in sections if section.header.sh_type != SHT.NOBITS]
     return join(item for item in ranges if item.size)
 
 
 def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
     """True if nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
-    start, end = load.p_offset, load.p_offset + load.p_filesz
+    start, end = load.extent[:2]
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
     named = overlapping(kept, start, end) or tags
     return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))

@@ -95,8 +95,8 @@ def before(image: Image, section_size: int) -> LayoutDraft:
 
 def notes_and_interpreter(image: Image) -> list[Extent]:
     """Return the pieces of the segments that may move: cores and patchelf look for them in the first page."""
-    ranges = [(s.p_offset, s.p_offset + s.p_filesz) for s in image.segments if s.p_type in MOVABLE_SEGMENTS]
-    return sorted({piece for start, end in ranges for piece in overlapping(image.pieces, start, end)})
+    extents = [segment.extent for segment in image.segments if segment.p_type in MOVABLE_SEGMENTS]
+    return sorted({piece for extent in extents for piece in overlapping(image.pieces, extent.start, extent.end)})
 
 
 def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:

@@ -9,7 +9,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.dynamic import DT
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, names_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
@@ -39,27 +39,14 @@ MOVABLE_NOTES = {
     (b"FDO\0", 0x407C0C0A),  # dlopen
     (b"Android\0", 1),
 }
-MOVABLE_TAGS = {
-    DT.HASH: "DT_HASH",
-    DT.GNU_HASH: "DT_GNU_HASH",
-    DT.SYMTAB: "DT_SYMTAB",
-    DT.STRTAB: "DT_STRTAB",
-    DT.VERSYM: "DT_VERSYM",
-    DT.VERDEF: "DT_VERDEF",
-    DT.VERNEED: "DT_VERNEED",
-}
+MOVABLE_TAGS = tuple(TAG_OF_TYPE.values())
 # Every tag that holds an address: without section headers, a piece ends where the next begins.
 POINTER_TAGS = {
     *MOVABLE_TAGS, DT.PLTGOT, DT.RELA, DT.INIT, DT.FINI, DT.REL, DT.JMPREL, DT.INIT_ARRAY, DT.FINI_ARRAY, DT.PREINIT_ARRAY, DT.RELR,
 }  # fmt: skip
-MOVABLE_SEGMENTS = {PT.INTERP: "PT_INTERP", PT.NOTE: "PT_NOTE", PT.GNU_PROPERTY: "PT_GNU_PROPERTY"}
-# Segments that code reaches without their header.
-FIXED_SEGMENTS = {
-    PT.DYNAMIC: "PT_DYNAMIC",
-    PT.TLS: "PT_TLS",
-    PT.GNU_EH_FRAME: "PT_GNU_EH_FRAME",
-    PT.GNU_RELRO: "PT_GNU_RELRO",
-}
+MOVABLE_SEGMENTS = (PT.INTERP, PT.NOTE, PT.GNU_PROPERTY)
+FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code reaches them without their header
+SEGMENT_NAMES, TAG_NAMES = names_of(PT), names_of(DT)
 
 
 def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
@@ -91,11 +78,8 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
     header = section.header
-    if (
-        header.sh_flags & (SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR) != SHF.ALLOC
-        or not header.sh_size
-        or not valid_align(header.sh_addralign)
-    ):
+    is_constant = header.sh_flags & (SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR) == SHF.ALLOC
+    if not is_constant or not header.sh_size or not valid_align(header.sh_addralign):
         return False
     if header.sh_type in TAG_OF_TYPE:
         return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
@@ -124,14 +108,13 @@ def valid_align(align: int) -> bool:
 
 
 def section_range(section: Section) -> Extent:
-    header = section.header
-    return Extent(header.sh_offset, header.sh_offset + header.sh_size, (section.name,), max(1, header.sh_addralign))
+    return section.header.extent._replace(names=(section.name,), align=max(1, section.header.sh_addralign))
 
 
 def movable_segments(elf: ElfFile) -> list[Extent]:
     """Ranges of notes and the interpreter's name; unnamed where section headers name them."""
     return [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
+        s.extent._replace(names=() if elf.sections else (SEGMENT_NAMES[s.p_type],), align=max(1, s.p_align))
         for s in elf.segments
         if s.p_filesz and may_move_segment(elf, s)
     ]
@@ -147,7 +130,7 @@ def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
     edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
     sizes = {DT.STRTAB: tags.get(DT.STRSZ, [0])[0]}
     return [
-        Extent(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
+        Extent(start, min(end, start + sizes.get(starts[start], end)), (TAG_NAMES[starts[start]],), 8)
         for start, end in itertools.pairwise(edges)
         if starts.get(start) in MOVABLE_TAGS
     ]
@@ -160,16 +143,10 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
         for section in elf.sections
         if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT.NULL, SHT.NOBITS)
     ]
-    ranges += [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
-        for s in elf.segments
-        if s.p_type in FIXED_SEGMENTS and s.p_filesz
-    ]
-    ranges += [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
-        for s in elf.segments
-        if s.p_type == PT.NOTE and s.p_filesz and not may_move_segment(elf, s)
-    ]
+    segments = [s for s in elf.segments if s.p_filesz]
+    ranges += [s.extent._replace(names=(SEGMENT_NAMES[s.p_type],)) for s in segments if s.p_type in FIXED_SEGMENTS]
+    notes = [s.extent for s in segments if s.p_type == PT.NOTE and not may_move_segment(elf, s)]
+    ranges += [note._replace(names=("a note that code may reach",)) for note in notes]
     return join([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 

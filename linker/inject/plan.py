@@ -13,12 +13,12 @@ from linker.inject.gaps import moved, spread
 from linker.inject.image import read_image
 from linker.inject.kernel_versions import KernelChange
 from linker.inject.layout import NoRoomError, no_room, tail, unloaded
-from linker.inject.movable import MOVABLE_TAGS
+from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.elf.dynamic import Role
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, Phdr
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,8 +34,6 @@ SPARE_HEADERS = 2
 MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION = 1 << 40
-NEW_TYPES = {PT.LOAD: "PT_LOAD", PT.GNU_SFRAME: "PT_GNU_SFRAME"}
-SEGMENT_NAMES = NEW_TYPES | {PT.NULL: "PT_NULL", PT.NOTE: "PT_NOTE"}
 
 
 class InjectionPlan(NamedTuple):
@@ -203,7 +201,7 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
         for item in draft.moves:
             if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:
                 new = entry.value + item.to_address - item.from_address
-                yield Patch(MOVABLE_TAGS[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
+                yield Patch(TAG_NAMES[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
 
 
 def describe(plan: InjectionPlan) -> list[str]:

@@ -264,10 +264,10 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
     for load in (s for s in original.segments if s.p_type == PT.LOAD):
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
-        for start, end in gaps(named, load.p_offset, load.p_offset + load.p_filesz):
+        for start, end in gaps(named, load.extent.start, load.extent.end):
             if not same_bytes(original.data[start:end], result.data[start + shift : end + shift]):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
-    loads = (Extent(s.p_offset, s.p_offset + s.p_filesz) for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
+    loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
     compared = join([*named, *loads])
     for start, to, size in parts_of(plan.gaps, len(original.data)):
         for at, end in gaps(compared, start, start + size):

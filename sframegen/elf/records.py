@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from sframegen.base.errors import FormatError
+from sframegen.elf.ranges import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -81,6 +82,11 @@ class STT:
     NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
 
 
+def names_of(constants: type) -> dict[int, str]:
+    """The names of a prefix' constants by their numbers: "PT_LOAD"."""
+    return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}
+
+
 class Ehdr(NamedTuple):
     e_ident: bytes
     e_type: int
@@ -108,6 +114,10 @@ class Phdr(NamedTuple):
     p_memsz: int
     p_align: int
 
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.p_offset, self.p_offset + self.p_filesz)
+
 
 class Shdr(NamedTuple):
     sh_name: int
@@ -120,6 +130,11 @@ class Shdr(NamedTuple):
     sh_info: int
     sh_addralign: int
     sh_entsize: int
+
+    @property
+    def extent(self) -> Extent:
+        """Also of a section that has no bytes in the file."""
+        return Extent(self.sh_offset, self.sh_offset + self.sh_size)
 
 
 class Sym(NamedTuple):
