@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import copied_table, functions_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import CopiedFunctions, Symbol
+    from sframegen.elf.symbols import Symbol
 
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
@@ -81,10 +81,19 @@ def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
 
 
 class NamedAddresses:
-    """The names of a file's functions; without a file there are none."""
+    """The names of a file's functions, as they are now; without a file there are none.
 
-    def __init__(self, file: str = "", functions: CopiedFunctions | None = None) -> None:
-        self._file, self._functions = file, functions
+    If the symbol table is damaged, that FormatError is raised when a name is asked for.
+    """
+
+    def __init__(self, elf: ElfFile | None = None) -> None:
+        self._file = elf.name if elf else ""
+        self._fault: FormatError | None = None
+        self._read: Callable[[], list[Symbol]] = list
+        try:
+            self._read = copied_table(elf) if elf else list
+        except FormatError as error:
+            self._fault = error
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
@@ -101,9 +110,11 @@ class NamedAddresses:
     def _named(self, name: bytes) -> list[Symbol]:
         return [symbol for symbol in self._symbols if symbol.is_named(name)]
 
-    @property
+    @cached_property
     def _symbols(self) -> list[Symbol]:
-        return self._functions.symbols if self._functions else []
+        if self._fault is not None:
+            raise self._fault
+        return self._read()
 
     @cached_property
     def _by_address(self) -> dict[int, Symbol]:
@@ -111,10 +122,3 @@ class NamedAddresses:
 
 
 NO_NAMES = NamedAddresses()
-
-
-def copied_names(elf: ElfFile) -> NamedAddresses:
-    """Copy the names of a file, which may change afterwards."""
-    from sframegen.elf.symbols import CopiedFunctions  # noqa: PLC0415 - sections of no file need none
-
-    return NamedAddresses(elf.name, CopiedFunctions(elf))

@@ -12,12 +12,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.base.errors import FormatError
 from sframegen.elf.function_scan import last_functions
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from sframegen.elf.file import ElfFile, Section
 
@@ -237,28 +236,13 @@ def functions_of(elf: ElfFile) -> Iterator[Symbol]:
             yield Symbol(table.names, name_at, address, size)
 
 
-class CopiedFunctions:
-    """The functions of a file's symbol table, which is copied: later changes of the file do not matter.
-
-    Where the table is damaged, `symbols` raises the FormatError, not what makes the copy.
-    """
-
-    def __init__(self, elf: ElfFile) -> None:
-        self._fault: FormatError | None = None
-        self._code, self._raw, self._names = RECORDS[Sym, elf.byte_order], b"", b""
-        try:
-            table = _table_of_functions(elf)
-            if table is not None:
-                self._raw, self._names = bytes(table.raw), table.names
-        except FormatError as error:
-            self._fault = error
-
-    @cached_property
-    def symbols(self) -> list[Symbol]:
-        """In the order of the table."""
-        if self._fault is not None:
-            raise self._fault
-        return [Symbol(self._names, *found) for found in _functions(self._code.iter_unpack(self._raw))]
+def copied_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
+    """Copy a symbol table: later changes of the file do not matter. Return what reads the functions, in the table's order."""
+    table = _table_of_functions(elf)
+    if table is None:
+        return list
+    code, raw, names = RECORDS[Sym, elf.byte_order], bytes(table.raw), table.names
+    return lambda: [Symbol(names, *found) for found in _functions(code.iter_unpack(raw))]
 
 
 def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
