@@ -32,7 +32,7 @@ def errors_naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-class HeldOpen:
+class OpenHandle:
     """What is held open until `close` or the end of the block. A PathLike, whose path is for messages only."""
 
     path: str
@@ -50,7 +50,7 @@ class HeldOpen:
         raise NotImplementedError
 
 
-class Location(HeldOpen):
+class Location(OpenHandle):
     """An entry of a directory that is held open: `linker.files.target` looks up the name there, and follows no link."""
 
     def __init__(self, directory: int, name: str, path: str) -> None:
@@ -114,21 +114,21 @@ def locate(path: str | os.PathLike[str]) -> Location:
     Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user could
     choose the file that we change with a link in a directory of theirs.
     """
-    shown = os.fspath(path)
-    with errors_naming(shown):
-        return _walk(shown)
+    display_path = os.fspath(path)
+    with errors_naming(display_path):
+        return _walk(display_path)
 
 
-def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
-    """The same, kept open by `held`; a given Location stays the caller's."""
-    return path if isinstance(path, Location) else held.enter_context(locate(path))
+def located(path: str | os.PathLike[str], stack: ExitStack) -> Location:
+    """The same, kept open by `stack`; a given Location stays the caller's."""
+    return path if isinstance(path, Location) else stack.enter_context(locate(path))
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
-    shown = os.fspath(path)
-    names = shown.split("/")
-    with errors_naming(shown):
+    display_path = os.fspath(path)
+    names = display_path.split("/")
+    with errors_naming(display_path):
         for count in range(1, len(names) + 1):
             if not names[count - 1]:
                 continue
@@ -142,8 +142,8 @@ def _enter(directory: int, name: str) -> int:
     return os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
 
 
-def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _enter) -> Location:
-    """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
+def below(root: int, path: str, display_path: str, enter: Callable[[int, str], int] = _enter) -> Location:
+    """The entry at a path below an open directory, without any symbolic link. `display_path`: for messages. Raises OSError.
 
     Each directory is opened in the one before it: the entry is below `root` whatever is renamed meanwhile. A path longer
     than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
@@ -151,19 +151,19 @@ def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), shown)
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), display_path)
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:
                 here.move(enter(here.number, directory))
-            return Location(os.dup(here.number), name, shown)
+            return Location(os.dup(here.number), name, display_path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", shown) from error
-        raise OSError(error.errno, error.strerror, shown) from error
+            raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", display_path) from error
+        raise OSError(error.errno, error.strerror, display_path) from error
 
 
-class OwnDirectory(HeldOpen):
+class OwnDirectory(OpenHandle):
     """Belongs to root or to this user, and others cannot write to it; so do the directories below it that are entered."""
 
     def __init__(self, descriptor: int, path: str) -> None:
@@ -174,14 +174,14 @@ class OwnDirectory(HeldOpen):
     @classmethod
     def opened(cls, path: str | os.PathLike[str], *, make: bool = False) -> Self:
         """`make`: also make it, where there is none. Raises OSError."""
-        shown = os.fspath(path)
+        display_path = os.fspath(path)
         if make:
-            make_directory(shown, MODE)
-        with locate(shown) as location:
+            make_directory(display_path, MODE)
+        with locate(display_path) as location:
             descriptor = location.enter()
-        own = cls(descriptor, shown)
+        own = cls(descriptor, display_path)
         try:
-            _check_own(os.fstat(descriptor), shown)
+            _check_own(os.fstat(descriptor), display_path)
         except OSError:
             own.close()
             raise
@@ -194,24 +194,24 @@ class OwnDirectory(HeldOpen):
 
     def at(self, name: str, *, make: bool = False) -> Location:
         """The entry of a relative path. `make`: also make the directories on its way. Raises OSError."""
-        shown = f"{self.path}/{name}"
+        display_path = f"{self.path}/{name}"
         if ".." in name.split("/") or name.startswith("/"):
-            raise OSError(errno.EINVAL, "a name that leads out of the directory", shown)
+            raise OSError(errno.EINVAL, "a name that leads out of the directory", display_path)
 
         def enter(directory: int, inner: str) -> int:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(inner, MODE, dir_fd=directory)
-            with Location(os.dup(directory), inner, shown) as location:
+            with Location(os.dup(directory), inner, display_path) as location:
                 descriptor = location.enter()
             try:
-                _check_own(os.fstat(descriptor), shown, f"its directory {inner} ")
+                _check_own(os.fstat(descriptor), display_path, f"its directory {inner} ")
             except OSError:
                 os.close(descriptor)
                 raise
             return descriptor
 
-        return below(self.descriptor, name, shown, enter)
+        return below(self.descriptor, name, display_path, enter)
 
 
 def _walk(path: str) -> Location:

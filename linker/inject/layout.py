@@ -63,7 +63,7 @@ class Move(NamedTuple):
     from_address: int
     to_address: int
 
-    def holds(self, offset: int, size: int) -> bool:
+    def contains(self, offset: int, size: int) -> bool:
         """True if a range of the original file moves with it."""
         return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
 
@@ -136,7 +136,7 @@ def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
 def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     """Return the header of moved metadata with its new place."""
     for item in moves:
-        if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
+        if segment.p_type in MOVABLE_SEGMENTS and item.contains(segment.p_offset, segment.p_filesz):
             by = item.to_address - item.from_address
             return segment._replace(
                 p_offset=segment.p_offset + item.to_offset - item.from_offset,

@@ -140,7 +140,7 @@ def move_of(header: Shdr, moves: list[Move]) -> Move | None:
     """Return the move that includes a section."""
     if header.sh_type == SHT.NOBITS or not header.sh_flags & SHF.ALLOC:
         return None
-    return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
+    return next((item for item in moves if item.contains(header.sh_offset, header.sh_size)), None)
 
 
 def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:

@@ -139,11 +139,11 @@ def check_mapping(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
     if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
         yield "PT_GNU_SFRAME is not the planned one"
     holders = [s for s in written.segments if s.p_type == PT.LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
-    if len(holders) != 1 or holders[0].p_flags != PF.R or not holds(holders[0], *planned):
+    if len(holders) != 1 or holders[0].p_flags != PF.R or not maps_range(holders[0], *planned):
         yield "no read-only PT_LOAD of its own holds .sframe"
 
 
-def holds(load: Phdr, address: int, offset: int, size: int) -> bool:
+def maps_range(load: Phdr, address: int, offset: int, size: int) -> bool:
     end = load.p_offset + load.p_filesz
     return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
 
@@ -169,7 +169,7 @@ def check_table(written: ReadBack) -> Iterator[str]:
             yield "PT_PHDR does not cover the program header table"
         if loads and loads[0].p_vaddr - loads[0].p_offset + written.table_offset != table.p_vaddr:
             yield "PT_PHDR is not where the first PT_LOAD puts the program header table"
-        if not any(holds(load, table.p_vaddr, table.p_offset, table.p_filesz) for load in loads):
+        if not any(maps_range(load, table.p_vaddr, table.p_offset, table.p_filesz) for load in loads):
             yield "PT_PHDR is in no PT_LOAD"
 
 
@@ -199,7 +199,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
         return is_grown(old, new, plan.gaps)
     by = new.p_vaddr - old.p_vaddr
     moved = any(
-        item.holds(old.p_offset, old.p_filesz)
+        item.contains(old.p_offset, old.p_filesz)
         and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (by, new.p_offset - old.p_offset)
         for item in plan.moves
     )
@@ -235,7 +235,7 @@ def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
     """(address, file offset) of an earlier section in the new file."""
     if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC:
         for item in plan.moves:
-            if item.holds(header.sh_offset, header.sh_size):
+            if item.contains(header.sh_offset, header.sh_size):
                 by = item.to_address - item.from_address
                 return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
     if header.sh_type == SHT.NULL:  # of a section that was taken out
@@ -252,7 +252,7 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     for section in original.sections:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
-        moves = any(item.holds(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
+        moves = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
         there = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else overlapping(wide, start, end)
         yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in there)
 

@@ -75,15 +75,15 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     table = converted.table
     if len(table):
         table = converted.encoder(placed.image, level._replace(share=False)).table
-    had = list(sections_of(placed.image if base is elf else place(elf, abi).image))
+    present = list(sections_of(placed.image if base is elf else place(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
-        said = gather(section.table for section in had)
+        described = gather(section.table for section in present)
         padded = converted.coverage.final_calls(placed.image).ends(converted.table)
-        same_version = {section.header.version for section in had} == {layout.version}
-        if same_version and agree(said, converted.table, MAX_GAP, padded):
-            table = said  # of padding it may say something else
-        elif had and not replace:
+        same_version = {section.header.version for section in present} == {layout.version}
+        if same_version and agree(described, converted.table, MAX_GAP, padded):
+            table = described  # of padding it may say something else
+        elif present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
             sections = new_sections(base, placed, table, converted.encoded)

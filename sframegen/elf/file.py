@@ -228,14 +228,14 @@ def open_elf(path: str | Path) -> ElfFile:
 PIPE_BYTES = 1 << 16  # as many as a pipe holds
 
 
-def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None = None) -> int:
-    """A descriptor to read a regular file; `shown`: its path for messages. Raises FormatError if it is not one, or OSError."""
+def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int | None = None) -> int:
+    """A descriptor to read a regular file; `display_path`: for messages. Raises FormatError if it is not one, or OSError."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)  # may be a FIFO
     except OSError as error:
-        raise OSError(error.errno, error.strerror, shown) from error
+        raise OSError(error.errno, error.strerror, display_path) from error
     try:
-        check_regular(os.fstat(descriptor).st_mode, shown)
+        check_regular(os.fstat(descriptor).st_mode, display_path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -247,14 +247,14 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
 
     `newline`: as for open(). Raises FormatError for other kinds of files, and OSError.
     """
-    shown = os.fsdecode(path)
+    display_path = os.fsdecode(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISFIFO(mode):
-            beginning = _first_bytes(descriptor, shown)
+            beginning = _first_bytes(descriptor, display_path)
         else:
-            check_regular(mode, shown)
+            check_regular(mode, display_path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -263,50 +263,50 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
         with file:
             data = beginning + file.read(max(most + 1 - len(beginning), 0))
         if len(data) > most:
-            raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=shown)
+            raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=display_path)
         file = io.BytesIO(data)
     return io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline=newline)
 
 
-def _first_bytes(pipe: int, shown: str) -> bytes:
+def _first_bytes(pipe: int, display_path: str) -> bytes:
     """What can be read now, from then on waiting for more. Raises FormatError for a FIFO that nobody has opened to write."""
     try:
         beginning = os.read(pipe, PIPE_BYTES)
         if not beginning and not os.readlink(f"/proc/self/fd/{pipe}").startswith("pipe:"):  # noqa: PTH115 - without pathlib, which takes longer
-            raise FormatError("nobody writes to this FIFO", file=shown)
+            raise FormatError("nobody writes to this FIFO", file=display_path)
     except BlockingIOError:
         beginning = b""
     os.set_blocking(pipe, True)
     return beginning
 
 
-def check_regular(mode: int, shown: str) -> None:
+def check_regular(mode: int, display_path: str) -> None:
     """Raises FormatError for a file of another kind, and OSError for a directory."""
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), display_path)
     if not stat.S_ISREG(mode):
-        raise FormatError("not a regular file", file=shown)
+        raise FormatError("not a regular file", file=display_path)
 
 
-def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
+def map_descriptor(descriptor: int, display_path: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
     """An open file's bytes, mapped read-only, and its status. Raises FormatError where it is empty, or OSError.
 
     Files of no more than `small` bytes are read: quicker, where there are thousands.
     """
     status = os.fstat(descriptor)
     if status.st_size == 0:
-        raise FormatError("the file is empty", file=shown)
+        raise FormatError("the file is empty", file=display_path)
     if status.st_size > small:
         try:
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
         except ValueError as error:  # emptied meanwhile
-            raise FormatError("the file is empty", file=shown) from error
+            raise FormatError("the file is empty", file=display_path) from error
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 
-def beginning_of(name: str, shown: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
+def beginning_of(name: str, display_path: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
     """Up to `size` bytes of the file that `open_regular` opens. Raises what that raises, and OSError."""
-    descriptor = open_regular(name, shown, flags, directory=directory)
+    descriptor = open_regular(name, display_path, flags, directory=directory)
     try:
         return os.pread(descriptor, size, 0)
     finally:

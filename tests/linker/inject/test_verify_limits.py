@@ -148,7 +148,7 @@ def test_every_byte_that_is_not_named_is_compared(injected: Injected) -> None:
             [there] = [
                 new.header.sh_offset + at - header.sh_offset for new in injected.written.sections if new.name == section.name
             ] or [at]
-            moves = [item for item in injected.plan.moves if item.holds(header.sh_offset, header.sh_size)]
+            moves = [item for item in injected.plan.moves if item.contains(header.sh_offset, header.sh_size)]
             changed = injected.with_byte(at if moves else there)
             found = list(check_bytes(injected.plan, original, changed, injected.written))
             if section.name != ".shstrtab":
