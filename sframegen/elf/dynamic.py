@@ -1,4 +1,4 @@
-"""The dynamic section of a linked file, which PT_DYNAMIC names, and what it tells: program, library or dynamic loader."""
+"""The dynamic section of a linked file, which PT_DYNAMIC names, and its role by that: program, library or dynamic loader."""
 
 from __future__ import annotations
 
