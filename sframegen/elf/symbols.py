@@ -6,19 +6,20 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from functools import cached_property
-from heapq import heappop, heappush
 from itertools import compress, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
 from sframegen.elf.function_scan import last_functions
+from sframegen.elf.ranges import holder
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.ranges import Range
 
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
@@ -162,22 +163,10 @@ class FunctionColumns:
         return array("Q", [address for address, number in pairs if not is_mapping(number)]) if MAPPING in table.names else addresses
 
     @cached_property
-    def _code(self) -> tuple[list[int], list[int]]:
-        """Where code sections begin and end, ascending, and the first end of those that hold what follows; 1 << 64 without any."""
+    def _code(self) -> list[Range]:
+        """Addresses of the sections of code, ascending; they overlap in damaged files only."""
         headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
-        ranges = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
-        places = sorted({place for both in ranges for place in both})
-        first: list[int] = []
-        open_ends: list[int] = []  # a heap
-        following = 0
-        for place in places:
-            while following < len(ranges) and ranges[following][0] == place:
-                heappush(open_ends, ranges[following][1])
-                following += 1
-            while open_ends and open_ends[0] <= place:
-                heappop(open_ends)
-            first.append(open_ends[0] if open_ends else 1 << 64)
-        return places, first
+        return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
 
     def _sorted(self, wanted: bytes) -> tuple[array[int], array[int]]:
         """The addresses of symbols of the file, ascending, and the numbers of their entries. `wanted`: by st_info."""
@@ -196,8 +185,8 @@ class FunctionColumns:
         """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
         if symbol.size:
             return symbol.address + symbol.size
-        place, part = bisect_right(self._places, symbol.address), bisect_right(self._code[0], symbol.address)
-        ends = [*self._places[place : place + 1], *self._code[1][part - 1 : part]]
+        place, section = bisect_right(self._places, symbol.address), holder(self._code, symbol.address)
+        ends = [*self._places[place : place + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 
     def at(self, address: int) -> Symbol | None:

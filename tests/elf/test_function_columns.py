@@ -105,16 +105,15 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
 
 
 @for_each("seed", range(40))
-def test_sections_in_one_another(seed: int) -> None:
-    """A function without a size ends at the first end of those that hold its beginning; one may reach round the address space."""
+def test_sections_beside_one_another(seed: int) -> None:
+    """A function without a size ends where the section does that holds its beginning; one may reach round the address space."""
     random = Random(seed)
     top = (1 << 64) - 48
     base = random.choice([0x1000, top])
-    code = [
-        range(start, start + random.randrange(24)) for start in (base + random.randrange(40) for _ in range(random.randrange(9)))
-    ]
+    borders = sorted(base + random.randrange(64) for _ in range(2 * random.randrange(5)))
+    code = [range(start, end) for start, end in zip(borders[::2], borders[1::2], strict=True)]
     for begin in range(base, base + 48):
         columns = FunctionColumns(file_of("little", [("last", STT.FUNC, 1, begin, 0)], code))
-        end = min((one.stop for one in code if one.start <= begin < one.stop), default=1 << 64)
+        end = next((one.stop for one in code if one.start <= begin < one.stop), 1 << 64)
         held = [address for address in range(base, base + 48) if begin <= address < end]
         assert [address for address in range(base, base + 48) if columns.at(address)] == held
