@@ -110,8 +110,8 @@ def test_sections_beside_one_another(seed: int) -> None:
     random = Random(seed)
     top = (1 << 64) - 48
     base = random.choice([0x1000, top])
-    borders = sorted(base + random.randrange(64) for _ in range(2 * random.randrange(5)))
-    code = [range(start, end) for start, end in zip(borders[::2], borders[1::2], strict=True)]
+    borders = sorted(base + random.randrange(48) for _ in range(2 * random.randrange(5)))
+    code = [range(start, end) for start, end in zip(borders[::2], [*borders[1:-1:2], base + 63], strict=False)]
     for begin in range(base, base + 48):
         columns = FunctionColumns(file_of("little", [("last", STT.FUNC, 1, begin, 0)], code))
         end = next((one.stop for one in code if one.start <= begin < one.stop), 1 << 64)
