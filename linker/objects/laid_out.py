@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile, Relocated
-from sframegen.elf.ranges import align_up, holder
+from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET,
@@ -53,14 +53,6 @@ FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q
 CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 
-class Anchor(NamedTuple):
-    """An address in code that the call frame information names, and how: symbol + addend."""
-
-    address: int
-    symbol: int
-    addend: int
-
-
 @dataclass
 class Placed:
     """`image`: the object with its new addresses. `sections`: (start, end, number) of the executable ones, by address."""
@@ -68,26 +60,26 @@ class Placed:
     image: ElfFile
     symbol_table: Section | None
     sections: list[tuple[int, int, int]]
-    anchors: dict[int, tuple[int, int]]  # address: the symbol and addend that name it first
+    anchors: dict[int, tuple[int, int]]  # by an address that call frame information names: the symbol and addend that do so first
 
     def section_at(self, address: int) -> int:
         """The number of the executable section that holds an address."""
-        return self.sections[bisect_right(self._starts, address) - 1][2]
+        return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
     def reference_to(self, address: int) -> tuple[int, int]:
         """The symbol and addend that name a function's address, as its FDE does, else as the last anchor before it does."""
         known = self.anchors.get(address)
         if known is not None:
             return known
-        anchor = self._anchor_before(address)
-        return anchor.symbol, anchor.addend + address - anchor.address
+        anchor, (symbol, addend) = self._anchor_before(address)
+        return symbol, addend + address - anchor
 
-    def _anchor_before(self, address: int) -> Anchor:
+    def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
         """The last anchor before the address of a function in its section; where it has none, one of its symbols."""
         number = self.section_at(address)
         last = bisect_right(self._anchored, address) - 1
         if last >= 0 and self.section_at(self._anchored[last]) == number:
-            return Anchor(self._anchored[last], *self.anchors[self._anchored[last]])
+            return self._anchored[last], self.anchors[self._anchored[last]]
         if number not in self._symbols:
             raise self.image.error(
                 "it has no symbols, so relocations cannot refer to its functions", self.image.sections[number].name
@@ -95,29 +87,20 @@ class Placed:
         return self._symbols[number]
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [start for start, _, _ in self.sections]
-
-    @cached_property
     def _anchored(self) -> list[int]:
         """Addresses of anchors in code, ascending."""
-        ascending = sorted(self.anchors)
-        return [
-            address
-            for start, end, _ in self.sections
-            for address in ascending[bisect_left(ascending, start) : bisect_left(ascending, end)]
-        ]
+        return sorted(address for address in self.anchors if holder(self.sections, address) is not None)
 
     @cached_property
-    def _symbols(self) -> dict[int, Anchor]:
-        """A symbol in each section of code, the section's own if it has one."""
-        found: dict[int, Anchor] = {}
+    def _symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
+        """A symbol in each section of code, the section's own if it has one, as an anchor."""
+        found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
             number = self.section_at(symbol.st_value) if holder(self.sections, symbol.st_value) is not None else SHN.UNDEF
             named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
             if named and (number not in found or symbol.st_info & 15 == STT.SECTION):
-                found[number] = Anchor(symbol.st_value, at, 0)
+                found[number] = symbol.st_value, (at, 0)
         return found
 
 
