@@ -17,7 +17,7 @@ from linker.inject.verify import (
     check_overwritten,
     check_table,
     follows,
-    holds,
+    maps_range,
     place_of,
     verify_writes,
 )
@@ -52,7 +52,7 @@ def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
     ],
 )
 def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: int, held: bool) -> None:
-    assert holds(LOAD, address, offset, size) is held
+    assert maps_range(LOAD, address, offset, size) is held
 
 
 @for_each(
