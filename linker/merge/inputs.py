@@ -56,8 +56,7 @@ class UsualObject(NamedTuple):
     abi: Abi
     code: list[CodeSection]
     part: Described
-
-    is_relocatable = True
+    is_relocatable: bool = True
 
     @property
     def elf(self) -> ElfFile:
