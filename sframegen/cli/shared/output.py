@@ -25,7 +25,7 @@ HINTS = {
     Refusal.SIGNED: "use --force to change it anyway, then sign it again",
     Refusal.OTHER_SECTION: "use --replace to overwrite it",
     Refusal.FOREIGN_SECTION: "use --force to remove it",
-    Refusal.FOREIGN_OBJECT: "use objcopy --remove-section=.sframe",
+    Refusal.FOREIGN_OBJECT: "use objcopy -R .sframe",
     Refusal.DYNAMIC_LOADER: f"--min-kernel {KernelChange.SEGMENT_IN_A_LOADER.value} allows it, as does add-section --force",
     Refusal.OLD_KERNELS: f"--min-kernel {KernelChange.TABLE_AT_THE_END.value} puts them at the end of the file",
     Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",

@@ -129,7 +129,7 @@ def test_objcopy_takes_out_the_sections_of_others(made: str, gas: Path, plain: P
         with pytest.raises(RefusedError, match="another tool made its SFrame section"):
             remove(path, force=force)
     assert path.read_bytes() == before
-    subprocess.run([peers.tool("objcopy"), "--remove-section=.sframe", path], check=True)
+    subprocess.run([peers.tool("objcopy"), "-R", ".sframe", path], check=True)
     assert not [section.name for section in open_elf(path).sections if "sframe" in section.name]
     subprocess.run(["g++", path, "-o", tmp_path / "program"], check=True)
     subprocess.run([tmp_path / "program"], check=True)
@@ -211,4 +211,4 @@ def test_the_command_line_says_what_it_did(plain: Path, gas: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{plain}: as it was before add-section; ")
     because = "another tool made its SFrame section, or rewrote the object since"
-    assert result.stderr == f"sframegen: {gas}: {because}; use objcopy --remove-section=.sframe\n"
+    assert result.stderr == f"sframegen: {gas}: {because}; use objcopy -R .sframe\n"
