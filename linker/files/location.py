@@ -94,14 +94,6 @@ class Location(OpenHandle):
         with errors_naming(self.path):
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
 
-    def names_beside(self) -> list[str]:
-        """All names in the directory that has the name. Raises OSError."""
-        descriptor = self.open_directory()
-        try:
-            return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
-        finally:
-            os.close(descriptor)
-
     def unlink(self) -> None:
         """Remove the name, if it is there. Raises OSError."""
         with errors_naming(self.path), suppress(FileNotFoundError):
