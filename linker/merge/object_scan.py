@@ -1,7 +1,7 @@
 """Reads the headers of an object of the usual form without a Python object for each: a merge opens thousands. Compiled.
 
 The usual form is what assemblers write: one SFrame section, with one relocation for each function, in order. Of other objects, and
-of damaged ones, nothing is said here: `ElfFile` and `described` read them, and name what is wrong. Types: object_scan.pxd.
+of damaged ones, nothing is said here: `ElfFile` and `described_sections` read them, and name what is wrong. Types: object_scan.pxd.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
-from linker.objects.add_to_objects import check_object, prepare, write_object
+from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
 from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.by_kind import change_kind, read_kind
@@ -23,9 +23,8 @@ from sframegen.api.making import detached_already, made_of, nothing_to_add, summ
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.companion import is_detached
-from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
-from sframegen.elf.records import SHF_COMPRESSED
-from sframegen.elf.role import role_of
+from sframegen.elf.dynamic import DT, read_dynamic, role_of
+from sframegen.elf.records import SHF
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from linker.existing.overwrite import Exchange
+    from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
@@ -148,7 +147,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     check_linked(elf)
     if is_detached(elf):
         return with_written(detached_already(str(target.path)), target.copy(elf))
-    given = _GivenFile(elf, base_of(elf), extents(elf))
+    given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
     if (options.writing.replace or not given.sections) and not options.making.synthesize:  # which forks processes
         target.begin_copy(elf, kept_in_place(given.base.elf))
     summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
@@ -172,7 +171,7 @@ def _with_its_own(given: _GivenFile, summary: Summary, converted: Converted, opt
     size = sum(extent.size for extent in given.sections)
     if section is None:
         return _unchanged(summary, size)
-    packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
+    packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
     return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
 
 
@@ -181,7 +180,7 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 
     Where that says outermost frame, and the old one's version cannot, the rule of the old one does not count.
     """
-    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT_INIT, DT_FINI))}
+    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
         if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):
@@ -293,10 +292,10 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
-        size = sum(len(piece.section) for piece in filled.pieces)
-        outcome = Outcome.ADDED if filled.pieces else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
+        size = sum(len(new.contents) for new in filled.sections)
+        outcome = Outcome.ADDED if filled.sections else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
         parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.pieces:
+        if filled.sections:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))

@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
-from linker.existing.find_section import SEVERAL, find_place
+from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
 from linker.existing.original import check_undo, original_of
-from linker.existing.overwrite import plan_exchange, verify_exchange
 from linker.inject.apply import Change, write_all
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
@@ -21,7 +20,7 @@ from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHF_COMPRESSED
+from sframegen.elf.records import SHF
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from linker.existing.overwrite import Exchange
+    from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
@@ -202,7 +201,7 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
 def _size_of(elf: ElfFile) -> int:
     """Bytes of its section, not compressed."""
     unloaded = unloaded_of(elf)
-    return find_place(elf).size if unloaded is None else len(elf.contents(unloaded))
+    return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
 
 
 def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
@@ -225,13 +224,13 @@ class _Step(NamedTuple):
 def _step(elf: ElfFile, encoder: Encoder) -> _Step:
     """A loaded section stays in its place if it fits there. Otherwise ours is added again: Version 2 can need more room."""
     unloaded = unloaded_of(elf)
-    if unloaded is None and (encoder.size_bytes <= find_place(elf).room or original_of(elf) is None):
+    if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
         return _exchange(elf, encoder)
     return _add_again(elf, encoder, unloaded)
 
 
 def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
-    place = find_place(elf)
+    place = find_slot(elf)
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
@@ -246,7 +245,7 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
     base = base_of(elf)
     stored = None
     if unloaded is not None:
-        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF_COMPRESSED else None, elf.byte_order)
+        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF.COMPRESSED else None, elf.byte_order)
     plan = plan_section(base, encoder, stored=stored)
     write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
     return _Step(plan, base.given, write, partial(findings_of, plan, base))

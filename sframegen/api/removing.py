@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from linker.existing.find_section import extents, own_loads
+from linker.existing.in_place import own_loads, sframe_extents
 from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
+from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import open_given
-from linker.objects.remove_from_objects import Edits, plan_object_removal
+from linker.objects.laid_out import is_sframe
 from sframegen.api.add_summary import Plan, json_of, plan_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import refuse, with_written
@@ -19,7 +20,7 @@ from sframegen.api.options import Writing
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.text import printable
 from sframegen.detached.companion import Companion, is_detached
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -86,13 +87,12 @@ def remove(
     """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
 
     The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
-    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, loses all SFrame
-    sections, with their relocations.
+    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, is only restored.
 
     - `output`: the file to write; `path` is unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
-    - `force`: also remove a section that another tool produced.
+    - `force`: also remove a section that another tool produced; not from an object.
     - `hard_links`: other names of the file; they become names of the new file.
 
     Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
@@ -104,14 +104,13 @@ def remove(
 
 def remove_section(path: StrPath, writing: Writing) -> SectionRemoval:
     """`remove`, with its keywords as a value."""
-    linked, objects = (partial(function, force=writing.force) for function in (_remove_from_linked, _remove_from_objects))
-    return change_kind(path, writing, linked, objects)
+    return change_kind(path, writing, partial(_remove_from_linked, force=writing.force), _remove_from_objects)
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+    if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
-    places, size = [] if is_detached(elf) else extents(elf), len(elf.data)
+    places, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
     removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
     if not places:
         note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
@@ -119,7 +118,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
 
     original = original_of(elf)
     if original is not None:
-        has_one, size = bool(extents(original.elf)), len(original.elf.data)
+        has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
         result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
@@ -137,26 +136,23 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     return with_written(removal, target.write(write, check))
 
 
-def _remove_from_objects(objects: Objects, target: Target, *, force: bool) -> SectionRemoval:
-    """Each object by its own record, if it has one; `force` is for those that have none."""
-    planned = {at: plan_object_removal(elf, force=force) for at, elf in objects.members.items()}
+def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
+    """Each object by its own record."""
+    planned = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
     removals = {at: one for at, one in planned.items() if one is not None}
     before = len(objects.data)
     if not removals:
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
         return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
-    restored = all(one.record for one in removals.values())
-    identical = restored and not objects.is_archive
     report = SectionRemoval(
         str(target.path),
         section_bytes=sum(one.section_bytes for one in removals.values()),
-        restored=restored,
-        identical=identical,
-        differs="its symbol index was made again" if restored and not identical else "",
-        still_has_one=any(one.still_has_one for one in removals.values()),
+        restored=True,
+        identical=not objects.is_archive,
+        differs="its symbol index was made again" if objects.is_archive else "",
+        still_has_one=any(is_sframe(section) for one in removals.values() for section in one.original.sections),
         size_before=before,
-        size=objects.size_with({at: one.size for at, one in removals.items()}),
-        plan=None if restored else plan_of(Edits([(one.elf.name, write) for one in removals.values() for write in one.writes])),
+        size=objects.size_with({at: len(one.original.data) for at, one in removals.items()}),
     )
     checks = {at: one.check for at, one in removals.items()}
 

@@ -18,7 +18,7 @@ from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.detached.detached_file import ADDRESS
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of, unloaded_of
@@ -51,7 +51,7 @@ def check_file(
 
     With `instructions` also for an ABI whose instructions are not read. `detached`: a section for a file that has none itself.
     """
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+    if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
     if instructions:
         isa_of(abi_of(elf))

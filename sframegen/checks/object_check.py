@@ -19,7 +19,7 @@ from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.records import SHF_ALLOC
+from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 
@@ -84,7 +84,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
     image = view.placed.image
     for section in filter(is_sframe, image.sections):
         flags = section.header.sh_flags & FLAGS
-        if flags != SHF_ALLOC:
+        if flags != SHF.ALLOC:
             rule = RULES["section-flags"]
             yield Finding(rule.name, rule.severity, f"{rule.says}: {flags:#x}")
         facts = examine(
@@ -97,7 +97,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
 
 def _compare(view: ObjectView, draft: ReportDraft) -> None:
     merged = view.merged
-    draft.version, draft.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
+    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
     image = view.placed.image
     sources = find_sources(image)
     try:

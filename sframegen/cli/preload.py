@@ -19,7 +19,7 @@ from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
 from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -163,7 +163,7 @@ def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]
         found[path] = NONE
         try:
             elf = open_elf(path)
-            if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
+            if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
                 found[path] = LOADED
             elif stores.find_for(elf, len):
                 found[path] = STORED

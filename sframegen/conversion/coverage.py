@@ -14,7 +14,7 @@ from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
-from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.format.reasons import Reason
 
@@ -158,7 +158,7 @@ def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range
         disjoint(
             (header.sh_addr, header.sh_addr + header.sh_size)
             for header in (section.header for section in elf.sections)
-            if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC and header.sh_flags & SHF_EXECINSTR
+            if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
         )
         or code
     )

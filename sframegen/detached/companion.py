@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sframegen.detached.detached_file import ADDRESS
-from sframegen.elf.records import SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ class Companion(StrEnum):
 
 def companion_of(elf: ElfFile) -> Companion | None:
     """None for a program or library. A debug file has code sections without bytes, a detached section has none at all."""
-    code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR}
-    if code == {SHT_NOBITS}:
+    code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR}
+    if code == {SHT.NOBITS}:
         return Companion.DEBUG_FILE
     section = None if code else unloaded_of(elf)
     return None if section is None or section.header.sh_addr != ADDRESS else Companion.DETACHED_SECTION

@@ -17,20 +17,7 @@ from sframegen.base.errors import FormatError
 from sframegen.detached.identity import identity_of
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    NT_GNU_BUILD_ID,
-    PHDR_SIZE,
-    PN_XNUM,
-    PT_LOAD,
-    SHDR_SIZE,
-    SHT_GNU_SFRAME,
-    SHT_NOTE,
-    SHT_STRTAB,
-    Nhdr,
-    Shdr,
-    packed,
-)
+from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHT, Nhdr, Shdr, packed
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -50,7 +37,7 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
 
     Raises FormatError where the section or the original's program headers are too large.
     """
-    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
         raise elf.error(f"too large for a detached file: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
@@ -63,9 +50,9 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
     headers_at = align_up(names_at + len(names), ALIGN)
     headers = [
         Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        Shdr(_name_at(names, NOTE), SHT_NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
-        Shdr(_name_at(names, SECTION), SHT_GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
-        Shdr(_name_at(names, NAMES), SHT_STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
+        Shdr(_name_at(names, NOTE), SHT.NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
+        Shdr(_name_at(names, SECTION), SHT.GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
+        Shdr(_name_at(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     header = elf.header._replace(
         e_phoff=EHDR_SIZE if loads else 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_LOAD, ByteOrder
+from sframegen.elf.records import PT, ByteOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, s
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
     loads = [
-        LoadExtent(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT_LOAD
+        LoadExtent(one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in segments if one.p_type == PT.LOAD
     ]
     return Identity(build_id, byte_order, header.e_type, header.e_machine, tuple(loads))
 

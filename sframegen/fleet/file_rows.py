@@ -12,10 +12,10 @@ from sframegen.base.errors import Refusal, RefusedError, SframegenError, Verific
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.companion import companion_of
-from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
+from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import ET_DYN, ET_EXEC, strings_at
+from sframegen.elf.records import ET, strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
 DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
-TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
+TYPES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
 
 
 @dataclass
@@ -119,10 +119,10 @@ def _needed(elf: ElfFile) -> list[str]:
     """The libraries that it needs."""
     dynamic = read_dynamic(elf)
     tags = {entry.tag: entry.value for entry in dynamic}
-    if DT_STRTAB not in tags:
+    if DT.STRTAB not in tags:
         return []
-    names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))
-    return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT_NEEDED))
+    names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))
+    return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT.NEEDED))
 
 
 def fill_checked(row: FileRow, report: api.CheckReport) -> None:

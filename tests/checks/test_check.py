@@ -20,7 +20,7 @@ from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHDR_SIZE, SHT_PROGBITS, Phdr, Shdr
+from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
@@ -83,8 +83,8 @@ class Function(NamedTuple):
 def code_of() -> tuple[ElfFile, int]:
     """A file with SIZE bytes of code, and its address."""
     writer = Writer("little", 1)
-    base = writer.put(".text", SHT_PROGBITS, 6, bytes(SIZE), 0x100).sh_addr
-    return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, SIZE, SIZE, 0x100)]))), base
+    base = writer.put(".text", SHT.PROGBITS, 6, bytes(SIZE), 0x100).sh_addr
+    return ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, SIZE, SIZE, 0x100)]))), base
 
 
 def frames_of(fdes: list[Fde], base: int) -> Sources:
@@ -518,8 +518,8 @@ def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
 )
 def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
     writer = Writer("little", 2)
-    writer.put(".text", SHT_PROGBITS, 6, bytes(0x1000), 0x100)
-    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
+    writer.put(".text", SHT.PROGBITS, 6, bytes(0x1000), 0x100)
+    load = Phdr(PT.LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
     with pytest.raises(sframegen.FormatError, match=message):

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from linker.existing.find_section import find_place
+from linker.existing.in_place import find_slot
 from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, RECORDS, Shdr
+from sframegen.elf.records import PT, RECORDS, Shdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
@@ -151,20 +151,20 @@ def test_version_2_with_rows_without_words_is_written_again(
 
 
 def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
-    before = find_place(open_elf(file))
+    before = find_slot(open_elf(file))
     data = file.read_bytes()
     change = api.convert(file, 2)
     elf = open_elf(file)
     size = change.section_bytes
     assert size < before.size
-    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT_GNU_SFRAME] == [
+    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT.GNU_SFRAME] == [
         (before.offset, before.address, size, size)
     ]
     section = elf.section(".sframe")
     assert section is not None
     assert (section.header.sh_offset, section.header.sh_addr, section.header.sh_size) == (before.offset, before.address, size)
     assert bytes(elf.data[before.offset + size : before.offset + before.size]) == bytes(before.size - size)
-    assert find_place(elf).room == before.room
+    assert find_slot(elf).room == before.room
     changed = {at for at, (old, new) in enumerate(zip(data, file.read_bytes(), strict=True)) if old != new}
     elsewhere = {at for at in changed if not before.offset <= at < before.offset + before.size}
     assert len(elsewhere) <= 2 * 8 + 2 * 8 + 4  # the sizes in two headers, and the undo record's CRC
@@ -258,7 +258,7 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
     assert document["left_out"].keys() <= {reason.value for reason in Reason}
-    assert document["section_bytes"] == find_place(open_elf(new)).size
+    assert document["section_bytes"] == find_slot(open_elf(new)).size
     assert (version_of(new), new.stat().st_mode) == (2, file.stat().st_mode)
     assert file.read_bytes() == data
     several = json.loads(run("--format", 3, "--json", file, new).stdout)
@@ -398,7 +398,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
     shutil.copy2(added, first)
     if version == 3:
         api.convert(first, 2)
-    data, place = first.read_bytes(), find_place(open_elf(first))
+    data, place = first.read_bytes(), find_slot(open_elf(first))
     outcomes: Counter[int] = Counter()
     for offset in range(place.size):
         damaged = bytearray(data)

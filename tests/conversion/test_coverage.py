@@ -15,9 +15,9 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.padding import FAIL, padding_states
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.reasons import Reason
 from tests.support.inputs.cfi_writer import Frames
@@ -56,12 +56,12 @@ class Text(NamedTuple):
     def elf(self) -> tuple[ElfFile, int]:
         """The file, and the address of its first byte of code."""
         writer = Writer("little", 1)
-        base = writer.put(".all", SHT_PROGBITS, 2, self.content, 0x100).sh_addr
+        base = writer.put(".all", SHT.PROGBITS, 2, self.content, 0x100).sh_addr
         for number, (start, end) in enumerate(self.sections or ()):
             header = writer.headers[".all"]._replace(sh_flags=6, sh_addr=base + start, sh_offset=base + start, sh_size=end - start)
             writer.headers[f".text.{number}"] = header
         size = len(self.content)
-        data = writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])
+        data = writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])
         return ElfFile(memoryview(data if self.sections is not None else without_sections(data))), base
 
 
@@ -220,8 +220,8 @@ def test_outermost_rows_among_others() -> None:
 )
 def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
     writer = Writer("little", 2)
-    writer.put(".text", SHT_PROGBITS, 6, bytes(SIZE), 0x100)
-    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, SIZE, SIZE, 0x100)
+    writer.put(".text", SHT.PROGBITS, 6, bytes(SIZE), 0x100)
+    load = Phdr(PT.LOAD, 5, 0x100, 0x100, 0x100, SIZE, SIZE, 0x100)
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     with pytest.raises(FormatError, match=message):
         coverage_of(elf).fates(elf)
@@ -233,21 +233,21 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
 @for_each(
     ("machine", "fill", "padding"),
     [
-        (EM_X86_64, "90", 1),
-        (EM_X86_64, "6690 666690 cc 00", 7),
-        (EM_X86_64, "0f1f00 0f1f4000 0f1f440000 660f1f440000 0f1f8000000000 0f1f840000000000", 33),
-        (EM_X86_64, "66666666662e0f1f840000000000 90", 15),
-        (EM_X86_64, "90 c3 90", 1),
-        (EM_X86_64, "0f0b", 0),  # a trap that ends a function
-        (EM_X86_64, "660000", 0),  # add %al,(%rax)
-        (EM_X86_64, "0f1f4001", 0),
-        (EM_X86_64, "f30f1efa", 0),  # endbr64: code
-        (EM_AARCH64, "1f2003d5 00000000 1f2003d5", 12),
-        (EM_AARCH64, "00040014 1f2003d5", 0),  # a branch, whose first byte is zero
-        (EM_AARCH64, "1f2003d5 5f2403d5", 4),  # bti c
-        (EM_S390, "0700 0707 070f 47000000 a7040000 c00400000000 0000", 22),
-        (EM_S390, "07fe 0707", 0),  # br %r14
-        (EM_S390, "0707 c0f400000010", 2),
+        (EM.X86_64, "90", 1),
+        (EM.X86_64, "6690 666690 cc 00", 7),
+        (EM.X86_64, "0f1f00 0f1f4000 0f1f440000 660f1f440000 0f1f8000000000 0f1f840000000000", 33),
+        (EM.X86_64, "66666666662e0f1f840000000000 90", 15),
+        (EM.X86_64, "90 c3 90", 1),
+        (EM.X86_64, "0f0b", 0),  # a trap that ends a function
+        (EM.X86_64, "660000", 0),  # add %al,(%rax)
+        (EM.X86_64, "0f1f4001", 0),
+        (EM.X86_64, "f30f1efa", 0),  # endbr64: code
+        (EM.AARCH64, "1f2003d5 00000000 1f2003d5", 12),
+        (EM.AARCH64, "00040014 1f2003d5", 0),  # a branch, whose first byte is zero
+        (EM.AARCH64, "1f2003d5 5f2403d5", 4),  # bti c
+        (EM.S390, "0700 0707 070f 47000000 a7040000 c00400000000 0000", 22),
+        (EM.S390, "07fe 0707", 0),  # br %r14
+        (EM.S390, "0707 c0f400000010", 2),
     ],
 )
 def test_padding_by_machine(machine: int, fill: str, padding: int) -> None:
@@ -335,7 +335,7 @@ def test_compiled_files(compile_c: Compiler, flags: tuple[str, ...]) -> None:
 def test_an_executable_segment_that_holds_more_than_code(compile_c: Compiler) -> None:
     file = compile_c(PROGRAM, "-O2", "-Wl,-z,noseparate-code")
     elf = open_elf(file)
-    [text] = [segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & 1]
+    [text] = [segment for segment in elf.segments if segment.p_type == PT.LOAD and segment.p_flags & 1]
     not_code = sum(s.header.sh_size for s in elf.sections if s.header.sh_flags == 2 and s.header.sh_addr < text.p_filesz)
     apart = check(elf)
     assert text.p_offset == 0

@@ -16,7 +16,7 @@ from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.records import EHDR_SIZE, EM, PF, PHDR_SIZE, PT
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
@@ -272,7 +272,7 @@ def s390x_calls(code: bytes) -> bool:
     return at == len(code) and name.startswith(("c0e5", "a7e5", "0de"))
 
 
-ENDS_WITH_CALL = {EM_X86_64: x86_64_calls, EM_AARCH64: aarch64_calls, EM_S390: s390x_calls}
+ENDS_WITH_CALL = {EM.X86_64: x86_64_calls, EM.AARCH64: aarch64_calls, EM.S390: s390x_calls}
 
 
 @pytest.mark.parametrize("name", ["bash", "libstdcxx", "libc", "arm64-bash", "s390x-bash"])
@@ -327,7 +327,7 @@ def test_the_segment_that_follows_in_memory_is_another(
     subprocess.run([peers.tool("as"), "-o", made, source], check=True)
     subprocess.run([peers.tool("ld"), "--eh-frame-hdr", "-T", script, "-o", linked, made], check=True)
     segments = open_elf(linked).segments
-    first, other = (load for load in segments if load.p_type == PT_LOAD and load.p_flags & PF_X)
+    first, other = (load for load in segments if load.p_type == PT.LOAD and load.p_flags & PF.X)
     end = first.p_vaddr + first.p_filesz
     assert other.p_vaddr == end
     at = first.p_offset + first.p_filesz

@@ -12,7 +12,7 @@ import pytest
 
 from sframegen import add_section, convert, read
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr
+from sframegen.elf.records import PT, RECORDS, SHT, Ehdr, Phdr, Shdr
 from sframegen.format.locate import sframe_of
 from tests.support.loops import for_each
 
@@ -46,7 +46,7 @@ def with_hole(program: Path, large: Path, size: int) -> Path:
     elf = open_elf(program)
     start = len(elf.data) + -len(elf.data) % 4096
     header = elf.header._replace(e_shoff=start + size, e_shnum=elf.shnum + 1)
-    added = Shdr(0, SHT_PROGBITS, 0, 0, start, size, 0, 0, 1, 0)
+    added = Shdr(0, SHT.PROGBITS, 0, 0, start, size, 0, 0, 1, 0)
     with large.open("wb") as out:
         out.write(elf.data)
         out.seek(start + size - len(MARK))
@@ -61,7 +61,7 @@ def with_hole(program: Path, large: Path, size: int) -> Path:
 def with_memory(program: Path, large: Path, size: int) -> Path:
     """The program with `size` bytes more of .bss."""
     elf = open_elf(program)
-    number = max(n for n, segment in enumerate(elf.segments) if segment.p_type == PT_LOAD)
+    number = max(n for n, segment in enumerate(elf.segments) if segment.p_type == PT.LOAD)
     segment = elf.segments[number]._replace(p_memsz=elf.segments[number].p_memsz + size)
     content = bytearray(elf.data)
     code = RECORDS[Phdr, elf.byte_order]

@@ -34,7 +34,7 @@ MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen
 MACHINE_FILES = ("x86_64.py", "aarch64.py", "s390x.py", "machines.py")
 NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
 MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE)
-ABI_NAME = re.compile(r"\.(EM_\w+|AMD64|AARCH64(_BE)?|S390X)$")
+ABI_NAME = re.compile(r"\.(EM|AMD64|AARCH64(_BE)?|S390X)$")
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 # Of objcopy, GNU as, perf, ld, and the dynamic loader.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from sframegen.base.text import count_of, printable
 from sframegen.checks.finding import Finding, Severity
 from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.records import SHF_EXECINSTR
+from sframegen.elf.records import SHF
 from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.equations import equation
 from sframegen.format.reasons import Reason
@@ -145,7 +145,7 @@ def _bytes(ranges: Sequence[Stretch]) -> str:
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
     """Return `main+0x4`, or without a symbol `.plt.got+0x8`."""
     names = FunctionNames(function_symbols_before(elf, addresses))
-    sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF_EXECINSTR)
+    sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF.EXECINSTR)
 
     def place(address: int) -> str:
         number = bisect_right(sections, address, key=lambda section: section[0]) - 1

@@ -22,7 +22,7 @@ from sframegen.code.context.file_context import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
-from sframegen.elf.padding import MAX_PADDING, padding_size, padding_states
+from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linker.objects.archive import is_archive
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, beginning_of, map_file
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
@@ -49,7 +49,7 @@ def _views(path: str) -> ElfFile | list[ObjectView]:
     data, status = map_file(path)
     if not is_archive(data):
         elf = ElfFile(data, path, status)
-        if elf.header.e_type != ET_REL:
+        if elf.header.e_type != ET.REL:
             return elf
     from linker.objects.given_file import Objects, given  # noqa: PLC0415
     from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read

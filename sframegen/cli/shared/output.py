@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import click
 
-from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
+from linker.inject.kernel_versions import KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable, shortened
@@ -25,8 +25,9 @@ HINTS = {
     Refusal.SIGNED: "use --force to change it anyway, then sign it again",
     Refusal.OTHER_SECTION: "use --replace to overwrite it",
     Refusal.FOREIGN_SECTION: "use --force to remove it",
-    Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
-    Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[KernelChange.TABLE_AT_THE_END]} puts them at the end of the file",
+    Refusal.FOREIGN_OBJECT: "use objcopy -R .sframe",
+    Refusal.DYNAMIC_LOADER: f"--min-kernel {KernelChange.SEGMENT_IN_A_LOADER.value} allows it, as does add-section --force",
+    Refusal.OLD_KERNELS: f"--min-kernel {KernelChange.TABLE_AT_THE_END.value} puts them at the end of the file",
     Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",
     Refusal.NO_ROOM_IN_PLACE: "use sframegen add-section --replace to make a new one",
     Refusal.NO_LINKER: "use --linker to name another",

@@ -42,7 +42,7 @@ OUTPUT = common_option(
 )
 RESULTS = options(OUTPUT, JOBS)  # of the commands that change each FILE
 making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
-FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced.")
+FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
 
 def dry_run(text: str = "Print the changes to the file; write nothing.") -> Decorator:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
 from sframegen.cli.shared.command import CombinedValue, PartOption, options
@@ -150,6 +150,6 @@ def with_sections(run: Run, directory: str) -> list[str]:
 def _may_have_section(file: str) -> bool:
     try:
         elf = open_elf(file)
-        return bool(extents(elf)) and not is_detached(elf)
+        return bool(sframe_extents(elf)) and not is_detached(elf)
     except (FormatError, OSError):
         return True

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import PT_LOAD
+from sframegen.elf.records import PT
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -80,7 +80,7 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
     stop = mapped.offset + mapped.end - mapped.start
     loads = [load for load in elf.executable_loads() if _is_in(load, mapped.offset, stop)]
     if not loads:  # code in a segment that was not executable when it was loaded
-        loads = [load for load in elf.segments if load.p_type == PT_LOAD and _is_in(load, mapped.offset, stop)]
+        loads = [load for load in elf.segments if load.p_type == PT.LOAD and _is_in(load, mapped.offset, stop)]
     loads = loads[:MAX_SEGMENTS]
     biases = {_bias(load, mapped) for load in loads}
     exact = {_bias(load, mapped) for load in loads if _is_whole(load, mapped.offset, stop)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of, printable
-from sframegen.elf.records import SHT_NOBITS
+from sframegen.elf.records import SHT
 from sframegen.profile.kept_files import KeptFiles
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.report.symcache import ENDING, SourceFrameColumns, source_frames_in
@@ -84,7 +84,7 @@ def has_library() -> bool:
 
 def has_debug_information(file: ElfFile) -> bool:
     """Return True if frames can be found in it; False, too, for copies and stripped files."""
-    return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT_NOBITS for section in file.sections)
+    return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT.NOBITS for section in file.sections)
 
 
 def _size(file: ElfFile) -> int:

@@ -9,7 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import PT_LOAD
+from sframegen.elf.records import PT
 from sframegen.profile.kept_files import is_settled, name_of_unchanged
 from sframegen.program.libraries import imported
 
@@ -54,7 +54,7 @@ def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | 
 class _Symcache:
     def __init__(self, file: ElfFile, kept: KeptFiles | None) -> None:
         self._library = imported("symbolic", "Archive", "SymCache")
-        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT_LOAD), 0)  # its addresses begin there
+        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # its addresses begin there
         name = "" if kept is None or file.status is None else name_of_unchanged(file.status, self._version()) + ENDING
         data = kept.load(name) if kept and name else None
         found = self._opened(data) if data is not None else None

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.format.model import OUTERMOST, Kind
 from sframegen.stack.objects.readable_code import found_in_code
 

@@ -16,7 +16,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
@@ -106,7 +106,7 @@ def _made(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: boo
     notes: list[str] = []
     try:
         abi = abi_of(elf)
-        if abi.byte_order != "little" or elf.header.e_type not in (ET_EXEC, ET_DYN):
+        if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
             return MadeTable(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
         state = stores.state_for(elf) if cache else ""  # before it is looked for: it may change meanwhile
         found = _in_section(elf, abi, notes) or _in_store(elf, abi, stores, notes)

@@ -9,8 +9,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.existing.find_section import find_place
-from linker.existing.overwrite import headers_for
+from linker.existing.in_place import find_slot, headers_for
 from linker.inject.apply import write_all
 from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
 from sframegen.checks.check import check_file
@@ -133,7 +132,7 @@ class Subject:
 
         NotHereError where it does not fit.
         """
-        place = find_place(self.elf)
+        place = find_slot(self.elf)
         if len(section) > place.room:
             raise NotHereError
         data = bytearray(self.data)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.following.files import CodeSpan
@@ -250,9 +250,9 @@ def test_what_code_says_where_no_rule_applies() -> None:
     call = b"\xe8\0\0\0\0"
     content = bytes(16) + call + b"\xcc" * 11 + context.code + bytes(16)
     writer = Writer("little", 1)
-    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
-    elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
+    elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
     code = copied_stack._Code(AMD64, {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]

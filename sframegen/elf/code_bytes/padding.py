@@ -1,6 +1,6 @@
-"""What counts as padding: the no-ops, traps and zeros of assemblers and linkers between functions, for each machine. Compiled.
+"""Recognises padding, the no-ops, traps and zeros between functions, by the bytes that each machine's file has. Compiled.
 
-It is recognised byte by byte: `code_bytes/` has the instructions. Code that reads a file's bytes asks elf.columns.Areas.
+Code that reads a file's bytes asks elf.columns.Areas.
 """
 
 from __future__ import annotations
