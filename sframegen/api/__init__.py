@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from sframegen.api.reading import check, read
     from sframegen.api.removed import SectionRemoval
     from sframegen.base.errors import FormatError, Refusal, RefusedError, SframegenError, VerificationError
-    from sframegen.checks.against_cfi.comparison import Verdict
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer, Finding, Instruction, Severity
+    from sframegen.checks.finding import CheckReport, Consumer, Finding, Instruction, Severity, Verdict
     from sframegen.conversion.coverage import FunctionFates
     from sframegen.elf.compressed import Compression
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import FormatVersion
-    from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
-    from sframegen.format.section_functions import FunctionRow, SframeFunction
+    from sframegen.format.model import FdeType, FunctionRow, FunctionTable, Kind, Rule, SframeFunction, Where
     from sframegen.tables.levels import LevelName
 
     __all__ = [  # noqa: RUF022 - in the order in which people read them
@@ -44,15 +41,12 @@ else:  # type checkers would take any name for a public one
         "sframegen.api.merging": ("merge", "Merged"),
         "sframegen.api.added": ("Summary", "Outcome"),
         "sframegen.format.decode": ("SframeSection",),
-        "sframegen.checks.check_report": ("CheckReport",),
+        "sframegen.checks.finding": ("CheckReport", "Consumer", "Finding", "Severity", "Instruction", "Verdict"),
         "sframegen.api.converted": ("VersionChange",),
         "sframegen.api.removed": ("SectionRemoval",),
         "sframegen.api.planned": ("Plan",),
         "sframegen.conversion.coverage": ("FunctionFates",),
-        "sframegen.format.section_functions": ("SframeFunction", "FunctionRow"),
-        "sframegen.format.model": ("FunctionTable", "Rule", "Where", "Kind", "FdeType"),
-        "sframegen.checks.finding": ("Consumer", "Finding", "Severity", "Instruction"),
-        "sframegen.checks.against_cfi.comparison": ("Verdict",),
+        "sframegen.format.model": ("SframeFunction", "FunctionRow", "FunctionTable", "Rule", "Where", "Kind", "FdeType"),
         "sframegen.base.errors": ("SframegenError", "FormatError", "VerificationError", "RefusedError", "Refusal"),
         "sframegen.format.layouts": ("FormatVersion",),
         "sframegen.tables.levels": ("LevelName",),

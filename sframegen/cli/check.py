@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sframegen import api
-from sframegen.checks.check_report import SHOWN
-from sframegen.checks.finding import CONSUMERS, Severity
+from sframegen.checks.finding import CONSUMERS, SHOWN, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
@@ -20,8 +19,7 @@ from sframegen.cli.trees.each_file import with_sections
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.cli.shared.common_options import How
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.api.added import Summary
     from sframegen.api.options import StrPath
     from sframegen.api.removed import SectionRemoval
-    from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import CheckReport
     from sframegen.packages.passing import Passed
 
 R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")

@@ -22,7 +22,7 @@ from sframegen.elf.padding import FAIL, padding_states
 from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, Phdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, abi_of
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer, without_sections
 from tests.support.loops import for_each
