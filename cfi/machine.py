@@ -284,9 +284,7 @@ class CfiMachine(Cursor):
     encoding = cython.declare("int")
     block_base = cython.declare("long long")
     block = cython.declare("long long")
-    initial_state = cython.declare("long long")  # the one that the current CIE leaves
     final = cython.declare("long long")  # the state at the end of the last program
-    depth = cython.declare("Py_ssize_t")  # how many states are remembered
 
     def start(
         self,
@@ -345,162 +343,186 @@ class CfiMachine(Cursor):
         self.data_factor = self.cies[7 * cie + 4]
         self.encoding = self.cies[7 * cie + 5]
         self.address_size = self.cies[7 * cie + 6]
-        self.initial_state = self.initial[cie]
         for register in range(64):
             self.slots[register] = self.slot(register)
         return cie
 
+    @cython.locals(
+        data="const unsigned char[::1]",
+        opcodes="const unsigned char[::1]",
+        slots="const unsigned char[::1]",
+        rule_of="const int[::1]",
+        remembered="int[::1]",
+        step_from="long long[::1]",
+        step_a="long long[::1]",
+        step_b="long long[::1]",
+        step_to="int[::1]",
+    )
     def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
         """Runs FDEs from `fde` on as long as `rows` has room for theirs; returns the first FDE not run, or faulty.
 
         rows.first_row[f + 1] is where the rows of FDE f end; `used`: where those of the first begin. An FDE makes at most one row a
         byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
         """
+        data = self.data
+        opcodes = self.opcodes
+        slots = self.slots
+        rule_of = self.rule_of
+        remembered = self.remembered
+        step_from = self.step_from
+        step_a = self.step_a
+        step_b = self.step_b
+        step_to = self.step_to
+        room: cython.Py_ssize_t = len(rows.start)
         current: cython.longlong = -1  # the CIE
+        factor: cython.longlong = 0
+        state: cython.longlong = 0
         limit: cython.ulonglong  # the FDE's size; 0: it makes no rows
+        here: cython.ulonglong  # the row in the making holds from start + here
+        target: cython.ulonglong
+        last: cython.longlong  # the rule of the row before it
+        rule: cython.longlong
+        depth: cython.Py_ssize_t
+        pos: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        byte: cython.int
+        entry: cython.Py_ssize_t
+        action: cython.int
+        a: cython.longlong
+        b: cython.longlong
+        step: cython.Py_ssize_t
         while fde < len(fdes.start):
-            self.pos = programs.start[fde]
-            self.end = programs.end[fde]
+            pos = programs.start[fde]
+            stop = programs.end[fde]
             limit = 0 if fdes.size[fde] >> 32 else fdes.size[fde]
-            if limit and used + self.end - self.pos + 1 > len(rows.start):
+            if limit and used + stop - pos + 1 > room:
                 break
+            self.end = stop
             if fdes.cie[fde] != current:
                 current = fdes.cie[fde]
                 self.enter(current)
-            used = self.run_one(fdes.start[fde], limit, rows, used)
+                factor = self.code_factor
+            state = self.initial[current]
+            here = 0
+            last = -1
+            depth = 0
+            while pos < stop:
+                byte = data[pos]
+                pos += 1
+                if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
+                    target = here + (byte & 0x3F) * factor
+                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that are not followed
+                    if byte < 0xC0 and pos < stop and data[pos] < 0x80:
+                        pos += 1
+                    elif byte < 0xC0:
+                        self.pos = pos
+                        self.uleb()
+                        if self.fault:
+                            return fde
+                        pos = self.pos
+                    continue
+                else:
+                    entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
+                    action = opcodes[entry]
+                    if action == SET_LOC:
+                        self.pos = pos
+                        target = (self.encoded(self.encoding, fdes.start[fde]) - fdes.start[fde]) & self.mask
+                        if self.fault:
+                            return fde
+                        pos = self.pos
+                    else:
+                        a = 0
+                        b = 0
+                        if opcodes[entry + 1] == LOW6:
+                            a = byte & 0x3F
+                        elif opcodes[entry + 1]:
+                            self.pos = pos
+                            a = self.operand(opcodes[entry + 1])
+                            pos = self.pos
+                        if opcodes[entry + 2] == ULEB and pos < stop and data[pos] < 0x80:
+                            b = data[pos]
+                            pos += 1
+                        elif opcodes[entry + 2]:
+                            self.pos = pos
+                            b = self.operand(opcodes[entry + 2])
+                            pos = self.pos
+                        if self.fault:
+                            return fde
+                        if action == ADVANCE:
+                            # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
+                            target = here + (self.mask32 if a >> 32 else a) * factor
+                        elif action == REMEMBER_STATE:
+                            if depth == 64:
+                                self.pos = pos
+                                self.fault = 6
+                                return fde
+                            remembered[depth] = state
+                            depth += 1
+                            continue
+                        elif action == RESTORE_STATE:
+                            if depth == 0:
+                                self.pos = pos
+                                self.fault = 5
+                                return fde
+                            depth -= 1
+                            state = remembered[depth]
+                            continue
+                        elif action == NOP:
+                            continue
+                        else:
+                            if action == RESTORE:
+                                b = self.initial[current]
+                            elif opcodes[entry + 4] != 1 or b >> 31:
+                                b = self.scaled(b, opcodes[entry + 4])
+                            step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191
+                            if step_from[step] == state * 256 + byte and step_a[step] == a and step_b[step] == b:
+                                state = step_to[step]
+                                continue
+                            self.pos = pos
+                            if opcodes[entry + 2] == BLOCK:  # known by its place, not by its length
+                                state = self.change(state, entry, a, b)
+                            else:
+                                step_from[step] = state * 256 + byte
+                                step_a[step] = a
+                                step_b[step] = b
+                                state = self.change(state, entry, a, b)
+                                step_to[step] = state
+                            if self.fault:
+                                step_from[step] = -1  # the next FDE with this instruction has the fault, too
+                                return fde
+                            continue
+                # The location has advanced to `target`.
+                if limit == 0 or target == here:
+                    continue
+                if target < here or target >> 63:
+                    self.pos = pos
+                    self.fault = 7
+                    return fde
+                rule = rule_of[state] - 1
+                if rule < 0:
+                    rule = self.emit(state)
+                if rule != last:
+                    rows.start[used] = here
+                    rows.rule[used] = rule
+                    used += 1
+                    last = rule
+                here = target
+                if here >= limit:
+                    break
+            if here < limit:
+                rule = rule_of[state] - 1
+                if rule < 0:
+                    rule = self.emit(state)
+                if rule != last:
+                    rows.start[used] = here
+                    rows.rule[used] = rule
+                    used += 1
             if self.fault:
                 return fde
             rows.first_row[fde + 1] = used
             fde += 1
-        return fde
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    @cython.locals(data="const unsigned char[::1]", slots="const unsigned char[::1]")
-    def run_one(self, start: cython.ulonglong, limit: cython.ulonglong, rows: Rows, used: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Runs the instructions from `pos` to `end`, of code from `start` on; returns where its rows end. `limit`: as in `run`."""
-        data = self.data
-        slots = self.slots
-        stop: cython.Py_ssize_t = self.end
-        pos: cython.Py_ssize_t = self.pos
-        first: cython.Py_ssize_t = used
-        factor: cython.longlong = self.code_factor
-        state: cython.longlong = self.initial_state
-        here: cython.ulonglong = 0  # the row in the making holds from start + here
-        target: cython.ulonglong
-        byte: cython.int
-        entry: cython.Py_ssize_t
-        a: cython.longlong
-        self.depth = 0
-        while pos < stop:
-            byte = data[pos]
-            pos += 1
-            if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
-                target = here + (byte & 0x3F) * factor
-            elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that are not followed
-                if byte < 0xC0 and pos < stop and data[pos] < 0x80:
-                    pos += 1
-                elif byte < 0xC0:
-                    self.pos = pos
-                    self.uleb()
-                    if self.fault:
-                        return used
-                    pos = self.pos
-                continue
-            else:
-                entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
-                self.pos = pos
-                if self.opcodes[entry] == SET_LOC:
-                    target = (self.encoded(self.encoding, start) - start) & self.mask
-                elif self.opcodes[entry] == ADVANCE:
-                    # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
-                    a = self.operand(self.opcodes[entry + 1])
-                    target = here + (self.mask32 if a >> 32 else a) * factor
-                else:
-                    target = here
-                    state = self.follow(state, byte, entry)
-                if self.fault:
-                    return used
-                pos = self.pos
-            if limit == 0 or target == here:
-                continue
-            if target < here or target >> 63:
-                self.pos = pos
-                self.fault = 7
-                return used
-            used = self.add_row(rows, first, used, here, state)
-            here = target
-            if here >= limit:
-                break
-        if here < limit:
-            used = self.add_row(rows, first, used, here, state)
         self.final = state
-        return used
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def follow(self, state: cython.longlong, byte: cython.int, entry: cython.Py_ssize_t) -> cython.longlong:
-        """Reads an instruction's operands; returns where it leads from a state."""
-        action: cython.int = self.opcodes[entry]
-        first: cython.int = self.opcodes[entry + 1]
-        second: cython.int = self.opcodes[entry + 2]
-        a: cython.longlong = 0
-        b: cython.longlong = 0
-        after: cython.longlong
-        step: cython.Py_ssize_t
-        if first == LOW6:
-            a = byte & 0x3F
-        elif first:
-            a = self.operand(first)
-        if second == ULEB and self.pos < self.end and self.data[self.pos] < 0x80:
-            b = self.data[self.pos]
-            self.pos += 1
-        elif second:
-            b = self.operand(second)
-        if self.fault or action == NOP:
-            return state
-        if action == REMEMBER_STATE:
-            if self.depth == len(self.remembered):
-                self.fault = 6
-                return state
-            self.remembered[self.depth] = state
-            self.depth += 1
-            return state
-        if action == RESTORE_STATE:
-            if self.depth == 0:
-                self.fault = 5
-                return state
-            self.depth -= 1
-            return self.remembered[self.depth]
-        if action == RESTORE:
-            b = self.initial_state
-        elif self.opcodes[entry + 4] != 1 or b >> 31:
-            b = self.scaled(b, self.opcodes[entry + 4])
-        step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191
-        if self.step_from[step] == state * 256 + byte and self.step_a[step] == a and self.step_b[step] == b:
-            return self.step_to[step]
-        after = self.change(state, entry, a, b)
-        if self.fault == 0 and second != BLOCK:  # which is known by its place, not by its length
-            self.step_from[step] = state * 256 + byte
-            self.step_a[step] = a
-            self.step_b[step] = b
-            self.step_to[step] = after
-        return after
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def add_row(
-        self, rows: Rows, first: cython.Py_ssize_t, used: cython.Py_ssize_t, here: cython.ulonglong, state: cython.longlong
-    ) -> cython.Py_ssize_t:
-        """Adds a row, unless it says what the one before it says; `first`: where the FDE's rows begin."""
-        rule: cython.longlong = self.rule_of[state] - 1
-        if rule < 0:
-            rule = self.emit(state)
-        if used > first and rows.rule[used - 1] == rule:
-            return used
-        rows.start[used] = here
-        rows.rule[used] = rule
-        return used + 1
+        return fde
 
     @cython.cfunc
     @cython.exceptval(-1)

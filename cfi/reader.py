@@ -20,12 +20,10 @@ from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeAlias
 
     from cfi.section import CfiSection, FollowedRegisters
     from sframegen.base.columns import Bytes, Column
 
-    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, RegisterRule]
 
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
@@ -61,8 +59,7 @@ def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTab
     table = _joined_tables(parts)
     table.list_ends = list_ends
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
-    others = cache(partial(_others, register_rule))
-    table.rules = [_rule(state, register_rule, others) for state in numbers]
+    table.rules = [_rule(state, register_rule) for state in numbers]
     return table
 
 
@@ -285,19 +282,12 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], _Others]) -> CfiRule:
+def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) -> CfiRule:
     ra_column, kind, a, b = HEAD.unpack_from(state)
+    others = OTHERS.unpack_from(state, HEAD_END)
     if kind in EXPRESSION_KINDS:
-        cfa = register_rule(kind, *EXPRESSION.unpack_from(state, OTHERS_END))
-    else:
-        cfa = RegisterRule(KINDS[kind], a, b)
-    return CfiRule(ra_column, cfa, *others(state[HEAD_END:OTHERS_END]))
-
-
-def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:
-    """What a rule says of RA, FP, SP and RA_SIGN_STATE: the same in many rules."""
-    numbers = OTHERS.unpack(part)
-    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), register_rule(*numbers[9:])
+        a, b = EXPRESSION.unpack_from(state, OTHERS_END)
+    return CfiRule(ra_column, register_rule(kind, a, b), *(register_rule(*others[at : at + 3]) for at in range(0, 12, 3)))
 
 
 def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:

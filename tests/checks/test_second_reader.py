@@ -91,10 +91,8 @@ FAULTS = {
     ),
     "a long advance is cut off": Fault("cfi/machine.py", "else a) * factor", "else a & 255) * factor"),
     "a short advance is cut off": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x1F) * factor"),
-    "a restored register keeps its rule": Fault("cfi/machine.py", "b = self.initial_state\n", "b = state\n"),
-    "all restored states are the first": Fault(
-        "cfi/machine.py", "return self.remembered[self.depth]\n", "return self.remembered[0]\n"
-    ),
+    "a restored register keeps its rule": Fault("cfi/machine.py", "b = self.initial[current]\n", "b = state\n"),
+    "all restored states are the first": Fault("cfi/machine.py", "state = remembered[depth]\n", "state = remembered[0]\n"),
     "another CFA register loses the offset": Fault(
         "cfi/machine.py",
         "= a\n        elif action == DEF_CFA_OFFSET",
