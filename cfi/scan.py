@@ -43,7 +43,7 @@ def scan_entries(
         found[1] = pos
         at = pos + 4
         wide = length = source.number(pos, 4)
-        width = 4
+        width = 8 if wide == mask32 and not eh else 4
         if length == 0:
             if 0 <= fde_count <= fde:
                 pos = size
@@ -57,7 +57,6 @@ def scan_entries(
             wide = source.number(at, 8)
             length = size if wide >> 62 else wide
             at += 8
-            width = 4 if eh else 8
         if length > size - at:
             found[0] = 2
             continue
@@ -80,11 +79,9 @@ def scan_entries(
                 fdes.cie[fde] = pointer
             fde = put(fdes, fde, pos, at + width, at + length)
         pos = at + length
-    if found[0] == 0 and pos < size:
-        for at in range(pos, size):
-            if data[at]:
-                found[0] = 1
-                found[1] = pos
+    if found[0] == 0 and any(data[pos:]):
+        found[0] = 1
+        found[1] = pos
     found[2] = cie
     found[3] = fde
 
