@@ -182,7 +182,7 @@ class Output:
                 write_profile(self.stacks.named(), self.path)
                 next_to_view([self.path])
         elif self.stacks:
-            from sframegen.profile.report.formats.folded import folded  # noqa: PLC0415
+            from sframegen.profile.report.formats.texts import folded  # noqa: PLC0415
 
             for part in folded(self.stacks.named()):
                 click.echo(part, nl=False)

@@ -197,9 +197,9 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     """Each could only be dropped silently. Both are named."""
     assert place.is_dir()
     by_name = {name: option for option in options_of(path) for name in option.opts}
-    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1"}
+    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1"}
     given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
-    given |= {"--scheduler": "tcp://127.0.0.1:1", "--buffer-size": "1", "--event": "page-faults"}
+    given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])

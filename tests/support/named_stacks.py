@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 from sframegen.stack.walking.frames import End
 

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from sframegen.base.text import printable
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 from sframegen.profile.report.runtime_frames import read_name
+from sframegen.profile.sampling_plan import Grouping
 from sframegen.stack.report import UNKNOWN, function_of
 from sframegen.stack.walking.frames import COMPLETE
 
@@ -39,7 +40,7 @@ class TracedStacks:
     def named(self) -> Named:
         """Return all stacks so far, grouped by the names of their threads."""
         self._named.seconds = time.monotonic() - self._begin
-        return group_stacks(self._named, "comm")
+        return group_stacks(self._named, Grouping.COMM)
 
     def _frame(self, frame: Frame) -> NamedFrame:
         place = self._symbols.place(frame)

@@ -14,7 +14,6 @@ Input is hostile: every offset is checked, texts and the steps of a line table h
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from array import array
@@ -191,10 +190,6 @@ class GoTable:
     def span(self) -> tuple[int, int]:
         """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
         return self._entries[0], self._entries[-1] - self._entries[0]
-
-    def digest(self) -> bytes:
-        """Return a digest of the whole table, with its place."""
-        return hashlib.sha256(self._data).digest() + str(self._base).encode()
 
     # -- reading
 

@@ -18,8 +18,8 @@ from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpacked_frame
+from sframegen.profile.tables.decoded_table import table_of
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL

@@ -1,4 +1,4 @@
-"""What formats count in a tree of places: costs of functions, trees of labels, groups. Compiled.
+"""Passes over trees of calls, compiled: frames become places, and formats count costs of functions, trees of labels, groups.
 
 `label_of`: for each site of the places a number; sites of equal labels have the same one. Groups are by rows.
 `part`: of the nodes, or of the rows; the first part comes first (`Room.parts`).
@@ -19,15 +19,92 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.numbered import Numbered
 
 COMPILED: bool = cython.compiled
+WHOLE, CUT_OFF = 1, 2  # flags of nodes: in a whole stack, in one whose outermost frames are not known
+
+
+class Chains(NamedTuple):
+    """The places of each frame: `places` from one of `starts` to the next, the outermost first: several, if any are inlined."""
+
+    starts: Column
+    places: Column
+
+
+@cython.locals(flag_of_end="const unsigned char[::1]", flags="unsigned char[::1]")
+def flag_rows(tree: CallTree, flag_of_end: Bytes, flags: bytearray, part: range) -> None:
+    """Set the flags of the nodes of these rows that have samples."""
+    row: cython.Py_ssize_t
+    for row in range(part.start, part.stop):
+        if tree.samples[row]:
+            flags[tree.node_of(row)] |= flag_of_end[tree.end_of(row)]
+
+
+@cython.locals(flags="unsigned char[::1]")
+def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
+    """Give the callers of these nodes their flags: the last part first."""
+    node: cython.Py_ssize_t = part.stop
+    first: cython.Py_ssize_t = part.start
+    while node > first:
+        node -= 1
+        flags[tree.nodes.second[node]] |= flags[node]
+
+
+@cython.locals(
+    flags="const unsigned char[::1]",
+    starts="const unsigned int[::1]",
+    frame_places="const unsigned int[::1]",
+    mapped="unsigned int[::1]",
+)
+def rename_nodes(
+    tree: CallTree,
+    flag: cython.int,
+    flags: Bytes,
+    chains: Chains,
+    into: CallTree,
+    mapped: Column,
+    part: range,
+) -> None:
+    """Fill `mapped` for each of these nodes that has the flag; its first word says where the root goes. The first part first.
+
+    Equal nodes below one node stay apart: they are rare, as frames differ in their addresses.
+    """
+    starts = chains.starts
+    frame_places = chains.places
+    node: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    frame: cython.Py_ssize_t
+    above: cython.uint
+    for node in range(part.start, part.stop):
+        if flags[node] & flag:
+            frame = tree.nodes.first[node]
+            above = mapped[tree.nodes.second[node]]
+            for at in range(starts[frame], starts[frame + 1]):
+                above = into.nodes.append(frame_places[at], above)
+            mapped[node] = above
+
+
+@cython.locals(
+    flag_of_end="const unsigned char[::1]",
+    whole="const unsigned int[::1]",
+    cut_off="const unsigned int[::1]",
+    rows="unsigned int[::1]",
+)
+def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
+    """Count these rows, as far as they have samples, in the new tree."""
+    row: cython.Py_ssize_t
+    end: cython.int
+    node: cython.uint
+    for row in range(part.start, part.stop):
+        if tree.samples[row]:
+            end = tree.end_of(row)
+            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]
+            into.count(into.row(node, end, tree.rows.second[row]), tree.samples[row])
 
 
 @cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
 def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray, part: range) -> None:
     """Set the byte of each node that has a site with a flag, or that lies below one. The root has neither."""
     node: cython.Py_ssize_t
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for node in range(first, end):
+    for node in range(part.start, part.stop):
         flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
 
 
@@ -36,9 +113,7 @@ def deepest(nodes: Numbered, depths: Column, part: range) -> int:
     """Return the largest number of nodes from the root down, which has none. `depths`: zeros, for each node."""
     node: cython.Py_ssize_t
     found: cython.uint = 0
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for node in range(first, end):
+    for node in range(part.start, part.stop):
         depths[node] = depths[nodes.second[node]] + 1
         found = max(found, depths[node])
     return found
@@ -49,9 +124,7 @@ def count_samples(tree: CallTree, flags: Bytes, by_end: Column, part: range) -> 
     """Add the samples of each end; return those of nodes with a flag."""
     row: cython.Py_ssize_t
     flagged: cython.ulonglong = 0
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for row in range(first, end):
+    for row in range(part.start, part.stop):
         by_end[tree.end_of(row)] += tree.samples[row]
         if flags[tree.node_of(row)]:
             flagged += tree.samples[row]
@@ -70,9 +143,7 @@ def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column
     node: cython.Py_ssize_t
     label: cython.uint
     samples: cython.ulonglong
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for row in range(first, end):
+    for row in range(part.start, part.stop):
         samples = tree.samples[row]
         node = tree.node_of(row)
         if samples and node:
@@ -89,9 +160,7 @@ def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column
 def count_groups(tree: CallTree, group_of: Column, totals: Column, part: range) -> None:
     """Add the samples of each group."""
     row: cython.Py_ssize_t
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for row in range(first, end):
+    for row in range(part.start, part.stop):
         totals[group_of[row]] += tree.samples[row]
 
 
@@ -99,9 +168,7 @@ def count_groups(tree: CallTree, group_of: Column, totals: Column, part: range) 
 def count_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> None:
     """Add the rows with samples of each group."""
     row: cython.Py_ssize_t
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for row in range(first, end):
+    for row in range(part.start, part.stop):
         if tree.samples[row]:
             sizes[group_of[row]] += 1
 
@@ -110,9 +177,7 @@ def count_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> 
 def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column, part: range) -> None:
     """Fill `order` with the rows that have samples, group after group. `ends`: how far each group is filled."""
     row: cython.Py_ssize_t
-    first: cython.Py_ssize_t = part.start
-    end: cython.Py_ssize_t = part.stop
-    for row in range(first, end):
+    for row in range(part.start, part.stop):
         if tree.samples[row]:
             order[ends[group_of[row]]] = row
             ends[group_of[row]] += 1
@@ -182,7 +247,7 @@ def merge_labels(
             merged = into.nodes.of(label_of[places.second[tree.nodes.first[node]]], merged)
             held[node & last] = node
             mapped[node & last] = turn << 32 | merged
-        into.count(into.row(merged, 0, 0), tree.samples[rows[at]], tree.weights[rows[at]])
+        into.count(into.row(merged, 0, 0), tree.samples[rows[at]])
 
 
 @cython.locals(totals="unsigned long long[::1]")

@@ -13,10 +13,9 @@ import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
-from sframegen.profile.symbols import places as places_module
-from sframegen.profile.symbols.place import Place, Question
-from sframegen.profile.symbols.places import Limits, find_places, has_debug_information
-from sframegen.profile.symbols.symcache import PlaceColumns
+from sframegen.profile.report import source_lines as places_module
+from sframegen.profile.report.source_lines import FileAddresses, Limits, SourceFrame, find_source_frames, has_debug_information
+from sframegen.profile.report.symcache import SourceFrameColumns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -66,10 +65,10 @@ def addresses_of(elf: ElfFile, function: bytes) -> range:
     return range(symbol.address, symbol.address + symbol.size)
 
 
-def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[Place, ...]]:
+def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[SourceFrame, ...]]:
     """At each address, the outermost function first; nothing where the debug information has nothing."""
-    [(_, found)] = find_places([Question(file, addresses)])
-    return [() if isinstance(found, str) else found[address] for address in addresses]
+    [(_, found)] = find_source_frames([FileAddresses(0, file, addresses)])
+    return [found[address] if isinstance(found, dict) else () for address in addresses]
 
 
 def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> None:
@@ -108,10 +107,10 @@ def test_a_file_that_may_still_change_is_not_kept(compile_c: Compiler, tmp_path:
 
 def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -> None:
     elf = open_elf(compile_c(SOURCE, *FLAGS))
-    good = Question(elf, [addresses_of(elf, b"main")[0]])
+    good = FileAddresses(1, elf, [addresses_of(elf, b"main")[0]])
     broken = ElfFile(elf.data, "broken")
     broken.data = memoryview(b"nothing")
-    found = dict(find_places([Question(broken, [1]), good], directory=tmp_path / "kept"))
+    found = dict(find_source_frames([FileAddresses(0, broken, [1]), good], directory=tmp_path / "kept"))
     assert isinstance(found[0], str)
     assert "broken" in found[0]
     assert isinstance(found[1], dict)
@@ -119,23 +118,23 @@ def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -
 
 
 def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "places_in", lambda *_: bytearray(1 << 28))
-    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    [(_, why)] = find_places([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
+    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: bytearray(1 << 28))
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    [(_, why)] = find_source_frames([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
     assert why == f"{question.file.name}: lines and inlined functions: MemoryError"
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "places_in", lambda *_: time.sleep(60))
+    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: time.sleep(60))
     elf = open_elf(compile_c(SOURCE, *FLAGS))
-    [(_, why)] = find_places([Question(elf, [1])], directory=tmp_path, limits=Limits(0.2))
+    [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=Limits(0.2))
     assert why == f"{elf.name}: lines and inlined functions: it took longer than 0.2 seconds"
 
 
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
-    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    late = "all files together took longer than 0 seconds"
-    assert [*find_places([question] * 2, directory=tmp_path, limits=Limits(120, 0))] == [(0, late), (1, late)]
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    questions = [question, question._replace(number=1)]
+    assert [*find_source_frames(questions, directory=tmp_path, limits=Limits(120, 0))] == [(0, None), (1, None)]
 
 
 def test_large_debug_information_is_read_one_file_after_the_other(
@@ -144,22 +143,23 @@ def test_large_debug_information_is_read_one_file_after_the_other(
     """Each takes a multiple of it in memory. A second one at the same time finds that the lock is there."""
     lock = tmp_path / "lock"
 
-    def places_in(*_: object) -> PlaceColumns:
+    def source_frames_in(*_: object) -> SourceFrameColumns:
         lock.touch(exist_ok=False)
         until = time.process_time() + 0.1
         while time.process_time() < until:
             pass
         lock.unlink()
-        return PlaceColumns([], array("B", [0]), array("I"))
+        return SourceFrameColumns([], array("B", [0]), array("I"))
 
-    monkeypatch.setattr(places_module, "places_in", places_in)
+    monkeypatch.setattr(places_module, "source_frames_in", source_frames_in)
     monkeypatch.setattr(places_module, "AT_ONCE", 1)
-    question = Question(open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    found = dict(find_places([question] * 4, directory=tmp_path, limits=Limits(120, processes=4)))
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    questions = [question._replace(number=number) for number in range(4)]
+    found = dict(find_source_frames(questions, directory=tmp_path, limits=Limits(120, processes=4)))
     assert found == {number: {1: ()} for number in range(4)}
 
 
-def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
+def test_names_are_demangled(compile_c: Compiler) -> None:
     pytest.importorskip("pycxxfilt")
     source = (
         "namespace a { __attribute__((noinline)) int f(long x) { return x / 3; } } int main(int c, char **v) { return a::f(c); }"
@@ -167,9 +167,6 @@ def test_names_are_demangled_where_asked(compile_c: Compiler) -> None:
     elf = open_elf(compile_c(source, *FLAGS, "-x", "c++"))
     [symbol] = functions_named(elf, b"_ZN1a1fEl")
     assert places_at(elf, [symbol.address])[0][0].function == "a::f(long)"
-    [(_, found)] = find_places([Question(elf, [symbol.address])], demangled=False)
-    assert isinstance(found, dict)
-    assert found[symbol.address][0].function == "_ZN1a1fEl"
 
 
 def test_stripped_files_have_nothing_to_ask_for(program: Path, tmp_path: Path) -> None:
@@ -195,8 +192,9 @@ def test_every_byte_of_debug_information_may_be_wrong(compile_c: Compiler, tmp_p
         data = bytearray(original)
         header = debug[number % len(debug)]
         data[header.sh_offset + number * 7919 % header.sh_size] ^= 1 << number % 8
-        questions.append(Question(ElfFile(memoryview(data), f"damaged {number}"), wanted))
-    found = dict(find_places(questions, directory=tmp_path))
+        questions.append(FileAddresses(number, ElfFile(memoryview(data), f"damaged {number}"), wanted))
+    found = dict(find_source_frames(questions, directory=tmp_path))
     assert len(found) == len(questions)
     for answer in found.values():
-        assert isinstance(answer, str) or all(isinstance(place, Place) for chain in answer.values() for place in chain)
+        assert answer is not None
+        assert isinstance(answer, str) or all(isinstance(place, SourceFrame) for chain in answer.values() for place in chain)

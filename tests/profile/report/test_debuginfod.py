@@ -12,8 +12,8 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.profile.symbols import debuginfod
-from sframegen.profile.symbols.debuginfod import VARIABLE, Debuginfod
+from sframegen.profile.report import debuginfod
+from sframegen.profile.report.debuginfod import VARIABLE, Debuginfod
 from sframegen.program import patience
 from sframegen.program.patience import Patience
 

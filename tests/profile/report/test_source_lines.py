@@ -10,9 +10,8 @@ import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
-from sframegen.profile.symbols import source_lines
-from sframegen.profile.symbols.place import Place
-from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
+from sframegen.profile.report import source_lines
+from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
 from sframegen.program import patience
 from sframegen.program.patience import Patience
 from sframegen.stack.names.debug_files import DebugFiles
@@ -44,7 +43,7 @@ def learned(
 ) -> SourceLines:
     found = SourceLines()
     debug_files = debug or DebugFiles(directory=str(folder / "none"))
-    assert [*found.learn([AskedFile(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")] == [7]
+    assert [*found.learn([FileAddresses(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")] == [7]
     return found
 
 
@@ -52,7 +51,7 @@ def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypat
     pytest.importorskip("symbolic")
     monkeypatch.setattr(patience, "current", Patience(all_places=0))
     found = SourceLines()
-    asked = [AskedFile(number, open_elf(program), [1]) for number in (3, 4)]
+    asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.learn(asked, DebugFiles(), Detail(), directory=tmp_path)) == [3, 4]
     late = "all files together took longer than 0 seconds"
     assert found.notes == [f"2 files such as {program}: lines and inlined functions: {late}"]
@@ -68,7 +67,6 @@ def start_of(program: Path) -> int:
     [
         (Detail(), [("outer", 4, False), ("inner", 2, True)]),
         (Detail(inlined=False), [("outer", 4, False)]),
-        (Detail(lines=False), [("outer", 0, False), ("inner", 0, True)]),
     ],
 )
 def test_what_is_asked_for(detail: Detail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
@@ -80,8 +78,6 @@ def test_what_is_asked_for(detail: Detail, expected: list[tuple[str, int, bool]]
     assert expected in chains
     assert found.at(7, 1) == found.at(8, start) == ()
     assert found.notes == []
-    if not detail.lines:
-        assert {place.source for address in wanted for place in found.at(7, address)} == {""}
 
 
 def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Path) -> None:
@@ -106,6 +102,5 @@ def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path:
 def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
     elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), ".gopclntab", tmp_path))
-    assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (Place("", "/src/main.go", 12, inlined=False),)
-    assert learned(elf, tmp_path, TEXT, detail=Detail(lines=False)).at(7, TEXT) == ()
+    assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
     shutil.rmtree(tmp_path / "kept", ignore_errors=True)

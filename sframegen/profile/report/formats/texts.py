@@ -1,4 +1,7 @@
-"""Our own JSON, which docs/json.md describes."""
+"""Formats of text: our own JSON, which docs/json.md describes, and folded stacks.
+
+These have one line each, as flamegraph.pl and many others read them: `group;outermost;...;innermost 12`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathTexts
 from sframegen.profile.report.formats.row_kinds import rows_in_parts
-from sframegen.profile.report.grouping import counts_of_groups
+from sframegen.profile.report.label_trees import LabelTrees, counts_of_groups, rows_by_group
 from sframegen.profile.report.named import NO_ADDRESS
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
 from sframegen.stack.walking.frames import COMPLETE, End
@@ -19,7 +22,30 @@ if TYPE_CHECKING:
     from sframegen.profile.report.formats.row_kinds import RowKind
     from sframegen.profile.report.named import Named
 
-SEPARATOR = b"]}, "  # between two stacks: the second bracket closes the frames of the first one
+FOLDED_SEPARATOR = b";"
+
+
+def folded(named: Named) -> Iterator[bytes]:
+    """Return the parts of the lines; equal stacks are one."""
+    trees = LabelTrees(named, lambda site: _text(named.label(site)))
+    texts = NumberedBytes(trees.labels, FOLDED_SEPARATOR)
+    paths = PathTexts(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
+    with rows_by_group(named) as grouped:
+        for group, rows in zip(named.groups, grouped.of_each(), strict=True):
+            tree, first = trees.merge(rows), _text(group)
+            begin, row = NumberedBytes((first, first + FOLDED_SEPARATOR, b" ", b"\n")), 0
+            while row < tree.rows.count:
+                row = paths.put_lines(row, begin)
+                if paths.block.is_full():
+                    yield paths.block.taken()
+    yield paths.block.taken()
+
+
+def _text(label: str) -> bytes:
+    return label.encode(errors="replace").replace(FOLDED_SEPARATOR, b":")
+
+
+JSON_SEPARATOR = b"]}, "  # between two stacks: the second bracket closes the frames of the first one
 MIDDLES: dict[int, bytes] = {
     end: f', "complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}, "frames": ['.encode() for end in End
 }
@@ -65,9 +91,9 @@ def _stacks(named: Named) -> Iterator[bytes]:
     tree = named.tree
     numbers = NumberedBytes((b"%d" % number for number in range(len(named.places))), b",")
     paths = PathTexts(tree, array("I", range(len(named.places))), numbers, named.max_depth)
-    skipped = len(SEPARATOR)  # before the first
+    skipped = len(JSON_SEPARATOR)  # before the first
     for first, kind_of, kinds in rows_in_parts(named):
-        heads = NumberedBytes(SEPARATOR + _head(named, kind) for kind in kinds)
+        heads = NumberedBytes(JSON_SEPARATOR + _head(named, kind) for kind in kinds)
         middles = NumberedBytes(MIDDLES[kind.end] for kind in kinds)
         done = 0
         while done < len(kind_of):

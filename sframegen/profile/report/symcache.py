@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from sframegen.profile.kept_files import KeptFiles
 
 ENDING = ".symcache"
-MAX_PLACES = 64  # of one address
+MAX_FRAMES = 64  # of one address
 MAX_NAME = 8192  # characters, as in symbol tables
 MAX_LINE = 0x7FFFFFFF
 
 
-class PlaceColumns(NamedTuple):
-    """Places of many addresses, the outermost of each address first.
+class SourceFrameColumns(NamedTuple):
+    """Source frames of many addresses, the outermost of each address first.
 
-    `depths`: the number of places of each address. `numbers`: three for each place: function and source file in `texts`, line.
+    `depths`: the number of frames of each address. `numbers`: three for each frame: function and source file in `texts`, line.
     """
 
     texts: list[str]
@@ -36,7 +36,7 @@ class PlaceColumns(NamedTuple):
     numbers: array[int]
 
 
-def places_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | None) -> PlaceColumns:
+def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | None) -> SourceFrameColumns:
     """Look up link-time addresses. Raises FormatError where the library cannot read the file, and ImportError without it."""
     symcache = _Symcache(file, kept)
     numbers_of: dict[str, int] = {}
@@ -48,7 +48,7 @@ def places_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | None) -
             for text in (function, source):
                 numbers.append(numbers_of.setdefault(text, len(numbers_of)))
             numbers.append(line)
-    return PlaceColumns([*numbers_of], depths, numbers)
+    return SourceFrameColumns([*numbers_of], depths, numbers)
 
 
 class _Symcache:
@@ -101,7 +101,7 @@ class _Symcache:
 
 def _cut(places: list[Any]) -> Iterable[Any]:
     """Return the innermost and the outermost ones."""
-    return places if len(places) <= MAX_PLACES else [*places[: MAX_PLACES - 1], places[-1]]
+    return places if len(places) <= MAX_FRAMES else [*places[: MAX_FRAMES - 1], places[-1]]
 
 
 def _borrowed(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
