@@ -11,8 +11,7 @@ from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.format.abi import abi_of
 from sframegen.format.model import AT_CFA
-from sframegen.format.reasons import sayable
-from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.format.words import EncodedRules, RuleWords, expressible
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 from sframegen.tables.optimize import Borders, encoder_of
@@ -61,7 +60,7 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     counts.plt_functions = len(plt)
     linker_map.count_undescribed(table.start, counts)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    as_they_are = as_they_are and all(rule.fp != AT_CFA for rule in table.rules) and sayable(table.rules, abi, layout)
+    as_they_are = as_they_are and all(rule.fp != AT_CFA for rule in table.rules) and expressible(table.rules, abi, layout)
     if level.max_rows or not as_they_are or _overlap(table):
         table, left_out = lower(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}

@@ -10,12 +10,12 @@ from sframegen.api.merging import Merged as Merged
 from sframegen.api.add_summary import Summary as Summary
 from sframegen.api.add_summary import Outcome as Outcome
 from sframegen.format.decode import SframeSection as SframeSection
-from sframegen.checks.check_report import CheckReport as CheckReport
+from sframegen.checks.finding import CheckReport as CheckReport
 from sframegen.api.converting import VersionChange as VersionChange
 from sframegen.api.removing import SectionRemoval as SectionRemoval
 from sframegen.api.add_summary import Plan as Plan
-from sframegen.format.section_functions import SframeFunction as SframeFunction
-from sframegen.format.section_functions import FunctionRow as FunctionRow
+from sframegen.format.model import SframeFunction as SframeFunction
+from sframegen.format.model import FunctionRow as FunctionRow
 from sframegen.format.model import FunctionTable as FunctionTable
 from sframegen.format.model import Rule as Rule
 from sframegen.format.model import Where as Where
@@ -25,7 +25,7 @@ from sframegen.checks.finding import Consumer as Consumer
 from sframegen.checks.finding import Finding as Finding
 from sframegen.checks.finding import Severity as Severity
 from sframegen.checks.finding import Instruction as Instruction
-from sframegen.checks.against_cfi.comparison import Verdict as Verdict
+from sframegen.checks.finding import Verdict as Verdict
 from sframegen.base.errors import SframegenError as SframegenError
 from sframegen.base.errors import FormatError as FormatError
 from sframegen.base.errors import VerificationError as VerificationError

@@ -28,7 +28,7 @@ from sframegen.elf.records import SHF
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
-from sframegen.format.reasons import sayable
+from sframegen.format.words import expressible
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
@@ -187,7 +187,7 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
             return False
     except FormatError:
         return False
-    ignored = () if sayable((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
+    ignored = () if expressible((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
     if sum(section.table.size) >= coverage.covered_bytes:
         return False
     now = list(spans(coverage.table))

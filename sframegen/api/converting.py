@@ -24,8 +24,7 @@ from sframegen.elf.records import SHF
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
-from sframegen.format.reasons import sayable
-from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.format.words import EncodedRules, RuleWords, expressible
 from sframegen.tables.compare import agree, difference
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
@@ -164,7 +163,7 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     before = min(piece.header.version for piece in pieces)
     change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
     is_good = len(pieces) == 1 and not dead and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
-    is_good = is_good and layout.version == before and sayable(merged.rules, abi, layout)
+    is_good = is_good and layout.version == before and expressible(merged.rules, abi, layout)
     if is_good and conversion.optimize is None:
         return with_written(change, target.copy(elf))
 

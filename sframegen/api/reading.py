@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from linker.objects.given_file import Objects
     from sframegen.api.options import StrPath
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, compare
-from sframegen.checks.check_report import NO_SECTION, ReportDraft
+from sframegen.checks.against_cfi import ALL_REGISTERS, compare
 from sframegen.checks.consumers import accepted, takes
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
@@ -27,8 +26,7 @@ from sframegen.program.libraries import imported
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
@@ -148,7 +146,7 @@ def _check_instructions(
     elf: ElfFile, detached: memoryview | None, draft: ReportDraft, debug_file: Path | None, jobs: int, progress: Progress | None
 ) -> None:
     """Check the rules against the instructions; the CFI's alone if the section is damaged."""
-    from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+    from sframegen.checks.against_code import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)
     section = None

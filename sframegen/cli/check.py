@@ -9,8 +9,7 @@ import click
 
 from sframegen.api.options import Running
 from sframegen.api.reading import check
-from sframegen.checks.check_report import SHOWN
-from sframegen.checks.finding import CONSUMERS, Severity
+from sframegen.checks.finding import CONSUMERS, SHOWN, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
 from sframegen.cli.shared.file_kinds import is_package, refuse_package
@@ -19,8 +18,7 @@ from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.trees.each_file import with_sections
 
 if TYPE_CHECKING:
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.cli.shared.common_options import CommonOptions
 
 

@@ -16,7 +16,7 @@ from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
 from sframegen.elf.records import SHF, SHT
 from sframegen.format.model import OUTERMOST, FdeType
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
     from array import array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
 
-
-ZEROS = 1 << 16  # bytes of padding that are looked at in one go
+ZEROS = re.compile(rb"\0*")
 
 
 def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
@@ -80,14 +80,8 @@ def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
         piece = open_section(data[at:], address + at)
         yield replace(piece, data=piece.data[: piece.end])
         at += piece.end
-        window = 64
-        while at < len(data):
-            padding = bytes(data[at : at + window])
-            rest = len(padding.lstrip(b"\0"))
-            at += len(padding) - rest
-            if rest:
-                break
-            window = min(2 * window, ZEROS)
+        padding = ZEROS.match(data, at)
+        at = padding.end() if padding else at
 
 
 def _found(elf: ElfFile) -> tuple[memoryview, int]:

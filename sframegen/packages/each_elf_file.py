@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
     from sframegen.api.removing import SectionRemoval
-    from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import CheckReport
     from sframegen.packages.package_pass import PassReport
 
 R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")

@@ -14,8 +14,7 @@ from sframegen import api
 from sframegen.api.add_summary import Outcome, Package, Plan, total
 from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
-from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity
 from sframegen.detached.companion import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
-    from sframegen.checks.against_cfi.comparison import Verdict
+    from sframegen.checks.finding import Verdict
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"
 MAX_FINDINGS = 200_000  # of a package: all of them are kept until its end

@@ -11,10 +11,9 @@ from typing import Literal
 MODULES = (
     "sframegen.base.columns",
     "cfi.machine",
-    "cfi.numbers",
     "cfi.scan",
     "linker.merge.object_scan",
-    "sframegen.checks.against_cfi.sweep",
+    "sframegen.checks.sweep",
     "sframegen.checks.specification.section_walk",
     "sframegen.code.context.pointer_words",
     "sframegen.code.decoding.instruction_columns",
@@ -48,7 +47,6 @@ MODULES = (
     "sframegen.stack.walking.walk",
     "sframegen.tables.join",
     "sframegen.tables.narrow",
-    "sframegen.tables.neighbours",
 )
 
 # Compiled, with what all of them need: setup.py.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.finding import Severity
+from sframegen.checks.against_cfi import compare
+from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.second.agreement import second_reading
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import Sources

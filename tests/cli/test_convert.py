@@ -27,7 +27,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from sframegen.tables.compare import difference, spans
 from tests.support import producers
 from tests.support.inputs.linker_inputs import restored

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen import add_section
-from sframegen.checks.against_cfi.comparison import Verdict
+from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.trees import each_file
 from sframegen.cli.trees.tree_files import Found, Name

@@ -19,7 +19,7 @@ from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
 from sframegen.format.abi import AMD64, abi_of
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer, without_sections
 from tests.support.loops import for_each

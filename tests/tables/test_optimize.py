@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sframegen import add_section, read
 from sframegen.base.columns import zeros
 from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.function_scan import symbol_values
 from sframegen.elf.records import PT, RECORDS, SHT, Phdr, Sym
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64
@@ -20,7 +21,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.levels import LEVELS, Level
-from sframegen.tables.neighbours import symbol_values
 from sframegen.tables.optimize import Borders, cut_up, join, may_follow
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each

@@ -1,4 +1,4 @@
-"""Claims about code: ranges of addresses, ascending without overlaps, each with the number of a claim."""
+"""Claims about code: ranges of addresses, ascending without overlaps, each with the number of a claim, and where these meet."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable, Rule
 
 SILENT = -1
+LAST = (1 << 64) - 1  # address
 
 
 class Claim(NamedTuple):
@@ -25,20 +26,24 @@ class Claim(NamedTuple):
 class Track(NamedTuple):
     start: array[int]
     end: array[int]
-    said: array[int]
+    claim: array[int]
 
-    def add(self, start: int, end: int, said: int) -> None:
+    def add(self, start: int, end: int, claim: int) -> None:
         """Append a range after all others; if it overlaps with the last, that is cut."""
         if self.start and self.end[-1] > start:
             self.end[-1] = start
         if start < end:
             self.start.append(start)
-            self.end.append(end)
-            self.said.append(said)
+            self.end.append(min(end, LAST))
+            self.claim.append(claim)
 
     def at(self, address: int) -> int:
         place = bisect_right(self.start, address) - 1
-        return self.said[place] if place >= 0 and address < self.end[place] else SILENT
+        return self.claim[place] if place >= 0 and address < self.end[place] else SILENT
+
+    def start_of(self, address: int) -> int:
+        """The start of the range that holds the address."""
+        return self.start[bisect_right(self.start, address) - 1]
 
     def reaches(self, address: int, other: int) -> bool:
         """True if the range that holds the first address holds the second, later one, too."""
@@ -55,10 +60,10 @@ def new_track() -> Track:
     return Track(array("Q"), array("Q"), array("q"))
 
 
-def track(start: array[int], end: array[int], said: array[int]) -> Track:
+def track(start: array[int], end: array[int], claim: array[int]) -> Track:
     """Make claims from ascending columns. Where two ranges overlap, the second counts."""
     cut = array("Q", map(min, end, start[1:]))
-    return Track(start, cut + end[len(cut) :], array("q", said))
+    return Track(start, cut + end[len(cut) :], array("q", claim))
 
 
 def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
@@ -71,19 +76,14 @@ def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | No
     if unsaid is not None:
         spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*unsaid, strict=True)]
         spans.sort()
-    for start, end, said in spans:
-        track.add(start, end, said)
+    for start, end, claim in spans:
+        track.add(start, end, claim)
     return track
 
 
 def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
-    order, _ = table.by_start()
     numbers: dict[tuple[int, bool], int] = {}
-    for place, function in enumerate(order):
-        start = table.start[function]
-        end = start + table.size[function]
-        if place + 1 < len(order):
-            end = min(end, table.start[order[place + 1]])
+    for function, start, end in table.found_ranges():
         kind = table.kinds[table.kind[function]]
         first, after = table.first_row[function : function + 2]
         if kind.mask or kind.signal or first == after:
@@ -92,11 +92,11 @@ def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int
         low = start
         for row in range(first, after):
             high = min(end, start + table.row_start[row + 1]) if row + 1 < after else end
-            said = table.row_rule[row], kind.key_b
-            if said not in numbers:
-                numbers[said] = claims.setdefault(Claim(table.rules[said[0]], kind.key_b), len(claims))
+            key = table.row_rule[row], kind.key_b
+            if key not in numbers:
+                numbers[key] = claims.setdefault(Claim(table.rules[key[0]], kind.key_b), len(claims))
             if low < high:
-                yield low, high, numbers[said]
+                yield low, high, numbers[key]
                 low = high
 
 
@@ -106,7 +106,7 @@ def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
     at = 0
     while True:
         until = 0
-        said = [SILENT] * len(tracks)
+        claims = [SILENT] * len(tracks)
         for number, (start, end, value) in enumerate(tracks):
             place = places[number]
             while place < len(end) and end[place] <= at:
@@ -115,13 +115,13 @@ def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
             if place == len(end):
                 continue
             if start[place] <= at:
-                said[number] = value[place]
+                claims[number] = value[place]
                 edge = end[place]
             else:
                 edge = start[place]
             until = edge if not until else min(until, edge)
         if not until:
             return
-        if max(said) > SILENT or min(said) < SILENT:
-            yield at, until, said
+        if max(claims) > SILENT or min(claims) < SILENT:
+            yield at, until, claims
         at = until

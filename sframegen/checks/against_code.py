@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sframegen.checks.against_code.claims import SILENT, Claim, Track, meet, new_track, track, track_of
-from sframegen.checks.against_code.contradictions import (
+from sframegen.checks.contradictions import (
     CONTRADICTED,
     RIGHT,
     UNDECIDED,
@@ -18,6 +17,7 @@ from sframegen.checks.against_code.contradictions import (
     Contradictions,
     verdict,
 )
+from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.code.context.file_context import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.isa.machines import isa_of
@@ -27,8 +27,8 @@ from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from sframegen.checks.against_code.claims import Track
     from sframegen.checks.finding import Finding
+    from sframegen.checks.tracks import Track
     from sframegen.code.isa.frame_state import FrameState
     from sframegen.code.whole_file.passes import Survey
     from sframegen.conversion.convert import Converted

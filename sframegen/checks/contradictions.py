@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.text import count_of
-from sframegen.checks.against_cfi.differences import SHOWN, place_names
-from sframegen.checks.against_code.claims import SILENT, Claim, Track
+from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
+from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.decoding.instruction_columns import PADDING_MARK
 from sframegen.code.decoding.pieces import decode
 from sframegen.code.function.analysis import rule_of_state
@@ -85,12 +85,12 @@ AROUND = 3  # instructions before a place, and after it
 
 
 class ContradictedRange(NamedTuple):
-    """[start, end) is contradicted. `said`: the claims of section and CFI that are."""
+    """[start, end) is contradicted. `claims`: those of section and CFI that are."""
 
     start: int
     end: int
     state: int
-    said: tuple[Claim | None, Claim | None]
+    claims: tuple[Claim | None, Claim | None]
     unless: tuple[str, str]  # of each, RA or FP: it is not contradicted if the function copies the caller's
 
 
@@ -145,15 +145,15 @@ class Contradictions:
     def _certain(self, part: ContradictedRange) -> ContradictedRange | None:
         """Drop the claims that may hold: the caller's FP or RA may be in several places, the stack or the entry may differ."""
         doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
-        said = [
+        claims = [
             None if doubtful or (unless and self._copied(part.start, unless)) else claim
-            for claim, unless in zip(part.said, part.unless, strict=True)
+            for claim, unless in zip(part.claims, part.unless, strict=True)
         ]
-        for counts, before, now in zip(self.counts, part.said, said, strict=True):
+        for counts, before, now in zip(self.counts, part.claims, claims, strict=True):
             if before != now:
                 counts[CONTRADICTED] -= part.end - part.start
                 counts[UNDECIDED] += part.end - part.start
-        return part._replace(said=(said[0], said[1])) if any(said) else None
+        return part._replace(claims=(claims[0], claims[1])) if any(claims) else None
 
     def _copied(self, address: int, what: str) -> bool:
         """True if the function may have the caller's FP or RA in several places; one in pieces may."""
@@ -190,7 +190,7 @@ class Contradictions:
             pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADDING_MARK
             after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
             if pads:
-                for counts, claim in zip(self.counts, part.said, strict=True):
+                for counts, claim in zip(self.counts, part.claims, strict=True):
                     if claim is not None:
                         counts[CONTRADICTED] -= after - at
                         counts[UNDECIDED] += after - at
@@ -218,14 +218,14 @@ class Contradictions:
     def _finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
         """Return the finding of a stretch, with the claims of its first part."""
         count = count_of(first.end - first.start, "byte")
-        by_section, by_cfi = (claim and self._text(claim) for claim in first.said)
+        by_section, by_cfi = (claim and self._text(claim) for claim in first.claims)
         if by_section == by_cfi:
             says = f"section and CFI say {by_section}"
         elif by_section and by_cfi:
             says = f"the section says {by_section}, the CFI {by_cfi}"
         else:
             says = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
-        claim = next(claim for claim in first.said if claim is not None)
+        claim = next(claim for claim in first.claims if claim is not None)
         state = self._proven(self.states[first.state], claim)
         message = f"{names[first.start]}, {count}: {says}; the instructions say {state}"
         return Finding(_who(first), Severity.ERROR, message, address=first.start, instructions=self._listing(first.start))
@@ -269,4 +269,4 @@ class Contradictions:
 
 
 def _who(part: ContradictedRange) -> str:
-    return RULES[2] if all(part.said) else RULES[0] if part.said[0] else RULES[1]
+    return RULES[2] if all(part.claims) else RULES[0] if part.claims[0] else RULES[1]

@@ -1,4 +1,4 @@
-"""Along the code: what the CFI says of each byte, and what a section says of it. Compiled."""
+"""Along the code: the rules that CFI and a section have for each byte. Compiled."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-# What a byte of code can be, its verdict.
-EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)
+if not cython.compiled:
+    EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)  # as sweep.pxd
 
 
 class Terms:
-    """What decides between verdicts. By rule: whether the section's version can say it, and which flavours must be equal.
+    """What decides between verdicts. By rule: whether the section's version can express it, and which flavours must be equal.
 
-    `barred`: flavours that the version cannot say.
+    `barred`: flavours that the version cannot express.
     """
 
-    def __init__(self, sayable: Bytes, compared: Bytes, barred: int) -> None:
-        self.sayable = sayable
+    def __init__(self, expressible: Bytes, compared: Bytes, barred: int) -> None:
+        self.expressible = expressible
         self.compared = compared
         self.barred = barred
 
@@ -79,21 +79,21 @@ class VerdictRanges:
 
 
 class RuleWalker:
-    """What functions say, from address to address, as a search finds it: the function with the greatest start, the last of several.
+    """The rules of functions along the code, as a search finds them: of the function with the greatest start, the last of several.
 
-    After `say`: `until`, the address where that ends at the latest; `function`, its number, and its `flavour`.
+    After `rule_at`: `until`, the address where that ends at the latest; `function`, its number, and its `flavour`.
     """
 
     def __init__(
-        self, order: Column, functions: Functions, said: Column, flavours: Bytes, periods: Bytes, without_rows: Column
+        self, order: Column, functions: Functions, rule_numbers: Column, flavours: Bytes, periods: Bytes, without_rows: Column
     ) -> None:
-        """`order`: functions by address; empty if they are in that order. `said`: the number of each rule.
+        """`order`: functions by address; empty if they are in that order. `rule_numbers`: the number of each rule.
 
-        Of each kind: its flavour, the period of PC type MASK or 0, and what a function without rows says, -1 for nothing.
+        Of each kind: its flavour, the period of PC type MASK or 0, and the rule of a function without rows, -1 for none.
         """
         self.order = order
         self.functions = functions
-        self.said = said
+        self.rule_numbers = rule_numbers
         self.flavours = flavours
         self.periods = periods
         self.without_rows = without_rows
@@ -121,7 +121,7 @@ class RuleWalker:
                 self.end = self.functions.start[following]
         return 0
 
-    def say(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
+    def rule_at(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
         """The number of the rule at `at`, or -1. From call to call `at` does not descend; `limit` lies above, and stays."""
         last: cython.Py_ssize_t
         offset: cython.ulonglong
@@ -154,7 +154,7 @@ class RuleWalker:
             self.row += 1
         if self.row + 1 < last and self.functions.row_start[self.row + 1] < self.until - base:
             self.until = base + self.functions.row_start[self.row + 1]
-        return self.said[self.functions.row_rule[self.row]]
+        return self.rule_numbers[self.functions.row_rule[self.row]]
 
 
 @cython.locals(totals="unsigned long long[::1]")
@@ -170,7 +170,7 @@ def sweep(
 ) -> None:
     """Adds the bytes of each verdict to `totals`, and puts the ranges of the `wanted` one into `found`.
 
-    `truth` says what SFrame can say of the CFI, `left_out` the reason where it cannot. Absent code of several rules is one range.
+    `truth` has what SFrame can express of the CFI, `left_out` the reason for the rest. Absent code of several rules is one range.
     """
     area: cython.Py_ssize_t
     verdict: cython.int
@@ -186,29 +186,29 @@ def sweep(
     for area in range(len(code.start)):
         at = code.start[area]
         while at < code.end[area]:
-            expected = truth.say(at, limit)
-            given = section.say(at, limit)
+            expected = truth.rule_at(at, limit)
+            given = section.rule_at(at, limit)
             until = min(code.end[area], truth.until, section.until)
             flavours = 0
             if expected >= 0:
                 flavours = truth.flavour
                 if given < 0:
-                    verdict = 1 if terms.sayable[expected] and not truth.flavour & terms.barred else 2  # ABSENT, INEXPRESSIBLE
+                    verdict = ABSENT if terms.expressible[expected] and not truth.flavour & terms.barred else INEXPRESSIBLE
                 elif given == expected and not (truth.flavour ^ section.flavour) & terms.compared[expected]:
-                    verdict = 0  # EQUAL
+                    verdict = EQUAL
                 else:
-                    verdict = 3  # WRONG
+                    verdict = WRONG
             else:
-                reason = left_out.say(at, limit)
+                reason = left_out.rule_at(at, limit)
                 until = min(until, left_out.until)
                 if reason >= 0:
                     expected = -1 - reason
-                    verdict = 2 if given < 0 else 3  # INEXPRESSIBLE, WRONG
+                    verdict = INEXPRESSIBLE if given < 0 else WRONG
                 else:
-                    verdict = 5 if given < 0 else 4  # SILENT, UNDESCRIBED
+                    verdict = SILENT if given < 0 else UNDESCRIBED
             if given >= 0:
                 flavours |= section.flavour << 4
-            if verdict == 1:
+            if verdict == ABSENT:
                 expected = flavours = 0
             totals[verdict] += until - at
             if verdict == wanted:
