@@ -13,7 +13,7 @@ SHELL := /bin/bash
 unexport SFRAMEGEN_PURE PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 SOURCES := pyproject.toml setup.py $(shell find cfi linker sframegen -name '*.py' -o -name '*.[ch]' -o -path '*/integration/*' -type f)
-LINTED := cfi linker sframegen conformance tests benchmarks docs corpus tools conftest.py setup.py packaging/installed-with-apt debian/tests/completion
+LINTED := cfi linker sframegen conformance tests benchmarks docs corpus tools conftest.py setup.py debian/tests/completion
 python_name := $(notdir $(PYTHON))
 
 .PHONY: help
@@ -86,23 +86,9 @@ requirements = <($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproje
 	    -r $(call requirements,["build-system"]["requires"])
 	touch $@
 
-.venv/lint-tools: .venv/test-tools
-	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["lint"])
-	touch $@
-
-# The extra that sframegen fleet needs.
-.venv/fleet-tools: .venv/test-tools
-	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["fleet"])
-	touch $@
-
-# The extra that lines and inlined functions of sframegen profile need.
-%/symbols-tools: %/test-tools
-	$*/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["symbols"])
-	touch $@
-
-# mutmut, whose operators make the mutants of the product.
-.venv/mutations-tools: .venv/test-tools
-	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["mutations"])
+# What make lint needs, what fleet and symbols of profile need, and mutmut, whose operators make the mutants of the product.
+$(foreach extra,lint fleet symbols mutations,.venv/$(extra)-tools): .venv/%-tools: .venv/test-tools
+	.venv/bin/pip install --quiet -r $(call requirements,["project"]["optional-dependencies"]["$*"])
 	touch $@
 
 .venv-pure/test-tools: .venv-pure/installed

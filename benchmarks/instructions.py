@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sframegen.cli.start  # noqa: F401 - the collector of garbage as the program has it
 from benchmarks.figures import Figure, markdown
 from benchmarks.places import corpus_file, versions
-from sframegen.checks.against_code.instructions import functions_of
+from sframegen.checks.against_code import functions_of
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.decoding.numbering import CHUNK

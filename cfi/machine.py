@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from cfi.faults import MAX_REMEMBERED, MAX_STATES
+from cfi.section import MAX_REMEMBERED, MAX_STATES
 from sframegen.base.columns import Fdes, Programs, Rows, zeros
 from sframegen.base.errors import FormatError
 
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
     from cfi.section import FollowedRegisters
     from sframegen.base.columns import Bytes, Column, Entries
+
+if not cython.compiled:  # machine.pxd has the same numbers
+    from cfi.opcodes import Action, Operand, RuleKind
+
+    NOP, ADVANCE, SET_LOC, SET_RULE, RESTORE, REMEMBER_STATE, RESTORE_STATE = map(int, [*Action][1:8])
+    DEF_CFA, DEF_CFA_REGISTER, DEF_CFA_OFFSET, DEF_CFA_EXPRESSION, NEGATE_RA_STATE, NEGATE_RA_STATE_WITH_PC = map(
+        int, [*Action][8:]
+    )
+    U8, ULEB, SLEB, LOW6, ADDRESS, BLOCK = map(int, [*Operand][4:])
+    UNDEFINED, REGISTER, VAL_EXPRESSION = map(int, (RuleKind.UNDEFINED, RuleKind.REGISTER, RuleKind.VAL_EXPRESSION))
+    CFA, RA, FP, SP, RA_STATE, EXPRESSION = range(1, 17, 3)  # where a state has them
 
 COMPILED: bool = cython.compiled
 
@@ -413,7 +424,7 @@ class CfiMachine(Cursor):
                 else:
                     entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
                     action = opcodes[entry]
-                    if action == 3:  # SET_LOC
+                    if action == SET_LOC:
                         self.pos = pos
                         target = (self.encoded(self.encoding, fdes.start[fde]) - fdes.start[fde]) & self.mask
                         if self.fault:
@@ -422,13 +433,13 @@ class CfiMachine(Cursor):
                     else:
                         a = 0
                         b = 0
-                        if opcodes[entry + 1] == 11:  # LOW6
+                        if opcodes[entry + 1] == LOW6:
                             a = byte & 0x3F
                         elif opcodes[entry + 1]:
                             self.pos = pos
                             a = self.operand(opcodes[entry + 1])
                             pos = self.pos
-                        if opcodes[entry + 2] == 9 and pos < stop and data[pos] < 0x80:  # ULEB
+                        if opcodes[entry + 2] == ULEB and pos < stop and data[pos] < 0x80:
                             b = data[pos]
                             pos += 1
                         elif opcodes[entry + 2]:
@@ -437,10 +448,10 @@ class CfiMachine(Cursor):
                             pos = self.pos
                         if self.fault:
                             return fde
-                        if action == 2:  # ADVANCE
+                        if action == ADVANCE:
                             # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
                             target = here + (self.mask32 if a >> 32 else a) * factor
-                        elif action == 6:  # REMEMBER_STATE
+                        elif action == REMEMBER_STATE:
                             if depth == 64:
                                 self.pos = pos
                                 self.fault = 6
@@ -448,7 +459,7 @@ class CfiMachine(Cursor):
                             remembered[depth] = state
                             depth += 1
                             continue
-                        elif action == 7:  # RESTORE_STATE
+                        elif action == RESTORE_STATE:
                             if depth == 0:
                                 self.pos = pos
                                 self.fault = 5
@@ -456,10 +467,10 @@ class CfiMachine(Cursor):
                             depth -= 1
                             state = remembered[depth]
                             continue
-                        elif action == 1:  # NOP
+                        elif action == NOP:
                             continue
                         else:
-                            if action == 5:  # RESTORE
+                            if action == RESTORE:
                                 b = self.initial[current]
                             elif opcodes[entry + 4] != 1 or b >> 31:
                                 b = self.scaled(b, opcodes[entry + 4])
@@ -468,7 +479,7 @@ class CfiMachine(Cursor):
                                 state = step_to[step]
                                 continue
                             self.pos = pos
-                            if opcodes[entry + 2] == 13:  # BLOCK: known by its place, not by its length
+                            if opcodes[entry + 2] == BLOCK:  # known by its place, not by its length
                                 state = self.change(state, entry, a, b)
                             else:
                                 step_from[step] = state * 256 + byte
@@ -518,11 +529,11 @@ class CfiMachine(Cursor):
     def operand(self, kind: cython.int) -> cython.longlong:
         value: cython.ulonglong
         length: cython.longlong
-        if kind == 9:  # ULEB
+        if kind == ULEB:
             return self.uleb()
-        if kind == 10:  # SLEB
+        if kind == SLEB:
             return self.sleb()
-        if kind <= 8:  # U1 U2 U4 U8
+        if kind <= U8:
             value = self.unsigned(kind)
             return self.large if value >> 62 else value
         length = self.uleb()  # BLOCK
@@ -548,13 +559,13 @@ class CfiMachine(Cursor):
     def slot(self, register: cython.longlong) -> cython.Py_ssize_t:
         """Where a register's rule stands in the state; 0 for those that are dropped."""
         if register == self.ra:
-            return 4
+            return RA
         if register == self.fp:
-            return 7
+            return FP
         if register == self.sp:
-            return 10
+            return SP
         if register == self.ra_state:
-            return 13
+            return RA_STATE
         return 0
 
     @cython.cfunc
@@ -566,40 +577,40 @@ class CfiMachine(Cursor):
         at: cython.Py_ssize_t
         for i in range(18):
             self.state[i] = self.states[18 * number + i]
-        if action == 4:  # SET_RULE
+        if action == SET_RULE:
             at = self.slot(a)
             if at:
                 self.state[at] = self.opcodes[entry + 3]
-                if self.opcodes[entry + 2] == 13:  # BLOCK
+                if self.opcodes[entry + 2] == BLOCK:
                     self.state[at + 1] = self.block
                     self.state[at + 2] = b
                 else:
                     self.state[at + 1] = b
                     self.state[at + 2] = 0
-        elif action == 5:  # RESTORE
+        elif action == RESTORE:
             at = self.slot(a)
             if at:
                 for i in range(at, at + 3):
                     self.state[i] = self.states[18 * b + i]
-        elif action == 8:  # DEF_CFA
-            self.state[1] = 5  # REGISTER
-            self.state[2] = a
-            self.state[3] = b
-        elif action == 9:  # DEF_CFA_REGISTER
-            self.state[1] = 5  # REGISTER
-            self.state[2] = a
-        elif action == 10:  # DEF_CFA_OFFSET
-            self.state[3] = b
-        elif action == 11:  # DEF_CFA_EXPRESSION
-            self.state[1] = 7  # VAL_EXPRESSION
-            self.state[16] = self.block
-            self.state[17] = b
-        elif self.state[13]:  # the ABI gives no meaning to the next two after a rule for the register
-            self.state[13] = 1  # UNDEFINED
-        elif action == 12:  # NEGATE_RA_STATE
-            self.state[14] ^= 1
-        elif action == 13:  # NEGATE_RA_STATE_WITH_PC
-            self.state[14] ^= 2
+        elif action == DEF_CFA:
+            self.state[CFA] = REGISTER
+            self.state[CFA + 1] = a
+            self.state[CFA + 2] = b
+        elif action == DEF_CFA_REGISTER:
+            self.state[CFA] = REGISTER
+            self.state[CFA + 1] = a
+        elif action == DEF_CFA_OFFSET:
+            self.state[CFA + 2] = b
+        elif action == DEF_CFA_EXPRESSION:
+            self.state[CFA] = VAL_EXPRESSION
+            self.state[EXPRESSION] = self.block
+            self.state[EXPRESSION + 1] = b
+        elif self.state[RA_STATE]:  # the ABI gives no meaning to the next two after a rule for the register
+            self.state[RA_STATE] = UNDEFINED
+        elif action == NEGATE_RA_STATE:
+            self.state[RA_STATE + 1] ^= 1
+        elif action == NEGATE_RA_STATE_WITH_PC:
+            self.state[RA_STATE + 1] ^= 2
         else:
             self.pos -= 1
             self.fault = 2

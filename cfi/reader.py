@@ -10,21 +10,20 @@ from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from cfi import faults, scan
+from cfi import scan
 from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
-from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule, made
+from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule
+from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES
 from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeAlias
 
     from cfi.section import CfiSection, FollowedRegisters
     from sframegen.base.columns import Bytes, Column
 
-    _Others: TypeAlias = tuple[RegisterRule, RegisterRule, RegisterRule, RegisterRule]
 
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
@@ -43,7 +42,7 @@ UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRE
 
 
 def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
-    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: faults.py has a table of faults."""
+    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: section.py has a table of faults."""
     numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
     blocks: list[tuple[int, CfiSection]] = []
     parts: list[FdeTable] = []
@@ -55,13 +54,12 @@ def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTab
         base += len(section.data)
         before = list_ends.pop() if section.more else list_ends[-1] if list_ends else 0
         list_ends.append(before + len(parts[-1]))
-        if len(numbers) > faults.MAX_STATES:
-            raise FormatError(faults.MACHINE[faults.TOO_MANY_STATES], section.name)
-    table = _joined(parts)
+        if len(numbers) > MAX_STATES:
+            raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
+    table = _joined_tables(parts)
     table.list_ends = list_ends
     register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
-    others = cache(partial(_others, register_rule))
-    table.rules = [_rule(state, register_rule, others) for state in numbers]
+    table.rules = [_rule(state, register_rule) for state in numbers]
     return table
 
 
@@ -123,7 +121,7 @@ def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Colu
                 yield fde
 
 
-def _joined(parts: list[FdeTable]) -> FdeTable:
+def _joined_tables(parts: list[FdeTable]) -> FdeTable:
     """Nearly all files have one section, and nothing to copy."""
     if len(parts) == 1:
         return parts[0]
@@ -134,7 +132,7 @@ def _joined(parts: list[FdeTable]) -> FdeTable:
         cie.extend(len(table.cies) + number for number in part.cie)
         table.cies += part.cies
         table.faulty += part.faulty
-        table.faults += part.faults[: faults.MAX_REPORTED - len(table.faults)]
+        table.faults += part.faults[: MAX_REPORTED - len(table.faults)]
         rows += len(part.row_start)
         if rows > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows")
@@ -188,11 +186,11 @@ def _run(
             used = first_row[done]
             if machine.fault == 0:
                 break
-            if machine.fault == faults.TOO_MANY_STATES:
+            if machine.fault == TOO_MANY_STATES:
                 _check(machine, section)
             table.faulty += 1
-            if len(table.faults) < faults.MAX_REPORTED:
-                table.faults.append(FdeFault(fdes.start[done], section.name, machine.pos, faults.MACHINE[machine.fault]))
+            if len(table.faults) < MAX_REPORTED:
+                table.faults.append(FdeFault(fdes.start[done], section.name, machine.pos, RUN_FAULTS[machine.fault]))
             if 0 < fdes.size[done] <= MAX_SIZE:  # one row without any known rule
                 row_start[used] = 0
                 row_rule[used] = numbers.setdefault(UNREADABLE, len(numbers))
@@ -210,7 +208,7 @@ def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[i
 
 def _check(cursor: Cursor, section: CfiSection) -> None:
     if cursor.fault:
-        raise FormatError(faults.MACHINE[cursor.fault], section.name, cursor.pos)
+        raise FormatError(RUN_FAULTS[cursor.fault], section.name, cursor.pos)
 
 
 def _entries(section: CfiSection) -> tuple[Entries, Entries]:
@@ -220,7 +218,7 @@ def _entries(section: CfiSection) -> tuple[Entries, Entries]:
     for _ in range(2):  # counts, then fills
         scan.scan_entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
         if found[0]:
-            raise FormatError(faults.SCAN[found[0]], section.name, found[1])
+            raise FormatError(SCAN_FAULTS[found[0]], section.name, found[1])
         if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):
             break
         cies = Entries(*room("QQQQ", found[2]))
@@ -284,19 +282,12 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], _Others]) -> CfiRule:
+def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) -> CfiRule:
     ra_column, kind, a, b = HEAD.unpack_from(state)
+    others = OTHERS.unpack_from(state, HEAD_END)
     if kind in EXPRESSION_KINDS:
-        cfa = register_rule(kind, *EXPRESSION.unpack_from(state, OTHERS_END))
-    else:
-        cfa = made(RegisterRule, (KINDS[kind], a, b, b""))
-    return made(CfiRule, (ra_column, cfa, *others(state[HEAD_END:OTHERS_END])))
-
-
-def _others(register_rule: Callable[[int, int, int], RegisterRule], part: bytes) -> _Others:
-    """What a rule says of RA, FP, SP and RA_SIGN_STATE: the same in many rules."""
-    numbers = OTHERS.unpack(part)
-    return register_rule(*numbers[:3]), register_rule(*numbers[3:6]), register_rule(*numbers[6:9]), register_rule(*numbers[9:])
+        a, b = EXPRESSION.unpack_from(state, OTHERS_END)
+    return CfiRule(ra_column, register_rule(kind, a, b), *(register_rule(*others[at : at + 3]) for at in range(0, 12, 3)))
 
 
 def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
 
 
-# Makes a NamedTuple of all its fields in half the time that its class takes: for the few that are made for each distinct rule.
-made = tuple.__new__
-
-
 UNKNOWN_START = (1 << 64) - 2  # the address of an FDE that names it in a way that is not understood
 
 

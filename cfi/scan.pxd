@@ -1,2 +1,2 @@
 from cfi.search cimport bisect_left
-from sframegen.base.columns cimport Entries
+from sframegen.base.columns cimport ByteReader, Entries

@@ -9,6 +9,8 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
+from sframegen.base.columns import ByteReader
+
 if not cython.compiled:
     from bisect import bisect_left
 if TYPE_CHECKING:
@@ -17,22 +19,7 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-@cython.locals(data="const unsigned char[::1]")
-def number(data: Bytes, pos: cython.Py_ssize_t, width: cython.Py_ssize_t, big: cython.bint) -> cython.longlong:
-    """The unsigned number at `pos`, caller-checked; 8-byte ones beyond 2 ** 62 come back as 2 ** 62, larger than any section."""
-    value: cython.longlong = 0
-    large: cython.longlong = 1 << 62
-    i: cython.Py_ssize_t
-    for i in range(width):
-        if value >> 54:
-            return large
-        value = value * 256 + data[pos + (i if big else width - 1 - i)]
-    return value
-
-
-@cython.locals(data="const unsigned char[::1]", found="long long[::1]")
+@cython.locals(found="long long[::1]")
 def scan_entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
@@ -40,71 +27,76 @@ def scan_entries(
 
     `found`: number and offset of a fault, number of CIEs, number of FDEs.
     """
+    source: ByteReader = ByteReader(data, big)
     size: cython.longlong = len(data)
-    mask32: cython.longlong = 0xFFFFFFFF
+    mask32: cython.ulonglong = 0xFFFFFFFF
     pos: cython.longlong = 0
     cie: cython.Py_ssize_t = 0
     fde: cython.Py_ssize_t = 0
+    wide: cython.ulonglong
     length: cython.longlong
-    at: cython.longlong
-    stop: cython.longlong
     pointer: cython.longlong
+    at: cython.longlong
     width: cython.longlong
     is_cie: cython.bint
     while pos + 4 <= size and found[0] == 0:
         found[1] = pos
         at = pos + 4
-        length = number(data, pos, 4, big)
-        width = 4
+        wide = length = source.number(pos, 4)
+        width = 8 if wide == mask32 and not eh else 4
         if length == 0:
             if 0 <= fde_count <= fde:
                 pos = size
                 break
             pos = at
             continue
-        if length == mask32:  # 64-bit DWARF
+        if wide == mask32:  # 64-bit DWARF
             if pos + 12 > size:
                 found[0] = 1
                 continue
-            length = number(data, at, 8, big)
+            wide = source.number(at, 8)
+            length = size if wide >> 62 else wide
             at += 8
-            width = 4 if eh else 8
         if length > size - at:
             found[0] = 2
             continue
         if length < width:
             found[0] = 3
             continue
-        stop = at + length
-        pointer = number(data, at, width, big)
+        wide = source.number(at, width)
+        pointer = size if wide >> 62 else wide
         if eh:
-            is_cie = pointer == 0
             pointer = at - pointer
+            is_cie = wide == 0
         else:
-            is_cie = pointer == mask32 if width == 4 else (pointer >> 62) != 0
+            is_cie = wide == mask32 if width == 4 else wide >> 62 != 0
         if is_cie:
-            if cie < len(cies.start):
-                cies.start[cie] = pos
-                cies.body[cie] = at + width
-                cies.end[cie] = stop
-            cie += 1
+            cie = put(cies, cie, pos, at + width, at + length)
         elif pointer < 0 or pointer >= size:
             found[0] = 4
         else:
-            if fde < len(fdes.start):
-                fdes.start[fde] = pos
-                fdes.body[fde] = at + width
-                fdes.end[fde] = stop
+            if fde < len(fdes.cie):
                 fdes.cie[fde] = pointer
-            fde += 1
-        pos = stop
-    if found[0] == 0 and pos < size:
-        for at in range(pos, size):
-            if data[at]:
-                found[0] = 1
-                found[1] = pos
+            fde = put(fdes, fde, pos, at + width, at + length)
+        pos = at + length
+    if found[0] == 0 and any(data[pos:]):
+        found[0] = 1
+        found[1] = pos
     found[2] = cie
     found[3] = fde
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def put(
+    entries: Entries, place: cython.Py_ssize_t, start: cython.longlong, body: cython.longlong, end: cython.longlong
+) -> cython.Py_ssize_t:
+    """Fills an entry of the table, if it has room for that; returns the number of entries."""
+    if place < len(entries.start):
+        entries.start[place] = start
+        entries.body[place] = body
+        entries.end[place] = end
+    return place + 1
 
 
 @cython.locals(cie="unsigned int[::1]")

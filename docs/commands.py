@@ -146,7 +146,7 @@ def marked(text: str) -> str:
 def python_page() -> Iterator[str]:
     """The public names: functions, what they return and raise, and the types of their parameters."""
     yield "# Python functions\n\nRecipes, and which names are stable: [library.md](../library.md).\n"
-    public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}
+    public = {name: getattr(sframegen.api, name) for name in sframegen.api.__all__}  # type: ignore[attr-defined]
     for heading, belongs in (("Functions", isfunction), ("Values", isclass)):
         yield f"## {heading}\n"
         for name, value in public.items():

@@ -9,7 +9,6 @@
     print(section.base(rule.cfa), rule.cfa.offset)      # rsp 16
     for function in section.functions():                # an SframeFunction: .name, .start, .size, .rows
         print(function.name, len(function.rows))
-    frame = section.to_arrow().to_pandas()              # a line for each row; needs pyarrow and pandas
 
     report = sframegen.check("prog")                    # a CheckReport: .findings, .worst(), .code
     sframegen.convert("prog", 2, output="prog.v2")      # a VersionChange: another version of the format

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from benchmarks.ours import open_input
 from sframegen.base.errors import SframegenError
 from sframegen.conversion import convert
-from sframegen.elf.records import PT_LOAD
+from sframegen.elf.records import PT
 from sframegen.format.layouts import V3
 
 MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) \S+ \d+ +(/.*)$", re.MULTILINE)
@@ -71,7 +71,7 @@ def code_of(path: str) -> Code:
         source = open_input(Path(path))
     except (OSError, SframegenError):
         return Code([], [])
-    segments = (one for one in source.elf.segments if one.p_type == PT_LOAD)
+    segments = (one for one in source.elf.segments if one.p_type == PT.LOAD)
     code = Code([(one.p_vaddr, one.p_vaddr + one.p_filesz, one.p_offset) for one in segments], [])
     table, *_ = convert.convert(source.sources.sections, source.code, source.abi, V3)
     last = {number for number, rule in enumerate(table.rules) if rule.cfa is None}

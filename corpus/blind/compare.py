@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.against_code.claims import SILENT, Claim, new_track, track, track_of
-from sframegen.checks.against_code.claims import meet as in_order
-from sframegen.checks.against_code.contradictions import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.checks.contradictions import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
+from sframegen.checks.tracks import SILENT, Claim, new_track, track, track_of
+from sframegen.checks.tracks import meet as in_order
 from sframegen.code.function.analysis import rule_of_state
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from corpus.merge.report import table
-from sframegen.checks.against_code.contradictions import RIGHT, UNDECIDED
+from sframegen.checks.contradictions import RIGHT, UNDECIDED
 
 from .compare import NOT_FOUND
 

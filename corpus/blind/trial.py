@@ -7,7 +7,7 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.against_code.instructions import functions_of
+from sframegen.checks.against_code import functions_of
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import NAMES, find_plt
 from sframegen.code.whole_file.passes import survey, survey_silent

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sframegen
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
                 if file.is_symlink() or not file.is_file() or file.open("rb").read(4) != b"\x7fELF":
                     continue
                 stat = file.stat()
-                if open_elf(file).header.e_type in (ET_EXEC, ET_DYN):
+                if open_elf(file).header.e_type in (ET.EXEC, ET.DYN):
                     found.setdefault((stat.st_dev, stat.st_ino), (stat.st_size, file))
             except (OSError, FormatError):
                 continue

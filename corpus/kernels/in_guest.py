@@ -46,9 +46,9 @@ def load() -> dict[str, Any]:
     from sframegen.profile.bpf.kernel_needs import has_tracepoint  # noqa: PLC0415 - after mount_all
     from sframegen.profile.bpf.kernel_walker import AREA_TRACEPOINT, KernelWalker  # noqa: PLC0415
     from sframegen.profile.bpf.libbpf import library  # noqa: PLC0415
-    from sframegen.profile.bpf.sampling_settings import Sampling  # noqa: PLC0415
+    from sframegen.profile.sampling_plan import ProfilePlan  # noqa: PLC0415
 
-    walker = KernelWalker(None, Sampling())
+    walker = KernelWalker(ProfilePlan())
     try:
         functions = library().functions
         info, size = ctypes.create_string_buffer(INFO_BYTES), ctypes.c_uint32(INFO_BYTES)

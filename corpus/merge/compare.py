@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sframegen
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHF_EXECINSTR
+from sframegen.elf.records import SHF
 from sframegen.elf.symbols import functions_of
 from tests.support.oracles import fdes, sframe_text
 from tests.support.oracles.rules import NOTHING, Interner, Rule, pieces
@@ -77,7 +77,7 @@ def sections_of(elf: ElfFile, start: str = "") -> list[tuple[str, int, int]]:
     return [
         (one.name, one.header.sh_addr, one.header.sh_size)
         for one in elf.sections
-        if one.header.sh_flags & SHF_EXECINSTR and one.name.startswith(start)
+        if one.header.sh_flags & SHF.EXECINSTR and one.name.startswith(start)
     ]
 
 

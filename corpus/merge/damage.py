@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import RECORDS, SHT_GNU_SFRAME, SHT_PROGBITS, Shdr
+from sframegen.elf.records import RECORDS, SHT, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ DAMAGES: dict[str, Callable[[Object], None]] = {
     ),
     "unknown version: 4": lambda one: one.put(2, b"\4"),
     "older version: 2": lambda _: None,
-    "wrong section type: PROGBITS": lambda one: one.header(one.section, sh_type=SHT_PROGBITS),
+    "wrong section type: PROGBITS": lambda one: one.header(one.section, sh_type=SHT.PROGBITS),
     "more FDEs than there are": lambda one: one.put(8, struct.pack("<I", 1000)),
 }
 
@@ -115,7 +115,7 @@ def compile_objects(tools: Toolchain) -> Path:
 def damaged(path: Path, damage: str) -> bytes:
     """The object with that damage."""
     elf = open_elf(path)
-    [section] = [one for one in elf.sections if one.header.sh_type == SHT_GNU_SFRAME]
+    [section] = [one for one in elf.sections if one.header.sh_type == SHT.GNU_SFRAME]
     [relocations] = [one for one in elf.sections if one.name == ".rela.sframe"]
     raw = bytearray(elf.data)
     DAMAGES[damage](Object(raw, elf, section, relocations))
@@ -155,7 +155,7 @@ def _line(tools: Toolchain, done: Done, file: Path) -> str:
 def _found(tools: Toolchain, file: Path) -> str:
     if not file.exists() or not file.stat().st_size:
         return "an empty file" if file.exists() else "no file"
-    if not any(one.header.sh_type == SHT_GNU_SFRAME for one in open_elf(file).sections):
+    if not any(one.header.sh_type == SHT.GNU_SFRAME for one in open_elf(file).sections):
         return "no section"
     text = tools.gnu("readelf", "--sframe", file).said
     return f"{text.count('func idx')} FDEs" + (", which readelf complains about" if "rror" in text or "arning" in text else "")

@@ -83,7 +83,7 @@ class Recorder:
             output = self.scratch / step.name
             output.mkdir()
             if given:
-                self.run(*step.arguments, "--output-dir", output, *given)
+                self.run(*step.arguments, *(shutil.copy(file, output) for file in given))
             self.keep(step.name, sorted(output.iterdir()))
         for step in steps:
             shutil.rmtree(self.scratch / step.name)

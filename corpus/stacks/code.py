@@ -10,7 +10,7 @@ from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import REASONS, convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD
+from sframegen.elf.records import PT
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
@@ -49,7 +49,7 @@ class File:
 
     def vaddr(self, offset: int) -> int:
         for segment in self.elf.segments:
-            if segment.p_type == PT_LOAD and segment.p_offset <= offset < segment.p_offset + segment.p_filesz:
+            if segment.p_type == PT.LOAD and segment.p_offset <= offset < segment.p_offset + segment.p_filesz:
                 return offset - segment.p_offset + segment.p_vaddr
         return 0
 

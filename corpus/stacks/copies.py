@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sframegen import SframegenError, add_section
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_EH_FRAME
+from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ def needed(file: Path) -> list[Path]:
 def erase_cfi(file: Path) -> None:
     elf = open_elf(file)
     places = [(section.header.sh_offset, section.header.sh_size) for section in elf.sections if section.name in CFI]
-    places += [(segment.p_offset, segment.p_filesz) for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME]
+    places += [(segment.p_offset, segment.p_filesz) for segment in elf.segments if segment.p_type == PT.GNU_EH_FRAME]
     with file.open("r+b") as stream:
         for offset, size in places:
             stream.seek(offset)

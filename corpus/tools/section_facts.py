@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen import read
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of, notes_of
-from sframegen.elf.records import NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME
+from sframegen.elf.records import NT_GNU_BUILD_ID, PT, SHT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,16 @@ class Facts(NamedTuple):
 def facts_of(file: Path) -> Facts:
     elf = open_elf(file)
     header = elf.header
-    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    first = next(s for s in elf.segments if s.p_type == PT.LOAD)
     kinds = [s.p_type for s in elf.segments]
     ends = [note.offset + 36 for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"]
     headers_end = header.e_phoff + header.e_phentsize * len(elf.segments)
     return Facts(
         build_id_of(elf),
         bool(ends) and max(*ends, headers_end) <= PAGE,
-        PT_INTERP in kinds and kinds.index(PT_INTERP) < kinds.index(PT_LOAD),
-        all(s.p_vaddr == first.p_vaddr - first.p_offset + header.e_phoff for s in elf.segments if s.p_type == PT_PHDR),
-        PT_GNU_SFRAME in kinds,
+        PT.INTERP in kinds and kinds.index(PT.INTERP) < kinds.index(PT.LOAD),
+        all(s.p_vaddr == first.p_vaddr - first.p_offset + header.e_phoff for s in elf.segments if s.p_type == PT.PHDR),
+        PT.GNU_SFRAME in kinds,
     )
 
 
@@ -47,8 +47,8 @@ def same_rules(before: Path, after: Path) -> str:
     A tool may move all addresses by as much: distances are from the call frame information.
     """
     old, new = open_elf(before), open_elf(after)
-    segments = [(s.p_vaddr, s.p_offset, s.p_filesz) for s in new.segments if s.p_type == PT_GNU_SFRAME]
-    sections = [s.header[3:6] for s in new.sections if s.header.sh_type == SHT_GNU_SFRAME]
+    segments = [(s.p_vaddr, s.p_offset, s.p_filesz) for s in new.segments if s.p_type == PT.GNU_SFRAME]
+    sections = [s.header[3:6] for s in new.sections if s.header.sh_type == SHT.GNU_SFRAME]
     if len(segments) != 1 or (new.sections and segments != sections):
         return f"PT_GNU_SFRAME {segments}, .sframe {sections}"
     if (*section_bytes(old),) == (*section_bytes(new),):
@@ -66,10 +66,10 @@ def same_rules(before: Path, after: Path) -> str:
 
 def section_bytes(elf: ElfFile) -> tuple[int, bytes]:
     """The section, and its distance from the base."""
-    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    [segment] = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
     return segment.p_vaddr - base_of(elf), bytes(elf.slice(segment.p_offset, segment.p_filesz, "PT_GNU_SFRAME"))
 
 
 def base_of(elf: ElfFile) -> int:
     """The address of the call frame information's index, which stays where it is beside the code; or of the code."""
-    return next((s.p_vaddr for s in elf.segments if s.p_type == PT_GNU_EH_FRAME), elf.executable_loads()[0].p_vaddr)
+    return next((s.p_vaddr for s in elf.segments if s.p_type == PT.GNU_EH_FRAME), elf.executable_loads()[0].p_vaddr)

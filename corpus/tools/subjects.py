@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from corpus.run.behaviour import ALONE, ENVIRONMENT, Behaviour, Outcome, nature_of, run
 from corpus.tools.obtaining import unpacked
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_INTERP
+from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def surroundings() -> tuple[str, ...]:
 
 def kind_of(file: Path, *, is_library: bool) -> str:
     elf = open_elf(file)
-    has_interpreter = any(s.p_type == PT_INTERP for s in elf.segments)
+    has_interpreter = any(s.p_type == PT.INTERP for s in elf.segments)
     if is_library:
         return "library"
     if elf.header.e_type == ET_EXEC:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from linker.existing.find_section import extents, find_place
+from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
 from linker.existing.original import altered, original_of
-from linker.existing.overwrite import Exchange, plan_exchange
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
@@ -15,7 +14,7 @@ from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import final_contents
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.compressed import compress
-from sframegen.elf.records import SHF_COMPRESSED, SHT_GNU_SFRAME
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -40,12 +39,12 @@ class Stored(NamedTuple):
         """Raises FormatError where functions are out of its reach, SframegenError where there is no library to compress with."""
         contents = encoder.encode(ADDRESS)
         data = compress(contents, ALIGN, byte_order) if compression else None
-        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF_COMPRESSED)
+        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF.COMPRESSED)
 
     @property
     def compressed_bytes(self) -> int:
         """0 if it is not compressed."""
-        return len(self.data) if self.flags & SHF_COMPRESSED else 0
+        return len(self.data) if self.flags & SHF.COMPRESSED else 0
 
     def is_in(self, elf: ElfFile) -> bool:
         """True if the file has it already, with whatever version of zstd it was compressed."""
@@ -73,9 +72,9 @@ class Base(NamedTuple):
 
 def base_of(elf: ElfFile) -> Base:
     """Start from the original that the file's record restores, if it has one; else from the file itself."""
-    original = original_of(elf) if extents(elf) else None
+    original = original_of(elf) if sframe_extents(elf) else None
     given, record = original or (elf, None)
-    if not extents(given):
+    if not sframe_extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
     parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
@@ -101,9 +100,9 @@ def plan_section(
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     """Raises SframegenError if it does not fit, or would not be the only section that the headers name."""
-    place = find_place(elf)
+    place = find_slot(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
-    if len(place.segments) != 1 or kinds != [SHT_GNU_SFRAME] * bool(elf.sections):
+    if len(place.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
         raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")
     return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
 

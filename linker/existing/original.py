@@ -8,30 +8,17 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.find_section import own_loads
+from linker.existing.in_place import own_loads
 from linker.files.copying import copy_parts, same_bytes
-from linker.files.payload import image_end
 from linker.inject import undo_record
 from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
-from linker.inject.image import MAX_PROGRAM_HEADERS
-from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, PT_NULL
+from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
+from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, open_regular
 from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
-from sframegen.elf.records import (
-    PF_R,
-    PF_X,
-    PHDR_SIZE,
-    PT_DYNAMIC,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_PHDR,
-    SHDR_SIZE,
-    SHF_EXECINSTR,
-    SHT_DYNSYM,
-    SHT_SYMTAB,
-)
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
 from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
@@ -40,7 +27,7 @@ if TYPE_CHECKING:
 
     from linker.files.copying import FilePart
 
-CHANGING_SEGMENTS = {PT_NULL, PT_LOAD, PT_PHDR, PT_GNU_SFRAME, *MOVABLE_SEGMENTS}
+CHANGING_SEGMENTS = {PT.NULL, PT.LOAD, PT.PHDR, PT.GNU_SFRAME, *MOVABLE_SEGMENTS}
 
 
 class Original(NamedTuple):
@@ -124,19 +111,17 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
 
 def loaded_end(elf: ElfFile) -> int:
     """Return the file offset after all bytes of PT_LOADs: no gap opens between them. One without bytes may have any offset."""
-    return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT_LOAD and s.p_filesz), default=0)
+    return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT.LOAD and s.p_filesz), default=0)
 
 
 def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
     """Return executable sections, and PT_LOADs that do not begin with the headers, without what is metadata in them."""
-    ranges = [
-        (s.header.sh_offset, s.header.sh_offset + s.header.sh_size) for s in original.sections if s.header.sh_flags & SHF_EXECINSTR
-    ]
+    found = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
     data = join([*metadata(original), program_headers(elf)])
     for load in original.segments:
-        if load.p_type == PT_LOAD and load.p_flags & PF_X and load.p_offset:
-            ranges += gaps(data, load.p_offset, load.p_offset + load.p_filesz)
-    return join(Extent(start, end) for start, end in ranges if start < end)
+        if load.p_type == PT.LOAD and load.p_flags & PF.X and load.p_offset:
+            found += [Extent(*part) for part in gaps(data, load.extent.start, load.extent.end)]
+    return join(found)
 
 
 def program_headers(elf: ElfFile) -> Extent:
@@ -146,10 +131,8 @@ def program_headers(elf: ElfFile) -> Extent:
 
 def metadata(elf: ElfFile) -> list[Extent]:
     """Return the ranges of the dynamic section and of symbol tables."""
-    headers = [s.header for s in elf.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM)]
-    ranges = [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
-    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in elf.segments if s.p_type == PT_DYNAMIC]
-    return join(ranges)
+    tables = [s.header.extent for s in elf.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM)]
+    return join(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
 
 
 def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
@@ -157,9 +140,9 @@ def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool
 
     One that held an SFrame section alone may be gone.
     """
-    left = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    left = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     own = own_loads(original)
-    for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT_LOAD):
+    for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT.LOAD):
         if load.p_filesz:  # else its offset may be anywhere
             original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         found = next((other for other in left if is_grown(load, other, record.gaps)), None)
@@ -168,7 +151,7 @@ def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool
         elif number not in own:
             return False
     new = [*opened_gaps(record.gaps), (record.original_size + total_size(record.gaps), undo_record.END)]
-    return all(load.p_flags == PF_R and holder(new, load.p_offset) is not None for load in left)
+    return all(load.p_flags == PF.R and holder(new, load.p_offset) is not None for load in left)
 
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
@@ -177,11 +160,9 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     And a superseded record: of a file that was edited after it got a section.
     """
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
-    tables = [s.header for s in original.sections if s.header.sh_type in (SHT_SYMTAB, SHT_DYNSYM) or is_sframe_section(s)]
-    segments = [s for s in original.segments if s.p_type in (PT_DYNAMIC, PT_GNU_SFRAME)]
-    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers]
-    ranges += [Extent(table.sh_offset, table.sh_offset + table.sh_size) for table in tables]
-    ranges += [Extent(segment.p_offset, segment.p_offset + segment.p_filesz) for segment in segments]
+    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers, *metadata(original)]
+    ranges += [s.header.extent for s in original.sections if is_sframe_section(s)]
+    ranges += [s.extent for s in original.segments if s.p_type == PT.GNU_SFRAME]
     superseded = undo_record.parse(original.data)
     if superseded is not None and superseded.start >= image_end(original):
         ranges.append(Extent(superseded.start, len(original.data)))

@@ -9,37 +9,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.find_section import extents, own_loads
-from linker.files.payload import image_end
+from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
-from linker.inject.movable import PT_NULL
+from linker.inject.image import image_end
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import Section
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    SHDR_SIZE,
-    SHF_COMPRESSED,
-    SHT_GROUP,
-    SHT_NOBITS,
-    Phdr,
-    Shdr,
-    packed,
-)
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
-
-UNUSED_SEGMENT = Phdr(PT_NULL, 0, 0, 0, 0, 0, 0, 0)
-UNUSED_SECTION = Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Removal(NamedTuple):
@@ -59,13 +43,13 @@ def unchanged(elf: ElfFile) -> Removal:
 
 def plan_removal(elf: ElfFile) -> Removal:
     """Bytes that are not an SFrame section, or also belong to others, stay; only the headers that name them are removed."""
-    segments = [UNUSED_SEGMENT if s.p_type == PT_GNU_SFRAME else s for s in elf.segments]
+    segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
-    compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_COMPRESSED}
+    compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
-        for extent in extents(elf)
+        for extent in sframe_extents(elf)
         if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]
@@ -110,7 +94,7 @@ def are_numbered(elf: ElfFile, sections: range) -> bool:
     """True if a symbol is defined in any of them, or the file has groups."""
     tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
-    return any(s.header.sh_type == SHT_GROUP for s in elf.sections) or any(number is not None for number in known)
+    return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
 
 
 def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
@@ -121,15 +105,14 @@ def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list
         Extent(header.e_phoff, header.e_phoff + elf.phnum * PHDR_SIZE),
         Extent(header.e_shoff, header.e_shoff + elf.shnum * SHDR_SIZE),
     ]
-    ranges += [Extent(s.p_offset, s.p_offset + s.p_filesz) for s in segments if s.p_type != PT_LOAD]
-    headers = [section.header for section in sections if section.header.sh_type != SHT_NOBITS]
-    ranges += [Extent(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]
+    ranges += [s.extent for s in segments if s.p_type != PT.LOAD]
+    ranges += [section.header.extent for section in sections if section.header.sh_type != SHT.NOBITS]
     return join(item for item in ranges if item.size)
 
 
 def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
     """True if nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
-    start, end = load.p_offset, load.p_offset + load.p_filesz
+    start, end = load.extent[:2]
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
     named = overlapping(kept, start, end) or tags
     return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))

@@ -1,4 +1,4 @@
-"""A name in an open directory: whatever others do to the path, it stays the same directory."""
+"""A name in an open directory, and a directory that nobody else can change: whatever others do to paths, they stay the same."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ PATH_MAX = 4096  # bytes, Linux's
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 ACCESS_LIST = "system.posix_acl_access"
+MODE = 0o755  # of the directories that an `OwnDirectory` makes; less the umask
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def errors_naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-class HeldOpen:
+class OpenHandle:
     """What is held open until `close` or the end of the block. A PathLike, whose path is for messages only."""
 
     path: str
@@ -49,7 +50,7 @@ class HeldOpen:
         raise NotImplementedError
 
 
-class Location(HeldOpen):
+class Location(OpenHandle):
     """An entry of a directory that is held open: `linker.files.target` looks up the name there, and follows no link."""
 
     def __init__(self, directory: int, name: str, path: str) -> None:
@@ -93,14 +94,6 @@ class Location(HeldOpen):
         with errors_naming(self.path):
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
 
-    def names_beside(self) -> list[str]:
-        """All names in the directory that has the name. Raises OSError."""
-        descriptor = self.open_directory()
-        try:
-            return os.listdir(descriptor)  # noqa: PTH208 - of a directory that is open
-        finally:
-            os.close(descriptor)
-
     def unlink(self) -> None:
         """Remove the name, if it is there. Raises OSError."""
         with errors_naming(self.path), suppress(FileNotFoundError):
@@ -113,36 +106,36 @@ def locate(path: str | os.PathLike[str]) -> Location:
     Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user could
     choose the file that we change with a link in a directory of theirs.
     """
-    shown = os.fspath(path)
-    with errors_naming(shown):
-        return _walk(shown)
+    display_path = os.fspath(path)
+    with errors_naming(display_path):
+        return _walk(display_path)
 
 
-def located(path: str | os.PathLike[str], held: ExitStack) -> Location:
-    """The same, kept open by `held`; a given Location stays the caller's."""
-    return path if isinstance(path, Location) else held.enter_context(locate(path))
+def located(path: str | os.PathLike[str], stack: ExitStack) -> Location:
+    """The same, kept open by `stack`; a given Location stays the caller's."""
+    return path if isinstance(path, Location) else stack.enter_context(locate(path))
 
 
-def make_directory(path: str | os.PathLike[str]) -> None:
+def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
-    shown = os.fspath(path)
-    names = shown.split("/")
-    with errors_naming(shown):
+    display_path = os.fspath(path)
+    names = display_path.split("/")
+    with errors_naming(display_path):
         for count in range(1, len(names) + 1):
             if not names[count - 1]:
                 continue
             with locate("/".join(names[:count])) as location:
                 if location.status() is None:
                     with suppress(FileExistsError):  # made by another process of this run
-                        os.mkdir(location.name, dir_fd=location.directory)
+                        os.mkdir(location.name, mode, dir_fd=location.directory)
 
 
 def _enter(directory: int, name: str) -> int:
     return os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
 
 
-def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _enter) -> Location:
-    """The entry at a path below an open directory, without any symbolic link. `shown`: the path for messages. Raises OSError.
+def below(root: int, path: str, display_path: str, enter: Callable[[int, str], int] = _enter) -> Location:
+    """The entry at a path below an open directory, without any symbolic link. `display_path`: for messages. Raises OSError.
 
     Each directory is opened in the one before it: the entry is below `root` whatever is renamed meanwhile. A path longer
     than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
@@ -150,16 +143,67 @@ def below(root: int, path: str, shown: str, enter: Callable[[int, str], int] = _
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), shown)
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), display_path)
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:
                 here.move(enter(here.number, directory))
-            return Location(os.dup(here.number), name, shown)
+            return Location(os.dup(here.number), name, display_path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", shown) from error
-        raise OSError(error.errno, error.strerror, shown) from error
+            raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", display_path) from error
+        raise OSError(error.errno, error.strerror, display_path) from error
+
+
+class OwnDirectory(OpenHandle):
+    """Belongs to root or to this user, and others cannot write to it; so do the directories below it that are entered."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        """`descriptor`: of the directory (O_PATH), closed with this object."""
+        self.descriptor = descriptor
+        self.path = path
+
+    @classmethod
+    def opened(cls, path: str | os.PathLike[str], *, make: bool = False) -> Self:
+        """`make`: also make it, where there is none. Raises OSError."""
+        display_path = os.fspath(path)
+        if make:
+            make_directory(display_path, MODE)
+        with locate(display_path) as location:
+            descriptor = location.enter()
+        own = cls(descriptor, display_path)
+        try:
+            _check_own(os.fstat(descriptor), display_path)
+        except OSError:
+            own.close()
+            raise
+        return own
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def at(self, name: str, *, make: bool = False) -> Location:
+        """The entry of a relative path. `make`: also make the directories on its way. Raises OSError."""
+        display_path = f"{self.path}/{name}"
+        if ".." in name.split("/") or name.startswith("/"):
+            raise OSError(errno.EINVAL, "a name that leads out of the directory", display_path)
+
+        def enter(directory: int, inner: str) -> int:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(inner, MODE, dir_fd=directory)
+            with Location(os.dup(directory), inner, display_path) as location:
+                descriptor = location.enter()
+            try:
+                _check_own(os.fstat(descriptor), display_path, f"its directory {inner} ")
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+        return below(self.descriptor, name, display_path, enter)
 
 
 def _walk(path: str) -> Location:
@@ -259,3 +303,13 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
             errno.ELOOP,
             "a symbolic link that another user controls, or can have put there, is in its path; name the file that it leads to",
         )
+
+
+def _check_own(status: os.stat_result, path: str, which: str = "") -> None:
+    """Raises OSError for a directory that someone else can change."""
+    user = os.geteuid()
+    if status.st_uid not in (ROOT, user):
+        raise PermissionError(errno.EPERM, f"{which}belongs to another user: run as that user, or name a directory of yours", path)
+    others = stat.S_IWOTH | (stat.S_IWGRP if user == ROOT else 0)
+    if status.st_mode & others:
+        raise PermissionError(errno.EPERM, f"{which}can be written to by others: chmod go-w, or name another directory", path)

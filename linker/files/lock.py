@@ -28,7 +28,7 @@ def open_locked(location: Location) -> int:
     that takes too long, FormatError where the file is not a regular one, or OSError.
     """
     begin = time.monotonic()
-    is_said = False
+    is_reported = False
     while True:
         descriptor = location.open()
         try:
@@ -40,9 +40,9 @@ def open_locked(location: Location) -> int:
             if waited > patience.current.lock:
                 who = "it keeps being replaced" if is_free else f"{_holder(descriptor)} keeps it locked"
                 raise TimeoutError(errno.ETIMEDOUT, f"{who}; end that process, or change a copy of the file", location.path)
-            if not is_free and not is_said and waited > patience.current.lock_notice:
-                is_said = True
-                _say_who(descriptor, location)
+            if not is_free and not is_reported and waited > patience.current.lock_notice:
+                is_reported = True
+                _report_holder(descriptor, location)
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -68,7 +68,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _say_who(descriptor: int, location: Location) -> None:
+def _report_holder(descriptor: int, location: Location) -> None:
     import logging  # noqa: PLC0415 - takes time, and is seldom needed
 
     from sframegen.base.text import printable  # noqa: PLC0415 - as above

@@ -43,21 +43,20 @@ def write_atomically(
     source: Source,
     rights: Rights,
     hard_links: Sequence[Location] = (),
-    preserve_timestamps: bool = False,
-    begun: BinaryIO | None = None,
+    prepared: BinaryIO | None = None,
 ) -> Replaced:
     """Writes `target`: at any moment it is the old file or the new one, never less.
 
     The new file has owner, mode and extended attributes as `rights` says; `check` reads it before it takes its place, and raises
     to stop. In place, the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it that
-    follow. `begun`: the new file, if `nameless_file` has made it already. What takes another file's place is on the disk
+    follow. `prepared`: the new file, if `nameless_file` has made it already. What takes another file's place is on the disk
     before it does, and the exchange is before this returns; a file of a new name is written out when the system likes, as by cp.
     Raises OSError; upon any exception the target is untouched, except in the very last steps, whose exceptions say so.
     """
     replaced = regular_there(target)
     with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
-            file = begun or new_file(directory, temporary)
+            file = prepared or new_file(directory, temporary)
         with step("cannot be written", target), closed_quietly(file):
             descriptor = file.fileno()
             nameless = not os.fstat(descriptor).st_nlink
@@ -68,8 +67,6 @@ def write_atomically(
                     check(readable(descriptor, target, temporary))
             with step("owner, mode or attributes cannot be kept", target):
                 lost = give_rights(rights, source, descriptor, target)
-                if preserve_timestamps:
-                    os.utime(descriptor, ns=(source.status.st_atime_ns, source.status.st_mtime_ns))
             if replaced is not None:
                 os.fsync(descriptor)
             tell_errors(descriptor)

@@ -39,7 +39,6 @@ class Rights(Enum):
     """What a new file is to its source. Only a replaced file can be set-ID to someone other than the user who runs this."""
 
     IN_PLACE = "takes its place"  #: has all that it has, or is refused
-    PART = "comes beside it"  #: has its owner and permissions
     COPY = "is a copy"  #: belongs to who runs this; of a file of theirs, has everything; of others', the permissions less the umask
     OUTPUT = "is a copy that may replace a file"  #: as COPY; of what everybody may read, the rights of the file that is there
 
@@ -49,8 +48,6 @@ def give_rights(rights: Rights, source: Source, descriptor: int, target: Locatio
     mode = stat.S_IMODE(source.status.st_mode)
     if rights is Rights.IN_PLACE:
         take_over(source, descriptor, mode, strict=True)
-    elif rights is Rights.PART:
-        take_over(source, descriptor, mode & PERMISSIONS, strict=False)
     elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (model := _model(target)) is not None:
         try:
             readers = model.status.st_mode >> 2  # each may execute what they may read

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from linker.files.rights import OF_CONTENT, attributes
 from sframegen.elf.notes import sound_notes
-from sframegen.elf.records import SHT_NOBITS
+from sframegen.elf.records import SHT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def beside(path: P) -> list[P]:
 def is_filled(elf: ElfFile, section: Section) -> bool:
     """False for AppImages that are not signed: they have zeros where a signature would be."""
     header = section.header
-    return header.sh_type != SHT_NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
+    return header.sh_type != SHT.NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
 
 
 def appended_size(elf: ElfFile) -> int:

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from linker.files.copy_ahead import LARGE, CopyAhead
-from linker.files.copying import copy_file
+from linker.files.copying import LARGE, CopyAhead, copy_file
 from linker.files.location import located
 from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import chosen
@@ -51,7 +50,6 @@ class Target:
         *,
         verify: bool,
         dry_run: bool,
-        preserve_timestamps: bool = False,
         hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
     ) -> None:
         """`output` None: in place."""
@@ -59,30 +57,29 @@ class Target:
         self.output = self.path if output is None else Path(output)
         self.verify = verify
         self.dry_run = dry_run
-        self.preserve_timestamps = preserve_timestamps
         self._given = (path, output, hard_links)
-        self._held = ExitStack()
+        self._stack = ExitStack()
         self._ahead: CopyAhead | None = None
 
     def __enter__(self) -> Self:
         path, output, hard_links = self._given
-        with ExitStack() as held:
+        with ExitStack() as stack:
             is_written = output is None or not (self.dry_run or is_stdout(output))
-            self._location = located(path if output is None else output, held) if is_written else None
+            self._location = located(path if output is None else output, stack) if is_written else None
             self.in_place = self._location is not None and (output is None or _leads_to(path, self._location))
-            self._hard_links = [located(link, held) for link in hard_links] if self.in_place else []
+            self._hard_links = [located(link, stack) for link in hard_links] if self.in_place else []
             if self._location is None or not self.in_place:
                 descriptor = open_regular(os.fspath(path), os.fspath(path))
             else:
                 descriptor = self._location.open() if self.dry_run else open_locked(self._location)
-            held.callback(close_locked, descriptor)
+            stack.callback(close_locked, descriptor)
             self.data, status = map_descriptor(descriptor, os.fspath(path))
             self.source = Source(descriptor, status)
-            self._held = held.pop_all()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._stack.close()
 
     def elf(self) -> ElfFile:
         """Raises FormatError."""
@@ -91,7 +88,7 @@ class Target:
     def begin_copy(self, elf: ElfFile, size: int) -> None:
         """Begin to copy the first `size` bytes, if they are many and will be written. To be called as soon as that is known."""
         if self._location is not None and not self.dry_run and size >= LARGE and len(os.sched_getaffinity(0)) > 1:
-            self._ahead = self._held.enter_context(CopyAhead(elf, self._location, size))
+            self._ahead = self._stack.enter_context(CopyAhead(elf, self._location, size))
             self._ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
@@ -122,8 +119,7 @@ class Target:
             source=self.source,
             rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
             hard_links=self._hard_links,
-            preserve_timestamps=self.preserve_timestamps,
-            begun=None if self._ahead is None else self._ahead.file,
+            prepared=None if self._ahead is None else self._ahead.file,
         )
         warnings = []
         if replaced.lost:

@@ -8,7 +8,7 @@ from linker.files.copying import FilePart, copy_file
 from linker.inject import undo_record
 from linker.inject.gaps import moved, spread
 from linker.inject.undo_record import Write
-from sframegen.elf.records import SHN_LORESERVE, packed
+from sframegen.elf.records import SHN, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ def change_of(
         table = [Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size))]
     if plan.sections:
         count = len(plan.sections)
-        header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN_LORESERVE else 0)
+        header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN.LORESERVE else 0)
         if header.e_shstrndx == elf.shstrndx:
             header = header._replace(e_shstrndx=plan.names_number)
     writes = [

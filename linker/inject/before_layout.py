@@ -31,20 +31,7 @@ from linker.inject.layout import (
 )
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, may_move, section_range
 from sframegen.elf.ranges import align_up, is_within, overlapping
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    ET_EXEC,
-    PHDR_SIZE,
-    PT_NOTE,
-    PT_PHDR,
-    SHF_ALLOC,
-    SHT_NOBITS,
-    SHT_NOTE,
-    SHT_PROGBITS,
-    SHT_STRTAB,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
@@ -59,7 +46,7 @@ def is_possible(image: Image) -> bool:
     """True for a program with fixed addresses whose first segment begins with its headers."""
     first = image.loads[0]
     return (
-        image.elf.header.e_type == ET_EXEC
+        image.elf.header.e_type == ET.EXEC
         and image.load == first
         and first.p_offset == 0
         and image.elf.header.e_phoff == EHDR_SIZE
@@ -94,13 +81,13 @@ def before(image: Image, section_size: int) -> LayoutDraft:
     placed = [Move(piece.names, piece.size, piece.start, to, piece.start + first.p_vaddr, start + to) for piece, to in moves]
     segments = [header_of(segment, first, below, placed, table_size) for segment in image.segments]
     load = load_at(image, offset, address, section_size)
-    notes = [readable_segment(PT_NOTE, to, start + to, piece.size, piece.align) for piece, to in moves[: len(apart)]]
+    notes = [readable_segment(PT.NOTE, to, start + to, piece.size, piece.align) for piece, to in moves[: len(apart)]]
     new = [load, sframe, *notes]
     segments = [*insert_loads(segments, [load]), sframe, *notes]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
     gaps, end = gap_after(image, offset + section_size, below)
-    room = Shdr(0, SHT_STRTAB, SHF_ALLOC, start + at, at, pages - at, 0, 0, 1, 0)
-    headers = Shdr(0, SHT_PROGBITS, SHF_ALLOC, first.p_vaddr, pages, first_kept(image, pieces), 0, 0, 8, 0)
+    room = Shdr(0, SHT.STRTAB, SHF.ALLOC, start + at, at, pages - at, 0, 0, 1, 0)
+    headers = Shdr(0, SHT.PROGBITS, SHF.ALLOC, first.p_vaddr, pages, first_kept(image, pieces), 0, 0, 8, 0)
     covers = [(".sframegen.room", room), (".sframegen.headers", headers)]
     covers += [(".sframegen.note", note_over(first, piece, pages)) for piece in apart]
     return LayoutDraft("before", gaps, EHDR_SIZE, segments, new, section, end, placed, dropped, covers)
@@ -108,8 +95,8 @@ def before(image: Image, section_size: int) -> LayoutDraft:
 
 def notes_and_interpreter(image: Image) -> list[Extent]:
     """Return the pieces of the segments that may move: cores and patchelf look for them in the first page."""
-    ranges = [(s.p_offset, s.p_offset + s.p_filesz) for s in image.segments if s.p_type in MOVABLE_SEGMENTS]
-    return sorted({piece for start, end in ranges for piece in overlapping(image.pieces, start, end)})
+    extents = [segment.extent for segment in image.segments if segment.p_type in MOVABLE_SEGMENTS]
+    return sorted({piece for extent in extents for piece in overlapping(image.pieces, extent.start, extent.end)})
 
 
 def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
@@ -124,21 +111,21 @@ def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
         return [note]
     for section in image.elf.sections:
         found = section_range(section)
-        if section.header.sh_type == SHT_NOTE and is_within(note[:2], [found[:2]]) and may_move(image.elf, section, {}):
+        if section.header.sh_type == SHT.NOTE and is_within(note[:2], [found[:2]]) and may_move(image.elf, section, {}):
             return [found]
     raise no_room(image, BUILD_ID_LEAVES)
 
 
 def note_over(first: Phdr, piece: Extent, pages: int) -> Shdr:
     """Return the header of a section for the old bytes of a note that moved out of a PT_NOTE that stays."""
-    return Shdr(0, SHT_NOTE, SHF_ALLOC, first.p_vaddr + piece.start, pages + piece.start, piece.size, 0, 0, piece.align, 0)
+    return Shdr(0, SHT.NOTE, SHF.ALLOC, first.p_vaddr + piece.start, pages + piece.start, piece.size, 0, 0, piece.align, 0)
 
 
 def header_of(segment: Phdr, first: Phdr, below: tuple[Gap], moves: list[Move], table_size: int) -> Phdr:
     """Return the header of a segment of the original in the new table."""
     [(_, pages)] = below
     start = first.p_vaddr - pages
-    if segment.p_type == PT_PHDR:
+    if segment.p_type == PT.PHDR:
         place = start + EHDR_SIZE
         return segment._replace(p_offset=EHDR_SIZE, p_vaddr=place, p_paddr=place, p_filesz=table_size, p_memsz=table_size)
     if segment == first:
@@ -158,7 +145,7 @@ def first_kept(image: Image, pieces: list[Extent]) -> int:
     starts = [
         s.header.sh_offset
         for s in image.elf.sections
-        if s.header.sh_flags & SHF_ALLOC and s.header.sh_type != SHT_NOBITS and s.header.sh_offset >= image.table.end
+        if s.header.sh_flags & SHF.ALLOC and s.header.sh_type != SHT.NOBITS and s.header.sh_offset >= image.table.end
     ]
     kept = [start for start in starts if not overlapping(pieces, start, start + 1)]
     return min([image.loads[0].p_filesz, *kept])

@@ -20,10 +20,10 @@ from linker.inject.layout import (
     no_room,
     sframe_at,
 )
-from linker.inject.movable import FIRST_PAGE, PT_NULL
+from linker.inject.movable import FIRST_PAGE
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import Extent, align_up, overlapping
-from sframegen.elf.records import PHDR_SIZE, PT_GNU_PROPERTY, PT_LOAD, PT_NOTE, PT_PHDR, Phdr
+from sframegen.elf.records import PHDR_SIZE, PT, Phdr
 
 if TYPE_CHECKING:
     from linker.inject.image import Image
@@ -79,7 +79,7 @@ def cleared_end(image: Image, room: int) -> int:
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
     """True for an unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes and nobody reads."""
-    return segment.p_type == PT_NULL or (segment.p_type == PT_NOTE and segment._replace(p_type=PT_GNU_PROPERTY) in segments)
+    return segment.p_type == PT.NULL or (segment.p_type == PT.NOTE and segment._replace(p_type=PT.GNU_PROPERTY) in segments)
 
 
 def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
@@ -148,10 +148,10 @@ def move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
 
 def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
     """Return a header as the larger table needs it: the table's own, and that of the segment that holds it, grow."""
-    if segment.p_type == PT_PHDR:
+    if segment.p_type == PT.PHDR:
         size = (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
         return segment._replace(p_filesz=size, p_memsz=size)
-    if segment.p_type == PT_LOAD and segment is image.load:
+    if segment.p_type == PT.LOAD and segment is image.load:
         size = max(segment.p_filesz, used - segment.p_offset)
         return segment._replace(p_filesz=size, p_memsz=max(segment.p_memsz, size))
     return segment

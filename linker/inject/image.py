@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.payload import check_end
+from linker.files.signatures import appended_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    ET_DYN,
-    ET_EXEC,
-    NT_GNU_BUILD_ID,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    SHDR_SIZE,
-    SHF_ALLOC,
-    SHT_GNU_SFRAME,
-    SHT_NOBITS,
-    SHT_NULL,
-)
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
+CHUNK = 1 << 20
+# What may follow the image, as in self-extracting programs and AppImages, by its first bytes; zeros may precede them.
+PAYLOADS = {
+    b"PK\3\4": "a zip archive",
+    b"hsqs": "a squashfs image, as in AppImages",
+    b"DWARFS": "a DwarFS image, as in AppImages",
+    b"\x1f\x8b": "gzip data",
+    b"\xfd7zXZ": "xz data",
+    b"\x28\xb5\x2f\xfd": "zstd data",
+    b"7z\xbc\xaf": "a 7z archive",
+}
 MAX_ADDRESS = 1 << 63
 MAX_ALIGN = 1 << 40
 MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose table is larger than 64 KiB
@@ -74,10 +71,10 @@ def read_image(elf: ElfFile) -> Image:
     table = Extent(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
     load = next((load for load in loads if load.p_offset <= start and table.end <= load.p_offset + load.p_filesz), None)
     pieces, blocks = movable_pieces(elf, dynamic, table, load)
-    unloaded = (s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF_ALLOC)
+    unloaded = (s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF.ALLOC)
     return Image(
         elf=elf,
-        segments=[segment for segment in elf.segments if segment.p_type != PT_GNU_SFRAME],
+        segments=[segment for segment in elf.segments if segment.p_type != PT.GNU_SFRAME],
         loads=loads,
         page=max(0x1000, *(load.p_align for load in loads)),
         end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
@@ -98,16 +95,16 @@ def room_of(elf: ElfFile) -> int:
     ends = [s.p_offset + s.p_filesz for s in elf.segments if s.p_filesz]
     room = max([EHDR_SIZE, elf.header.e_phoff + elf.phnum * PHDR_SIZE, *ends])
     tables = [(elf.header.e_shoff, elf.shnum * SHDR_SIZE)]
-    headers = [s.header for s in elf.sections if s.header.sh_type not in (SHT_NULL, SHT_NOBITS)]
+    headers = [s.header for s in elf.sections if s.header.sh_type not in (SHT.NULL, SHT.NOBITS)]
     spans = tables + [(header.sh_offset, header.sh_size) for header in headers]
     is_cut = any(start < room < start + size for start, size in spans)
-    late = any(header.sh_flags & SHF_ALLOC and header.sh_offset >= room and header.sh_size for header in headers)
+    late = any(header.sh_flags & SHF.ALLOC and header.sh_offset >= room and header.sh_size for header in headers)
     return len(elf.data) if is_cut or late else min(room, len(elf.data))
 
 
 def kept_in_place(elf: ElfFile) -> int:
     """Return how many bytes at the file's begin keep their offsets, whatever the plan."""
-    return 0 if elf.header.e_type == ET_EXEC else room_of(elf)
+    return 0 if elf.header.e_type == ET.EXEC else room_of(elf)
 
 
 def find_build_id(elf: ElfFile) -> Extent | None:
@@ -119,10 +116,10 @@ def find_build_id(elf: ElfFile) -> Extent | None:
 
 def check_header(elf: ElfFile, new_headers: int) -> None:
     header = elf.header
-    if header.e_type not in (ET_EXEC, ET_DYN):
+    if header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("not a linked program or library")
-    if any(section.name == ".sframe" or section.header.sh_type == SHT_GNU_SFRAME for section in elf.sections) or any(
-        segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments
+    if any(section.name == ".sframe" or section.header.sh_type == SHT.GNU_SFRAME for section in elf.sections) or any(
+        segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments
     ):
         raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
     if elf.phnum + new_headers > MAX_PROGRAM_HEADERS:
@@ -138,7 +135,7 @@ def check_header(elf: ElfFile, new_headers: int) -> None:
 
 def check_loads(elf: ElfFile) -> list[Phdr]:
     """Return the PT_LOADs, which must be in the file, ascending and disjoint."""
-    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     if not loads:
         raise elf.error("has no PT_LOAD: not a linked program or library")
     end = 0
@@ -165,9 +162,41 @@ def load_fault(load: Phdr, end: int) -> str:
 
 def check_sections(elf: ElfFile) -> None:
     for section in elf.sections:
-        if section.header.sh_type not in (SHT_NULL, SHT_NOBITS):
+        if section.header.sh_type not in (SHT.NULL, SHT.NOBITS):
             elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
             if section.header.sh_size and section.header.sh_offset < EHDR_SIZE:
                 raise elf.error("overlaps the ELF header", section.name)
-    if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF_ALLOC):
+    if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF.ALLOC):
         raise elf.error("has no table of names that could grow", "section header table")
+
+
+def image_end(elf: ElfFile) -> int:
+    """Return the file offset after everything that the headers name."""
+    sections = [s.header for s in elf.sections if s.header.sh_type not in (SHT.NULL, SHT.NOBITS)]
+    return max(
+        EHDR_SIZE,
+        elf.header.e_phoff + elf.phnum * PHDR_SIZE,
+        elf.header.e_shoff + elf.shnum * SHDR_SIZE,
+        *(s.p_offset + s.p_filesz for s in elf.segments),
+        *(s.sh_offset + s.sh_size for s in sections),
+    )
+
+
+def check_end(elf: ElfFile) -> None:
+    """Raises RefusedError where something other than zeros and a signature follows the image.
+
+    Its readers look for it from the end of the file (zip), after the section headers (AppImages), or at an offset stored
+    somewhere: no place for a segment suits them all.
+    """
+    start, end = image_end(elf), len(elf.data) - appended_size(elf)
+    for at in range(start, end, CHUNK):
+        piece = bytes(elf.data[at : min(at + CHUNK, end)])
+        content = piece.lstrip(b"\0")
+        if content:
+            kind = next((f", {name}" for magic, name in PAYLOADS.items() if content.startswith(magic)), "")
+            raise RefusedError(
+                Refusal.APPENDED_DATA,
+                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: they would not be found after a section; "
+                "add it before they are appended",
+                file=elf.name,
+            )

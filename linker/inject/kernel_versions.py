@@ -16,16 +16,12 @@ class Kernel(NamedTuple):
 
 
 class KernelChange(Enum):
-    """A change to a file that only newer kernels accept."""
+    """A change to a file that only newer kernels accept, and the first that does."""
 
-    TABLE_AT_THE_END = "the program header table of a program at the end of the file"
-    SEGMENT_IN_A_LOADER = "a segment after the .bss of a dynamic loader"
+    TABLE_AT_THE_END = Kernel(5, 18)  #: of a program's program headers: AT_PHDR comes from the PT_LOAD that holds them
+    SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: after its .bss: that of each PT_LOAD is cleared separately, for interpreters too
 
 
-SAFE_SINCE = {
-    KernelChange.TABLE_AT_THE_END: Kernel(5, 18),  # AT_PHDR comes from the PT_LOAD that holds the table
-    KernelChange.SEGMENT_IN_A_LOADER: Kernel(6, 7),  # clears the .bss of each PT_LOAD separately, for interpreters too
-}
 VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # accepts the output of uname -r
 
 
@@ -44,4 +40,4 @@ def safe_on(min_kernel: str | None) -> frozenset[KernelChange]:
     if min_kernel is None:
         return frozenset()
     kernel = kernel_of(min_kernel)
-    return frozenset(change for change, since in SAFE_SINCE.items() if since <= kernel)
+    return frozenset(change for change in KernelChange if change.value <= kernel)

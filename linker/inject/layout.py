@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linker.files.payload import check_end
 from linker.inject.gaps import Gap, moved_end, total_size
-from linker.inject.image import MAX_ADDRESS, check_header, check_sections
+from linker.inject.image import MAX_ADDRESS, check_end, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    PF_R,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_PHDR,
-    SHF_ALLOC,
-    SHT_GNU_SFRAME,
-    SHT_PROGBITS,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
     from linker.inject.gaps import Gaps
@@ -45,13 +33,13 @@ def tail(image: Image, section_size: int) -> LayoutDraft:
     table_offset = table_address - bias
     segments = [
         segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
-        if segment.p_type == PT_PHDR
+        if segment.p_type == PT.PHDR
         else segment
         for segment in image.segments
     ]
     loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
     # Without a section over the table, eu-strip takes it for a gap and clears it.
-    cover = Shdr(0, SHT_PROGBITS, SHF_ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
+    cover = Shdr(0, SHT.PROGBITS, SHF.ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
     segments = [*insert_loads(segments, loads), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
     gaps, end = gap_after(image, table_offset + size)
@@ -75,7 +63,7 @@ class Move(NamedTuple):
     from_address: int
     to_address: int
 
-    def holds(self, offset: int, size: int) -> bool:
+    def contains(self, offset: int, size: int) -> bool:
         """True if a range of the original file moves with it."""
         return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
 
@@ -125,30 +113,30 @@ def gap_after(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
 
 
 def readable_segment(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
-    return Phdr(kind, PF_R, offset, address, address, size, size, align)
+    return Phdr(kind, PF.R, offset, address, address, size, size, align)
 
 
 def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
-    return readable_segment(PT_LOAD, offset, address, size, image.page)
+    return readable_segment(PT.LOAD, offset, address, size, image.page)
 
 
 def sframe_at(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
     """Return the headers of a loaded section."""
-    return readable_segment(PT_GNU_SFRAME, offset, address, size, 8), Shdr(
-        0, SHT_GNU_SFRAME, SHF_ALLOC, address, offset, size, 0, 0, 8, 0
+    return readable_segment(PT.GNU_SFRAME, offset, address, size, 8), Shdr(
+        0, SHT.GNU_SFRAME, SHF.ALLOC, address, offset, size, 0, 0, 8, 0
     )
 
 
 def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
     """Insert them after the last PT_LOAD: they are read in ascending order."""
-    last = max(index for index, segment in enumerate(segments) if segment.p_type == PT_LOAD)
+    last = max(index for index, segment in enumerate(segments) if segment.p_type == PT.LOAD)
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
 
 
 def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     """Return the header of moved metadata with its new place."""
     for item in moves:
-        if segment.p_type in MOVABLE_SEGMENTS and item.holds(segment.p_offset, segment.p_filesz):
+        if segment.p_type in MOVABLE_SEGMENTS and item.contains(segment.p_offset, segment.p_filesz):
             by = item.to_address - item.from_address
             return segment._replace(
                 p_offset=segment.p_offset + item.to_offset - item.from_offset,
@@ -171,5 +159,5 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
         message = "no section headers, through which alone a section that is not loaded is found"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
-    section = Shdr(0, SHT_GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
+    section = Shdr(0, SHT.GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
     return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

@@ -6,49 +6,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import (
-    DT_FINI,
-    DT_FINI_ARRAY,
-    DT_GNU_HASH,
-    DT_HASH,
-    DT_INIT,
-    DT_INIT_ARRAY,
-    DT_JMPREL,
-    DT_PLTGOT,
-    DT_PREINIT_ARRAY,
-    DT_REL,
-    DT_RELA,
-    DT_RELR,
-    DT_STRSZ,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERDEF,
-    DT_VERNEED,
-    DT_VERSYM,
-)
+from sframegen.elf.dynamic import DT
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PHDR_SIZE,
-    PT_DYNAMIC,
-    PT_GNU_EH_FRAME,
-    PT_GNU_PROPERTY,
-    PT_GNU_RELRO,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    PT_TLS,
-    SHDR_SIZE,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHF_WRITE,
-    SHT_DYNSYM,
-    SHT_NOBITS,
-    SHT_NOTE,
-    SHT_NULL,
-    SHT_STRTAB,
-)
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, names_of
 
 if TYPE_CHECKING:
     from sframegen.elf.dynamic import Dyn
@@ -59,18 +20,16 @@ FIRST_PAGE = 0x1000  # a core file keeps this part of a mapped file, and kernels
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
 MAX_PADDING = 15  # bytes between loaded neighbours that no section header names
 FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over data that it moved away
-PT_NULL = 0
-SHT_HASH, SHT_GNU_HASH, SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 5, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 
 # Section types that only the dynamic section names -> the tag that must name them.
 TAG_OF_TYPE = {
-    SHT_HASH: DT_HASH,
-    SHT_GNU_HASH: DT_GNU_HASH,
-    SHT_DYNSYM: DT_SYMTAB,
-    SHT_STRTAB: DT_STRTAB,
-    SHT_GNU_VERSYM: DT_VERSYM,
-    SHT_GNU_VERDEF: DT_VERDEF,
-    SHT_GNU_VERNEED: DT_VERNEED,
+    SHT.HASH: DT.HASH,
+    SHT.GNU_HASH: DT.GNU_HASH,
+    SHT.DYNSYM: DT.SYMTAB,
+    SHT.STRTAB: DT.STRTAB,
+    SHT.GNU_VERSYM: DT.VERSYM,
+    SHT.GNU_VERDEF: DT.VERDEF,
+    SHT.GNU_VERNEED: DT.VERNEED,
 }
 # Notes that are found by their segment or section. Others may be reached by code, or point at their surroundings, as Crashpad's.
 MOVABLE_NOTES = {
@@ -80,27 +39,14 @@ MOVABLE_NOTES = {
     (b"FDO\0", 0x407C0C0A),  # dlopen
     (b"Android\0", 1),
 }
-MOVABLE_TAGS = {
-    DT_HASH: "DT_HASH",
-    DT_GNU_HASH: "DT_GNU_HASH",
-    DT_SYMTAB: "DT_SYMTAB",
-    DT_STRTAB: "DT_STRTAB",
-    DT_VERSYM: "DT_VERSYM",
-    DT_VERDEF: "DT_VERDEF",
-    DT_VERNEED: "DT_VERNEED",
-}
+MOVABLE_TAGS = tuple(TAG_OF_TYPE.values())
 # Every tag that holds an address: without section headers, a piece ends where the next begins.
 POINTER_TAGS = {
-    *MOVABLE_TAGS, DT_PLTGOT, DT_RELA, DT_INIT, DT_FINI, DT_REL, DT_JMPREL, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY, DT_RELR,
+    *MOVABLE_TAGS, DT.PLTGOT, DT.RELA, DT.INIT, DT.FINI, DT.REL, DT.JMPREL, DT.INIT_ARRAY, DT.FINI_ARRAY, DT.PREINIT_ARRAY, DT.RELR,
 }  # fmt: skip
-MOVABLE_SEGMENTS = {PT_INTERP: "PT_INTERP", PT_NOTE: "PT_NOTE", PT_GNU_PROPERTY: "PT_GNU_PROPERTY"}
-# Segments that code reaches without their header.
-FIXED_SEGMENTS = {
-    PT_DYNAMIC: "PT_DYNAMIC",
-    PT_TLS: "PT_TLS",
-    PT_GNU_EH_FRAME: "PT_GNU_EH_FRAME",
-    PT_GNU_RELRO: "PT_GNU_RELRO",
-}
+MOVABLE_SEGMENTS = (PT.INTERP, PT.NOTE, PT.GNU_PROPERTY)
+FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code reaches them without their header
+SEGMENT_NAMES, TAG_NAMES = names_of(PT), names_of(DT)
 
 
 def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
@@ -132,18 +78,15 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
     header = section.header
-    if (
-        header.sh_flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR) != SHF_ALLOC
-        or not header.sh_size
-        or not valid_align(header.sh_addralign)
-    ):
+    is_constant = header.sh_flags & (SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR) == SHF.ALLOC
+    if not is_constant or not header.sh_size or not valid_align(header.sh_addralign):
         return False
     if header.sh_type in TAG_OF_TYPE:
         return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
     place = (header.sh_offset, header.sh_size)
-    if header.sh_type == SHT_NOTE:
+    if header.sh_type == SHT.NOTE:
         return may_move_notes(elf, *place, header.sh_addralign)
-    return any(s.p_type == PT_INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+    return any(s.p_type == PT.INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
@@ -155,7 +98,7 @@ def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
 
 
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:
-    if segment.p_type == PT_NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
+    if segment.p_type == PT.NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
         return False
     return segment.p_type in MOVABLE_SEGMENTS and valid_align(segment.p_align)
 
@@ -165,14 +108,13 @@ def valid_align(align: int) -> bool:
 
 
 def section_range(section: Section) -> Extent:
-    header = section.header
-    return Extent(header.sh_offset, header.sh_offset + header.sh_size, (section.name,), max(1, header.sh_addralign))
+    return section.header.extent._replace(names=(section.name,), align=max(1, section.header.sh_addralign))
 
 
 def movable_segments(elf: ElfFile) -> list[Extent]:
     """Ranges of notes and the interpreter's name; unnamed where section headers name them."""
     return [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, () if elf.sections else (MOVABLE_SEGMENTS[s.p_type],), max(1, s.p_align))
+        s.extent._replace(names=() if elf.sections else (SEGMENT_NAMES[s.p_type],), align=max(1, s.p_align))
         for s in elf.segments
         if s.p_filesz and may_move_segment(elf, s)
     ]
@@ -180,15 +122,15 @@ def movable_segments(elf: ElfFile) -> list[Extent]:
 
 def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
     """Without section headers: the range that each dynamic tag names, up to the next named place, or its size."""
-    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     starts: dict[int, int] = {}
     for tag in POINTER_TAGS & tags.keys():
         value = tags[tag][0]
         starts.update({s.p_offset + value - s.p_vaddr: tag for s in loads if 0 <= value - s.p_vaddr < s.p_filesz})
     edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
-    sizes = {DT_STRTAB: tags.get(DT_STRSZ, [0])[0]}
+    sizes = {DT.STRTAB: tags.get(DT.STRSZ, [0])[0]}
     return [
-        Extent(start, min(end, start + sizes.get(starts[start], end)), (MOVABLE_TAGS[starts[start]],), 8)
+        Extent(start, min(end, start + sizes.get(starts[start], end)), (TAG_NAMES[starts[start]],), 8)
         for start, end in itertools.pairwise(edges)
         if starts.get(start) in MOVABLE_TAGS
     ]
@@ -199,18 +141,12 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     ranges = [
         section_range(section)
         for section in elf.sections
-        if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT_NULL, SHT_NOBITS)
+        if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT.NULL, SHT.NOBITS)
     ]
-    ranges += [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, (FIXED_SEGMENTS[s.p_type],))
-        for s in elf.segments
-        if s.p_type in FIXED_SEGMENTS and s.p_filesz
-    ]
-    ranges += [
-        Extent(s.p_offset, s.p_offset + s.p_filesz, ("a note that code may reach",))
-        for s in elf.segments
-        if s.p_type == PT_NOTE and s.p_filesz and not may_move_segment(elf, s)
-    ]
+    segments = [s for s in elf.segments if s.p_filesz]
+    ranges += [s.extent._replace(names=(SEGMENT_NAMES[s.p_type],)) for s in segments if s.p_type in FIXED_SEGMENTS]
+    notes = [s.extent for s in segments if s.p_type == PT.NOTE and not may_move_segment(elf, s)]
+    ranges += [note._replace(names=("a note that code may reach",)) for note in notes]
     return join([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 

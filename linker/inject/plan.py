@@ -11,24 +11,14 @@ from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
 from linker.inject.gaps import moved, spread
 from linker.inject.image import read_image
-from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
+from linker.inject.kernel_versions import KernelChange
 from linker.inject.layout import NoRoomError, no_room, tail, unloaded
-from linker.inject.movable import MOVABLE_TAGS, PT_NULL
+from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
+from sframegen.elf.dynamic import Role
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_NOTE,
-    SHDR_SIZE,
-    SHF_ALLOC,
-    SHF_COMPRESSED,
-    Phdr,
-)
-from sframegen.elf.role import Role
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,8 +34,6 @@ SPARE_HEADERS = 2
 MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION = 1 << 40
-NEW_TYPES = {PT_LOAD: "PT_LOAD", PT_GNU_SFRAME: "PT_GNU_SFRAME"}
-SEGMENT_NAMES = NEW_TYPES | {PT_NULL: "PT_NULL", PT_NOTE: "PT_NOTE"}
 
 
 class InjectionPlan(NamedTuple):
@@ -80,7 +68,7 @@ class InjectionPlan(NamedTuple):
 
     @property
     def is_loaded(self) -> bool:
-        return bool(self.section_flags & SHF_ALLOC)
+        return bool(self.section_flags & SHF.ALLOC)
 
     @property
     def table_size(self) -> int:
@@ -143,7 +131,7 @@ def risk_of(role: Role) -> str:
     """Return the risk of a new segment in a dynamic loader, as text; "" for other files."""
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
-    since = SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]
+    since = KernelChange.SEGMENT_IN_A_LOADER.value
     return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
 
 
@@ -213,13 +201,13 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
         for item in draft.moves:
             if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:
                 new = entry.value + item.to_address - item.from_address
-                yield Patch(MOVABLE_TAGS[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
+                yield Patch(TAG_NAMES[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
 
 
 def describe(plan: InjectionPlan) -> list[str]:
     """Return the plan as text, one fact a line."""
     place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
-    compressed = " of compressed contents" * bool(plan.section_flags & SHF_COMPRESSED)
+    compressed = " of compressed contents" * bool(plan.section_flags & SHF.COMPRESSED)
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
         f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes{compressed}",

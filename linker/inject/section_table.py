@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.inject.gaps import moved, moved_empty
 from linker.inject.layout import WORD
 from sframegen.elf.file import Section
-from sframegen.elf.records import (
-    SHF_ALLOC,
-    SHF_INFO_LINK,
-    SHN_LORESERVE,
-    SHT_GROUP,
-    SHT_NOBITS,
-    SHT_NULL,
-    SHT_REL,
-    SHT_RELA,
-    SYM_SIZE,
-    Shdr,
-)
+from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
 from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
@@ -71,20 +60,20 @@ def new_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
         new.append(Section(number, name, header._replace(sh_name=name_offset)))
         name_offset += len(name) + 1
     sections[place:place] = new
-    if len(sections) >= SHN_LORESERVE:  # more than fit into the ELF header, which then has 0
+    if len(sections) >= SHN.LORESERVE:  # more than fit into the ELF header, which then has 0
         sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
     return NewTable(sections, tuple(section.number for section in new), numbers[elf.shstrndx], names_size, new_names, patches)
 
 
 def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[Patch]]:
     """Return the number of the first of `count` new sections, and the symbols to patch; at the end if numbers have to stay."""
-    loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF_ALLOC]
+    loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF.ALLOC]
     place = loaded[-1] + 1 if loaded else elf.shnum
     if (
-        not draft.section.sh_flags & SHF_ALLOC
-        or elf.shnum + count >= SHN_LORESERVE
+        not draft.section.sh_flags & SHF.ALLOC
+        or elf.shnum + count >= SHN.LORESERVE
         or elf.header.e_shstrndx != elf.shstrndx
-        or any(section.header.sh_type == SHT_GROUP for section in elf.sections)
+        or any(section.header.sh_type == SHT.GROUP for section in elf.sections)
     ):
         return elf.shnum, []
     patches = []
@@ -101,7 +90,7 @@ def number_patches(elf: ElfFile, draft: LayoutDraft, place: int, count: int) -> 
         for index in table.defined_in(range(place, elf.shnum)):
             number = table[index].st_shndx
             at = new_offset + index * SYM_SIZE + ST_SHNDX_OFFSET
-            if number < SHN_LORESERVE:
+            if number < SHN.LORESERVE:
                 yield Patch(f"section of {table.section.name}[{index}]", at, number, number + count, 2)
 
 
@@ -141,21 +130,21 @@ def follow_section(header: Shdr, draft: LayoutDraft) -> Shdr:
             sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
             sh_offset=header.sh_offset + item.to_offset - item.from_offset,
         )
-    if header.sh_type == SHT_NULL:
+    if header.sh_type == SHT.NULL:
         return header
-    at_its_end = header.sh_type == SHT_NOBITS or (header.sh_flags & SHF_ALLOC and not header.sh_size)
+    at_its_end = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
     return header._replace(sh_offset=(moved_empty if at_its_end else moved)(draft.gaps, header.sh_offset))
 
 
 def move_of(header: Shdr, moves: list[Move]) -> Move | None:
     """Return the move that includes a section."""
-    if header.sh_type == SHT_NOBITS or not header.sh_flags & SHF_ALLOC:
+    if header.sh_type == SHT.NOBITS or not header.sh_flags & SHF.ALLOC:
         return None
-    return next((item for item in moves if item.holds(header.sh_offset, header.sh_size)), None)
+    return next((item for item in moves if item.contains(header.sh_offset, header.sh_size)), None)
 
 
 def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
     """Return a header with the new numbers of the sections that it names; 0 stands for one that is gone."""
-    has_number = header.sh_flags & SHF_INFO_LINK or header.sh_type in (SHT_RELA, SHT_REL)
+    has_number = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
     return header._replace(sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)

@@ -13,20 +13,7 @@ from linker.inject.section_table import renumbered_header
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PF_R,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_PHDR,
-    SHF_ALLOC,
-    SHT_GNU_SFRAME,
-    SHT_NOBITS,
-    SHT_NULL,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -108,11 +95,11 @@ def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, 
     if written is None:
         return [f"{reader} cannot read the file"]
     findings = ["the ELF header changed"] * any(identity_findings(original, written))
-    if written.segments != [segment for segment in original.segments if segment.p_type == PT_LOAD]:
+    if written.segments != [segment for segment in original.segments if segment.p_type == PT.LOAD]:
         findings.append("its program headers are not the PT_LOADs of the original")
     sections = [section for section in written.sections if section.name == ".sframe"]
     kinds = [(s.header.sh_type, s.header.sh_flags, s.header.sh_addr) for s in sections]
-    if kinds != [(SHT_GNU_SFRAME, flags, 0)] or elf.stored(sections[0]) != memoryview(stored):
+    if kinds != [(SHT.GNU_SFRAME, flags, 0)] or elf.stored(sections[0]) != memoryview(stored):
         findings.append(".sframe is not the planned one")
     if build_id_of(elf) != build_id_of(original):
         findings.append("the build-id changed")
@@ -141,22 +128,22 @@ def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
     if bool(sections) != bool(plan.sections):
         yield ".sframe is missing" if plan.sections else ".sframe has a section header, the original has none"
     for s in sections:
-        if (s.sh_addr, s.sh_offset, s.sh_size, s.sh_flags) != planned or s.sh_type != SHT_GNU_SFRAME:
+        if (s.sh_addr, s.sh_offset, s.sh_size, s.sh_flags) != planned or s.sh_type != SHT.GNU_SFRAME:
             yield ".sframe is not the planned one"
 
 
 def check_mapping(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
     """PT_GNU_SFRAME and plan agree, and a PT_LOAD of its own maps the section."""
     planned = (plan.section_address, plan.section_offset, plan.section_size)
-    segments = [s for s in written.segments if s.p_type == PT_GNU_SFRAME]
+    segments = [s for s in written.segments if s.p_type == PT.GNU_SFRAME]
     if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
         yield "PT_GNU_SFRAME is not the planned one"
-    holders = [s for s in written.segments if s.p_type == PT_LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
-    if len(holders) != 1 or holders[0].p_flags != PF_R or not holds(holders[0], *planned):
+    holders = [s for s in written.segments if s.p_type == PT.LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
+    if len(holders) != 1 or holders[0].p_flags != PF.R or not maps_range(holders[0], *planned):
         yield "no read-only PT_LOAD of its own holds .sframe"
 
 
-def holds(load: Phdr, address: int, offset: int, size: int) -> bool:
+def maps_range(load: Phdr, address: int, offset: int, size: int) -> bool:
     end = load.p_offset + load.p_filesz
     return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
 
@@ -164,7 +151,7 @@ def holds(load: Phdr, address: int, offset: int, size: int) -> bool:
 def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
     """PT_LOADs ascend, do not overlap, are in the file, and their addresses agree with their offsets."""
     end = 0
-    for load in (s for s in written.segments if s.p_type == PT_LOAD):
+    for load in (s for s in written.segments if s.p_type == PT.LOAD):
         if load.p_vaddr < end:
             yield f"PT_LOAD at {load.p_vaddr:#x} begins before {end:#x}, where the one before it ends"
         if load.p_filesz and load.p_offset + load.p_filesz > file_size:
@@ -174,15 +161,15 @@ def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
 
 def check_table(written: ReadBack) -> Iterator[str]:
     """Kernels before 5.18: the table's address is (address - offset) of the first PT_LOAD, plus e_phoff."""
-    tables = [s for s in written.segments if s.p_type == PT_PHDR]
-    loads = [s for s in written.segments if s.p_type == PT_LOAD]
+    tables = [s for s in written.segments if s.p_type == PT.PHDR]
+    loads = [s for s in written.segments if s.p_type == PT.LOAD]
     size = len(written.segments) * PHDR_SIZE
     for table in tables:
         if (table.p_offset, table.p_filesz) != (written.table_offset, size):
             yield "PT_PHDR does not cover the program header table"
         if loads and loads[0].p_vaddr - loads[0].p_offset + written.table_offset != table.p_vaddr:
             yield "PT_PHDR is not where the first PT_LOAD puts the program header table"
-        if not any(holds(load, table.p_vaddr, table.p_offset, table.p_filesz) for load in loads):
+        if not any(maps_range(load, table.p_vaddr, table.p_offset, table.p_filesz) for load in loads):
             yield "PT_PHDR is in no PT_LOAD"
 
 
@@ -206,13 +193,13 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
 def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
     if moved_segment(plan.gaps, old) == new:
         return True
-    if old.p_type == new.p_type == PT_PHDR:
+    if old.p_type == new.p_type == PT.PHDR:
         return True  # checked against the table itself
-    if old.p_type == PT_LOAD:
+    if old.p_type == PT.LOAD:
         return is_grown(old, new, plan.gaps)
     by = new.p_vaddr - old.p_vaddr
     moved = any(
-        item.holds(old.p_offset, old.p_filesz)
+        item.contains(old.p_offset, old.p_filesz)
         and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (by, new.p_offset - old.p_offset)
         for item in plan.moves
     )
@@ -246,14 +233,14 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
 
 def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
     """(address, file offset) of an earlier section in the new file."""
-    if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC:
+    if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC:
         for item in plan.moves:
-            if item.holds(header.sh_offset, header.sh_size):
+            if item.contains(header.sh_offset, header.sh_size):
                 by = item.to_address - item.from_address
                 return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
-    if header.sh_type == SHT_NULL:  # of a section that was taken out
+    if header.sh_type == SHT.NULL:  # of a section that was taken out
         return header.sh_addr, header.sh_offset
-    empty = header.sh_type == SHT_NOBITS or (header.sh_flags & SHF_ALLOC and not header.sh_size)
+    empty = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
     return header.sh_addr, (moved_empty if empty else moved)(plan.gaps, header.sh_offset)
 
 
@@ -265,22 +252,22 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     for section in original.sections:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
-        moves = any(item.holds(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
-        there = () if moves or header.sh_type in (SHT_NULL, SHT_NOBITS) else overlapping(wide, start, end)
+        moves = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
+        there = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else overlapping(wide, start, end)
         yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in there)
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
     """Every loaded byte is at its address with its value, except those that the plan names."""
     named = join(Extent(offset, offset + size) for offset, size in plan.overwritten())
-    now = [s for s in written.segments if s.p_type == PT_LOAD]
-    for load in (s for s in original.segments if s.p_type == PT_LOAD):
+    now = [s for s in written.segments if s.p_type == PT.LOAD]
+    for load in (s for s in original.segments if s.p_type == PT.LOAD):
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
-        for start, end in gaps(named, load.p_offset, load.p_offset + load.p_filesz):
+        for start, end in gaps(named, load.extent.start, load.extent.end):
             if not same_bytes(original.data[start:end], result.data[start + shift : end + shift]):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
-    loads = (Extent(s.p_offset, s.p_offset + s.p_filesz) for s in original.segments if s.p_type == PT_LOAD and s.p_filesz)
+    loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
     compared = join([*named, *loads])
     for start, to, size in parts_of(plan.gaps, len(original.data)):
         for at, end in gaps(compared, start, start + size):

@@ -1,29 +1,31 @@
-"""A linker's map -> the addresses of its inputs' code, and so of the functions in their SFrame sections."""
+"""A linker's map -> the addresses of its inputs' code, and so of the functions in their SFrame sections; what a merge counts."""
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from operator import add, le
+from operator import add, itemgetter, le
 from os.path import normpath
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from linker.merge.maps import read_map
 from linker.objects.laid_out import is_code
 from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import holder
-from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.records import SHN
 from sframegen.tables.gather import DEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from linker.merge.input_objects import CodeSection, InputObject
+    from linker.merge.inputs import CodeSection, InputObject
     from linker.merge.maps import HasCode, Placement
+    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile
     from sframegen.tables.gather import Merger
 
@@ -35,25 +37,29 @@ MAX_COMPARED = 1 << 22
 Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
 
 
-class FunctionCounts(NamedTuple):
-    """Numbers of functions. `dropped`: their code is not in the linked file. `unknown`: several sections have the same code."""
+@dataclass
+class Counts:
+    """What a merge met, as `Merged` reports it."""
 
-    functions: int
-    dropped: int
-    unknown: int
+    objects: int = 0
+    objects_without: int = 0
+    objects_unlinked: int = 0
+    functions: int = 0
+    dropped: int = 0
+    unknown: int = 0
+    plt_functions: int = 0
+    rows: int = 0
+    section_bytes: int = 0
+    versions: tuple[int, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    undescribed: dict[str, int] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
 
 
+# Why code of the link has no function in the new section.
 NOT_GIVEN, WITHOUT_SECTION = "in files that were not given", "in objects without .sframe"
 SILENT = "in sections that their object's .sframe does not describe"
-
-
-class Undescribed(NamedTuple):
-    """An input section of code with no function in the new section. `why`: NOT_GIVEN, WITHOUT_SECTION or SILENT."""
-
-    file: str
-    section: str
-    size: int
-    why: str
 
 
 class LinkerMap:
@@ -77,15 +83,16 @@ class LinkerMap:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
-    def add(self, given: InputObject, path: str, member: str, merger: Merger) -> FunctionCounts | None:
-        """Adds the functions of an object's SFrame sections, at the addresses of its code. None: the link was without this object.
+    def add(self, given: InputObject, path: str, member: str, merger: Merger, counts: Counts) -> None:
+        """Add the functions of an object's SFrame sections, at the addresses of its code, if the link was with this object.
 
         Raises FormatError where a section is bad, or the linked file has other code there.
         """
         key = self._key(path, member)
         if key is None:
-            return None
-        functions = dropped = unknown = 0
+            counts.objects_unlinked += 1
+            return
+        functions = 0
         addresses: dict[int, int | None] | None = None
         for section, numbers, offsets in given.described():
             if addresses is None:
@@ -93,18 +100,20 @@ class LinkerMap:
             bases = [addresses.get(number, DEAD) for number in numbers]
             starts = [DEAD if base is None or base == DEAD else base + offset for base, offset in zip(bases, offsets, strict=True)]
             _check_inside(given, numbers, offsets, merger.add(section, starts))
-            unknown += bases.count(None)
+            unknown = bases.count(None)
+            counts.unknown += unknown
+            counts.dropped += starts.count(DEAD) - unknown
             functions += len(starts)
-            dropped += starts.count(DEAD)
         self._taken[key] = functions
-        return FunctionCounts(functions, dropped - unknown, unknown)
+        counts.objects += bool(functions)
+        counts.objects_without += not functions
 
     def others(self) -> list[str]:
         """Files of the link, with code, that were never given to `add`."""
         return [_name(file, member) for file, member in self._places if (file, member) not in self._taken]
 
-    def undescribed(self, starts: Sequence[int]) -> Iterator[Undescribed]:
-        """Code of the link without any of the functions that begin at `starts`, ascending."""
+    def count_undescribed(self, starts: Sequence[int], counts: Counts) -> None:
+        """Count the code of the link without any of the functions that begin at `starts`, ascending."""
         headers = [section.header for section in self.linked.sections if is_code(section)]
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
         for (file, member), places in self._places.items():
@@ -114,7 +123,9 @@ class LinkerMap:
                 for address, size in placed:
                     at = bisect_left(starts, address)
                     if (at == len(starts) or starts[at] >= address + size) and holder(code, address) is not None:
-                        yield Undescribed(_name(file, member), section, size, why)
+                        counts.undescribed[why] = counts.undescribed.get(why, 0) + size
+                        if functions:
+                            counts.silent.append(f"{_name(file, member)}: {section}")
 
     def _key(self, path: str, member: str) -> tuple[str, str] | None:
         """Return the map's name of a file: the same name, or the one whose path ends most like it. None if there is none."""
@@ -178,6 +189,44 @@ class LinkerMap:
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
 
 
+def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
+    """The map of the link that made a program or library."""
+    code = elf.executable_ranges()
+    starts = [start for start, _ in code]
+
+    def address_of(placement: Placement) -> int | None:
+        at = bisect_right(starts, placement.address) - 1
+        return placement.address if at >= 0 and placement.address + placement.size <= code[at][1] else None
+
+    def has_code(_: str, address: int, size: int) -> bool:
+        return any(start < address + size and address < end for start, end in code)
+
+    return LinkerMap(map_file, elf, address_of, has_code)
+
+
+def map_of_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
+    """The map of the link (-r) that made an object. Sections of one name are distinguished by their order in map and object."""
+    addresses: dict[str, list[int]] = defaultdict(list)
+    for start, _, number in sorted(placed.sections, key=itemgetter(2)):
+        addresses[placed.image.sections[number].name].append(start)
+    numbers: dict[str, list[int]] = defaultdict(list)
+
+    def address_of(placement: Placement) -> int | None:
+        if not placement.size or placement.output not in addresses:
+            return None
+        known = numbers[placement.output]
+        if not known or known[-1] != placement.output_number:
+            known.append(placement.output_number)
+        starts = addresses[placement.output]
+        if len(known) > len(starts):
+            raise FormatError(
+                f"it has {len(known)} output sections {placement.output}, {placed.image.name} {len(starts)}", file=str(map_file)
+            )
+        return starts[len(known) - 1] + placement.address
+
+    return LinkerMap(map_file, placed.image, address_of, lambda output, *_: output in addresses)
+
+
 def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
     """Raises FormatError for a function that ends outside of its section."""
     limits = {code.number: code.size for code in given.code}
@@ -185,7 +234,7 @@ def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[
         return
     sections = given.elf.sections
     for number, offset, size in zip(numbers, offsets, sizes, strict=True):
-        if number != SHN_UNDEF and offset + size > sections[number].header.sh_size:
+        if number != SHN.UNDEF and offset + size > sections[number].header.sh_size:
             what = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
             raise given.elf.error(what, ".sframe")
 

@@ -1,23 +1,32 @@
-"""The files that a merge is given, opened one after the other. The first can be opened early, while a linker runs."""
+"""The objects that a merge is given, opened one after the other: their code, and what their SFrame sections describe.
+
+The first can be opened early, while a linker runs.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from linker.merge.input_objects import ObjectReader, OtherObject, UsualObject
+from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, members
+from linker.objects.function_places import Described, described_sections, start_relocation
+from linker.objects.laid_out import is_code
+from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, naming
 from sframegen.elf.file import ElfFile, map_file
+from sframegen.elf.records import ET, RELA_SIZE
+from sframegen.elf.relocations import relocation_rows
 from sframegen.format.abi import abi_of
+from sframegen.format.decode import open_section
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.merge.input_objects import InputObject
     from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
@@ -26,6 +35,103 @@ if TYPE_CHECKING:
 SMALL = 1 << 16  # bytes: a smaller object is read faster than it is mapped
 FIRST = 1 << 11  # objects that are opened early: enough for what a linker takes, and little memory
 FIRST_MAPPED = 1 << 7  # of these are larger: each keeps a descriptor open, and the usual limit is 1,024
+MAX_CODE = 4096  # sections of code in an object of the usual form
+
+
+class CodeSection(NamedTuple):
+    """A section of code. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
+
+    number: int
+    name: str
+    size: int
+    relocations: int
+    at: int = 0
+
+
+class UsualObject(NamedTuple):
+    """One that `ObjectScan` has read."""
+
+    data: memoryview
+    name: str
+    abi: Abi
+    code: list[CodeSection]
+    part: Described
+    is_relocatable: bool = True
+
+    @property
+    def elf(self) -> ElfFile:
+        return ElfFile(self.data, self.name)
+
+    def described(self) -> Iterable[Described]:
+        return (self.part,)
+
+    def contents(self, code: CodeSection) -> memoryview:
+        return self.data[code.at : code.at + code.size]
+
+
+class OtherObject:
+    """Any other."""
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        self.name = name
+        self.elf = ElfFile(data, name)
+        self.is_relocatable = self.elf.header.e_type == ET.REL
+
+    @property
+    def abi(self) -> Abi:
+        return abi_of(self.elf)
+
+    @cached_property
+    def code(self) -> list[CodeSection]:
+        return [
+            CodeSection(section.number, section.name, section.header.sh_size, sum(1 for _ in relocation_rows(self.elf, section)))
+            for section in self.elf.sections
+            if is_code(section)
+        ]
+
+    def described(self) -> Iterable[Described]:
+        return described_sections(self.elf)
+
+    def contents(self, code: CodeSection) -> memoryview:
+        return self.elf.contents(self.elf.sections[code.number])
+
+
+InputObject: TypeAlias = UsualObject | OtherObject  # all except `name` and `is_relocatable` raise FormatError
+
+
+class ObjectReader:
+    """Opens objects for one ABI. Raises FormatError if it is not an ELF file."""
+
+    def __init__(self, abi: Abi) -> None:
+        self._abi = abi
+        self._scan = ObjectScan()
+        self._code = zeros("Q", MAX_CODE * FIELDS)
+
+    def open(self, data: memoryview, name: str) -> InputObject:
+        return self._usual(data, name) or OtherObject(data, name)
+
+    def _usual(self, data: memoryview, name: str) -> UsualObject | None:
+        scan, found, abi = self._scan, self._code, self._abi
+        count = scan.read(data, abi.byte_order == "big", abi.machine, found)
+        if count == UNUSUAL:
+            return None
+        code = []
+        for at in range(0, count * FIELDS, FIELDS):
+            number, name_at, length, place, size, relocations = found[at : at + FIELDS]
+            section_name = str(data[name_at : name_at + length], "utf-8", "replace")
+            code.append(CodeSection(number, section_name, size, relocations // RELA_SIZE, place))
+        try:
+            section = open_section(data[scan.sframe_at : scan.sframe_at + scan.sframe_size], 0)
+        except FormatError:
+            return None
+        if section.abi.sframe_id != abi.sframe_id or section.end != scan.sframe_size:
+            return None
+        layout, functions = section.layout, section.header.num_fdes
+        kind = start_relocation(abi.sframe_id, layout.start_width)
+        numbers, offsets = zeros("H", functions), zeros("Q", functions)
+        if not scan.places(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
+            return None
+        return UsualObject(data, name, abi, code, Described(section, numbers, offsets))
 
 
 class Inputs:

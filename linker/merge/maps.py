@@ -201,12 +201,12 @@ def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Plac
             if line != GOLD_FINAL:
                 raise lines.error("gold's maps of -r links do not name input sections")
             needs_header = False
-        held, name = name, ""
-        joined = bool(held) and line.startswith(PLACE_INDENT + "0x")
-        if joined:
-            line = held + line[len(PLACE_INDENT) - 1 :]
-        elif _is_cut(held):
-            lines.refuse(held, lines.number - 1)
+        before, name = name, ""
+        is_joined = bool(before) and line.startswith(PLACE_INDENT + "0x")
+        if is_joined:
+            line = before + line[len(PLACE_INDENT) - 1 :]
+        elif _is_cut(before):
+            lines.refuse(before, lines.number - 1)
         elif line.startswith(PLACE_INDENT):  # a symbol, a statement of a script
             continue
         if not line.startswith(" "):
@@ -221,14 +221,14 @@ def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Plac
         else:
             fields = GNU_INPUT.fullmatch(line)
             if fields is None:
-                place = None if joined else GNU_ADDRESS.search(line)
-                if PATTERN not in (line[: place.start()] if place else held) and (joined or place):
+                place = None if is_joined else GNU_ADDRESS.search(line)
+                if PATTERN not in (line[: place.start()] if place else before) and (is_joined or place):
                     lines.refuse(line)
             elif output is not None and not GNU_DATA.match(where := fields["file"]) and where not in MADE_BY_LINKER:
                 size = int(fields["size"], 16)
                 if size:
                     yield lines.placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
-        if fields is None and not joined:
+        if fields is None and not is_joined:
             name = line
         elif not needs_header:
             lines.skip(skipped)

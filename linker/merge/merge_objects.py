@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import add, gt
 from typing import TYPE_CHECKING
 
-from linker.merge.by_map import SILENT, LinkerMap
 from sframegen.base.errors import FormatError, naming
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.format.abi import abi_of
 from sframegen.format.model import AT_CFA
-from sframegen.format.reasons import sayable
-from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.format.words import EncodedRules, RuleWords, expressible
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
 from sframegen.tables.optimize import Borders, encoder_of
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from linker.merge.by_map import Undescribed
+    from linker.merge.by_map import Counts, LinkerMap
     from linker.merge.inputs import Inputs
-    from linker.merge.maps import Placement
-    from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level
-
-
-@dataclass
-class Counts:
-    """What a merge met, as `Merged` reports it."""
-
-    objects: int = 0
-    objects_without: int = 0
-    objects_unlinked: int = 0
-    functions: int = 0
-    dropped: int = 0
-    unknown: int = 0
-    plt_functions: int = 0
-    rows: int = 0
-    section_bytes: int = 0
-    versions: tuple[int, ...] = ()
-    left_out: dict[str, int] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
-    undescribed: dict[str, int] = field(default_factory=dict)
-    silent: list[str] = field(default_factory=list)
-
-
-def in_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
-    """The map of the link that made a program or library."""
-    code = elf.executable_ranges()
-    starts = [start for start, _ in code]
-
-    def address_of(placement: Placement) -> int | None:
-        at = bisect_right(starts, placement.address) - 1
-        return placement.address if at >= 0 and placement.address + placement.size <= code[at][1] else None
-
-    def has_code(_: str, address: int, size: int) -> bool:
-        return any(start < address + size and address < end for start, end in code)
-
-    return LinkerMap(map_file, elf, address_of, has_code)
 
 
 def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Merger:
@@ -79,13 +35,7 @@ def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Mer
         if one.abi != abi:
             raise one.elf.error(f"an object for {one.abi.name}, {linker_map.linked.name} is for {abi.name}")
         with naming(one.name):
-            added = linker_map.add(one, path, member, merger)
-        counts.objects_unlinked += added is None
-        if added:
-            counts.objects += bool(added.functions)
-            counts.objects_without += not added.functions
-            counts.dropped += added.dropped
-            counts.unknown += added.unknown
+            linker_map.add(one, path, member, merger, counts)
     if counts.objects_unlinked == given:
         raise FormatError("none of the objects is in the map", file=linker_map.path)
     counts.others = tuple(linker_map.others())
@@ -108,9 +58,9 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     plt = find_plt(elf, abi).functions()
     table, _ = merger.merged(elf.executable_ranges(), plt)
     counts.plt_functions = len(plt)
-    _count(linker_map.undescribed(table.start), counts)
+    linker_map.count_undescribed(table.start, counts)
     as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    as_they_are = as_they_are and all(rule.fp != AT_CFA for rule in table.rules) and sayable(table.rules, abi, layout)
+    as_they_are = as_they_are and all(rule.fp != AT_CFA for rule in table.rules) and expressible(table.rules, abi, layout)
     if level.max_rows or not as_they_are or _overlap(table):
         table, left_out = lower(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
@@ -120,13 +70,6 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
     counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder
-
-
-def _count(undescribed: Iterable[Undescribed], counts: Counts) -> None:
-    for one in undescribed:
-        counts.undescribed[one.why] = counts.undescribed.get(one.why, 0) + one.size
-        if one.why == SILENT:
-            counts.silent.append(f"{one.file}: {one.section}")
 
 
 def _overlap(table: FunctionTable) -> bool:

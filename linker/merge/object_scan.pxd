@@ -1,9 +1,9 @@
 cimport cython
 
-from cfi.numbers cimport Numbers
+from sframegen.base.columns cimport ByteReader
 
 @cython.final
-cdef class ObjectScan(Numbers):
+cdef class ObjectScan(ByteReader):
     cdef Py_ssize_t headers_at, sections, names_at, names_end, sframe
     cdef readonly Py_ssize_t sframe_at, sframe_size
     cdef Py_ssize_t relocations_at, relocations_size, symbols_at, symbols_size

@@ -1,7 +1,7 @@
 """Reads the headers of an object of the usual form without a Python object for each: a merge opens thousands. Compiled.
 
 The usual form is what assemblers write: one SFrame section, with one relocation for each function, in order. Of other objects, and
-of damaged ones, nothing is said here: `ElfFile` and `described` read them, and name what is wrong. Types: object_scan.pxd.
+of damaged ones, nothing is said here: `ElfFile` and `described_sections` read them, and name what is wrong. Types: object_scan.pxd.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from cfi.numbers import Numbers
-from sframegen.base.columns import zeros
+from sframegen.base.columns import ByteReader, zeros
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
@@ -25,11 +24,11 @@ UNUSUAL = -1
 FIELDS = 6  # of each section of code: see `ObjectScan.read`
 
 
-class ObjectScan(Numbers):
+class ObjectScan(ByteReader):
     """Reads one object after the other. After `read`: where the SFrame section is, and its size."""
 
     def __init__(self) -> None:
-        Numbers.__init__(self, b"", False)
+        ByteReader.__init__(self, b"", False)
         self.headers_at = self.sections = self.names_at = self.names_end = 0
         self.sframe = self.sframe_at = self.sframe_size = 0
         self.relocations_at = self.relocations_size = 0
@@ -47,7 +46,7 @@ class ObjectScan(Numbers):
         relocations. Places are offsets in the file.
         """
         code: cython.Py_ssize_t
-        Numbers.__init__(self, data, big)
+        ByteReader.__init__(self, data, big)
         if not self.begins_well(machine):
             return -1
         code = self.read_sections(found)

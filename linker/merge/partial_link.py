@@ -37,9 +37,8 @@ def partial_link(
     Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.
     """
     output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
-    arguments.write_text(
-        "".join(f'"{_quoted(_as_file(os.fspath(path)))}"\n' for path in objects), encoding="utf-8", errors="surrogateescape"
-    )
+    text = "".join(f"{_argument(os.fspath(path))}\n" for path in objects)
+    arguments.write_text(text, encoding="utf-8", errors="surrogateescape")
     command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
     try:
         run = subprocess.Popen(
@@ -80,10 +79,7 @@ def _reason(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
 
 
-def _as_file(path: str) -> str:
-    """Return a path that a linker takes for a file: `-Map=x.o` is an option, `@x.o` a file of arguments."""
-    return f"./{path}" if path.startswith(("-", "@")) else path
-
-
-def _quoted(path: str) -> str:
-    return path.replace("\\", "\\\\").replace('"', '\\"')
+def _argument(path: str) -> str:
+    """Return a path as a linker reads it from a file and takes it for one: `-Map=x.o` is an option, `@x.o` a file of arguments."""
+    path = f"./{path}" if path.startswith(("-", "@")) else path
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

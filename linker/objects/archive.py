@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MAGIC, THIN_MAGIC = b"!<arch>\n", b"!<thin>\n"
 DEBIAN_MAGIC = MAGIC + b"debian-binary"  # the first member of a Debian package, which has no objects
-HEADER = struct.Struct("16s12s6s6s8s10s2s")
+HEADER = struct.Struct("16s32s10s2s")  # a member's name; date, owner, group, mode; its size, decimal; padded with spaces; the end
 HEADER_END = b"`\n"
 # Symbol indexes and the widths of their numbers: how many there are, then the file offset of each symbol's member; big-endian.
 INDEXES = {b"/": 4, b"/SYM64/": 8}
@@ -21,29 +21,21 @@ BSD_INDEX = b"__.SYMDEF"
 MAX_NAME = 4096  # bytes, which is what a path may have: many members could share one endless name
 
 
-class Header(NamedTuple):
-    """Texts, padded with spaces."""
-
-    name: bytes
-    date: bytes
-    owner: bytes
-    group: bytes
-    mode: bytes
-    size: bytes  # decimal, of the contents
-    end: bytes
-
-
 class Member(NamedTuple):
     """`at`: of its header in the archive."""
 
     at: int
     name: str
-    header: Header
+    fields: tuple[bytes, ...]  # of its header
     contents: memoryview
 
     @property
+    def short_name(self) -> bytes:
+        return self.fields[0].rstrip()
+
+    @property
     def is_elf(self) -> bool:
-        return _short(self.header) not in (*INDEXES, LONG_NAMES) and bytes(self.contents[:4]) == b"\x7fELF"
+        return self.short_name not in (*INDEXES, LONG_NAMES) and bytes(self.contents[:4]) == b"\x7fELF"
 
 
 def is_archive(data: bytes | memoryview) -> bool:
@@ -64,17 +56,17 @@ def members(data: memoryview, file: str) -> list[Member]:
     while at < len(data):
         if len(data) - at < HEADER.size:
             raise FormatError(f"expected {HEADER.size} bytes of member header, have {len(data) - at}", "archive", at, file)
-        header = Header(*HEADER.unpack(data[at : at + HEADER.size]))
-        digits = header.size.strip()
-        if header.end != HEADER_END or not digits.isdigit() or int(digits) > len(data) - at - HEADER.size:
+        name, _, size, end = fields = HEADER.unpack_from(data, at)
+        digits = size.strip()
+        if end != HEADER_END or not digits.isdigit() or int(digits) > len(data) - at - HEADER.size:
             raise FormatError("not the header of a member, or one that is cut off", "archive", at, file)
         contents = data[at + HEADER.size : at + HEADER.size + int(digits)]
-        short = _short(header)
+        short = name.rstrip()
         if short.startswith((BSD_INDEX, b"#1/")):
             raise FormatError("an archive in BSD's format is not rewritten", "archive", at, file)
         if short == LONG_NAMES:
             long_names = bytes(contents)
-        found.append(Member(at, _name(short, long_names), header, contents))
+        found.append(Member(at, _name(short, long_names), fields, contents))
         at += HEADER.size + (int(digits) + 1) // 2 * 2
     return found
 
@@ -89,17 +81,13 @@ def rewritten(found: list[Member], contents: Mapping[int, bytes | memoryview], f
         at += HEADER.size + (sizes[member.at] + 1) // 2 * 2
     yield MAGIC
     for member in found:
-        width = INDEXES.get(_short(member.header))
+        width = INDEXES.get(member.short_name)
         new = contents.get(member.at, member.contents) if width is None else _index(member, width, moved, file)
-        size = str(sizes[member.at]).encode().ljust(len(member.header.size))
-        yield HEADER.pack(*member.header._replace(size=size))
+        name, others, size, end = member.fields
+        yield HEADER.pack(name, others, str(sizes[member.at]).encode().ljust(len(size)), end)
         yield new
         if len(new) % 2:
             yield b"\n"
-
-
-def _short(header: Header) -> bytes:
-    return header.name.rstrip()
 
 
 def _name(short: bytes, long_names: bytes) -> str:

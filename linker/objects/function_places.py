@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
-from sframegen.elf.records import SHN_UNDEF, SHT_SYMTAB, Rela
+from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
@@ -32,12 +32,13 @@ class Described(NamedTuple):
     offsets: Sequence[int]
 
 
-def described(elf: ElfFile) -> Iterator[Described]:
+def described_sections(elf: ElfFile) -> Iterator[Described]:
     """Each SFrame section of an object, and each part of one in which a linker left several. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)
     for section in filter(is_sframe, elf.sections):
-        symbols = _Symbols(elf)
+        tables = (SymbolTable(elf, table) for table in elf.sections if table.header.sh_type == SHT.SYMTAB)
+        symbols = next(tables, None)
         by_offset = {rela.r_offset: rela for rela in map(Rela._make, relocation_rows(elf, section))}
         for piece in joined_sections(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
@@ -48,7 +49,7 @@ def described(elf: ElfFile) -> Iterator[Described]:
 
 
 def _placed(
-    elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: _Symbols
+    elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: SymbolTable | None
 ) -> Described:
     """`origins`: where the piece begins in its section, and from where starts count in it; None: from themselves."""
     base, origin = origins
@@ -61,14 +62,14 @@ def _placed(
         if rela is None:
             raise elf.error(f"function {function} has no relocation", ".sframe", at)
         if rela.type == R_NONE or rela.symbol == 0:
-            numbers.append(SHN_UNDEF)
+            numbers.append(SHN.UNDEF)
             offsets.append(0)
             continue
         if rela.type != kind:
             raise elf.error(f"relocation type {rela.type} cannot mark the start of a function", ".sframe", at)
-        number, value = symbols[rela.symbol]
+        number, value = _symbol(elf, symbols, rela.symbol)
         offset = value + rela.r_addend - (0 if origin is None else at - origin)
-        if number != SHN_UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
+        if number != SHN.UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
             how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
             raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
         numbers.append(number)
@@ -83,18 +84,11 @@ def start_relocation(sframe_id: int, width: int) -> int:
     return next(number for number, kind in relocations if kind == Relocation(width, pc_relative=True))
 
 
-class _Symbols:
-    """(section, value) of each symbol by number, read on demand."""
-
-    def __init__(self, elf: ElfFile) -> None:
-        self._elf = elf
-        section = next((section for section in elf.sections if section.header.sh_type == SHT_SYMTAB), None)
-        self._table = SymbolTable(elf, section) if section else None
-
-    def __getitem__(self, number: int) -> tuple[int, int]:
-        count = len(self._table) if self._table else 0
-        if self._table is None or number >= count:
-            raise self._elf.error(f"relocation by symbol {number}, of {count}", ".rela.sframe")
-        symbol = self._table[number]
-        section = self._table.section_of(number, symbol)
-        return (section if section < len(self._elf.sections) else SHN_UNDEF), symbol.st_value
+def _symbol(elf: ElfFile, table: SymbolTable | None, number: int) -> tuple[int, int]:
+    """Return (section, value) of a symbol."""
+    count = len(table) if table else 0
+    if table is None or number >= count:
+        raise elf.error(f"relocation by symbol {number}, of {count}", ".rela.sframe")
+    symbol = table[number]
+    section = table.section_of(number, symbol)
+    return (section if section < len(elf.sections) else SHN.UNDEF), symbol.st_value

@@ -10,7 +10,7 @@ from linker.objects.archive import is_archive, is_debian, members, rewritten
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile 
             raise FormatError("a Debian package, not an archive of objects", file=path)
         return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
     elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)
-    return Objects(path, data, {0: elf}) if elf.header.e_type == ET_REL else elf
+    return Objects(path, data, {0: elf}) if elf.header.e_type == ET.REL else elf
 
 
 def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
@@ -82,5 +82,5 @@ def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]
     for member in members(data, file):
         if member.is_elf:
             elf = ElfFile(member.contents, f"{file}({member.name})")
-            if elf.header.e_type == ET_REL:
+            if elf.header.e_type == ET.REL:
                 yield member.at, member.name, elf

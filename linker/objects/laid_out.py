@@ -7,40 +7,30 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile, Relocated
-from sframegen.elf.ranges import align_up, holder
+from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
-    ET_DYN,
+    ET,
     MARKS,
     MAX_ADDRESS,
-    PF_R,
-    PF_X,
+    PF,
     PHDR_SIZE,
     PN_XNUM,
-    PT_LOAD,
+    PT,
     RECORDS,
     SHDR_SIZE,
-    SHF_ALLOC,
-    SHF_COMPRESSED,
-    SHF_EXECINSTR,
-    SHN_UNDEF,
-    SHN_XINDEX,
-    SHT_GNU_SFRAME,
-    SHT_GROUP,
-    SHT_NOBITS,
-    SHT_NULL,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_SYMTAB,
-    STT_SECTION,
+    SHF,
+    SHN,
+    SHT,
+    STT,
     SYM_SIZE,
     Ehdr,
     Phdr,
@@ -63,14 +53,6 @@ FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q
 CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 
-class Anchor(NamedTuple):
-    """An address in code that the call frame information names, and how: symbol + addend."""
-
-    address: int
-    symbol: int
-    addend: int
-
-
 @dataclass
 class Placed:
     """`image`: the object with its new addresses. `sections`: (start, end, number) of the executable ones, by address."""
@@ -78,26 +60,26 @@ class Placed:
     image: ElfFile
     symbol_table: Section | None
     sections: list[tuple[int, int, int]]
-    anchors: dict[int, tuple[int, int]]  # address: the symbol and addend that name it first
+    anchors: dict[int, tuple[int, int]]  # by an address that call frame information names: the symbol and addend that do so first
 
     def section_at(self, address: int) -> int:
         """The number of the executable section that holds an address."""
-        return self.sections[bisect_right(self._starts, address) - 1][2]
+        return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
     def reference_to(self, address: int) -> tuple[int, int]:
         """The symbol and addend that name a function's address, as its FDE does, else as the last anchor before it does."""
         known = self.anchors.get(address)
         if known is not None:
             return known
-        anchor = self._anchor_before(address)
-        return anchor.symbol, anchor.addend + address - anchor.address
+        anchor, (symbol, addend) = self._anchor_before(address)
+        return symbol, addend + address - anchor
 
-    def _anchor_before(self, address: int) -> Anchor:
+    def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
         """The last anchor before the address of a function in its section; where it has none, one of its symbols."""
         number = self.section_at(address)
         last = bisect_right(self._anchored, address) - 1
         if last >= 0 and self.section_at(self._anchored[last]) == number:
-            return Anchor(self._anchored[last], *self.anchors[self._anchored[last]])
+            return self._anchored[last], self.anchors[self._anchored[last]]
         if number not in self._symbols:
             raise self.image.error(
                 "it has no symbols, so relocations cannot refer to its functions", self.image.sections[number].name
@@ -105,29 +87,20 @@ class Placed:
         return self._symbols[number]
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [start for start, _, _ in self.sections]
-
-    @cached_property
     def _anchored(self) -> list[int]:
         """Addresses of anchors in code, ascending."""
-        ascending = sorted(self.anchors)
-        return [
-            address
-            for start, end, _ in self.sections
-            for address in ascending[bisect_left(ascending, start) : bisect_left(ascending, end)]
-        ]
+        return sorted(address for address in self.anchors if holder(self.sections, address) is not None)
 
     @cached_property
-    def _symbols(self) -> dict[int, Anchor]:
-        """A symbol in each section of code, the section's own if it has one."""
-        found: dict[int, Anchor] = {}
+    def _symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
+        """A symbol in each section of code, the section's own if it has one, as an anchor."""
+        found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
-            number = self.section_at(symbol.st_value) if holder(self.sections, symbol.st_value) is not None else SHN_UNDEF
-            named = number != SHN_UNDEF and symbol.st_shndx in (number, SHN_XINDEX)
-            if named and (number not in found or symbol.st_info & 15 == STT_SECTION):
-                found[number] = Anchor(symbol.st_value, at, 0)
+            number = self.section_at(symbol.st_value) if holder(self.sections, symbol.st_value) is not None else SHN.UNDEF
+            named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
+            if named and (number not in found or symbol.st_info & 15 == STT.SECTION):
+                found[number] = symbol.st_value, (at, 0)
         return found
 
 
@@ -136,7 +109,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
 
     `anchors_only`: its call frame information and SFrame sections are unchanged in the image, for those who do not read them.
     """
-    tables = [section for section in elf.sections if section.header.sh_type == SHT_SYMTAB]
+    tables = [section for section in elf.sections if section.header.sh_type == SHT.SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
     check_disjoint(elf)
@@ -159,7 +132,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
 
 def check_disjoint(elf: ElfFile) -> None:
     """Raises FormatError for an object whose sections have more bytes than it has: shared bytes would be read many times."""
-    sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT_NULL, SHT_NOBITS))
+    sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT.NULL, SHT.NOBITS))
     if sum(sizes) > len(elf.data):
         raise elf.error("its sections overlap")
 
@@ -168,7 +141,7 @@ def groups(elf: ElfFile) -> dict[int, Section]:
     """The section group that a section is a member of, by the section's number."""
     members: dict[int, Section] = {}
     for group in elf.sections:
-        if group.header.sh_type == SHT_GROUP:
+        if group.header.sh_type == SHT.GROUP:
             members.update(dict.fromkeys(members_of(elf, group)[1:], group))
     return members
 
@@ -181,7 +154,7 @@ def members_of(elf: ElfFile, group: Section) -> list[int]:
 def starts_count_from(elf: ElfFile, section: Section) -> bool:
     """True for SFrame sections of GNU as before 2.45: starts count from the section, though their relocations do not say so."""
     header = section.header
-    if header.sh_type != SHT_PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
+    if header.sh_type != SHT.PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
         return False
     return not elf.contents(section)[FLAGS_AT] & F_FDE_FUNC_START_PCREL
 
@@ -189,22 +162,22 @@ def starts_count_from(elf: ElfFile, section: Section) -> bool:
 def is_sframe(section: Section) -> bool:
     """True for an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
     header = section.header
-    named = header.sh_type == SHT_PROGBITS and section.name == ".sframe"
-    return header.sh_size > 0 and (header.sh_type == SHT_GNU_SFRAME or named)
+    named = header.sh_type == SHT.PROGBITS and section.name == ".sframe"
+    return header.sh_size > 0 and (header.sh_type == SHT.GNU_SFRAME or named)
 
 
 def _is_relocated(section: Section) -> bool:
     """True for call frame information and existing `.sframe` sections."""
     if is_sframe(section):
         return True
-    plain = section.header.sh_type != SHT_NOBITS and not section.header.sh_flags & SHF_COMPRESSED
+    plain = section.header.sh_type != SHT.NOBITS and not section.header.sh_flags & SHF.COMPRESSED
     return plain and section.name in CFI_SECTIONS
 
 
 def is_code(section: Section) -> bool:
     header = section.header
-    flags = SHF_ALLOC | SHF_EXECINSTR
-    return header.sh_flags & flags == flags and header.sh_type != SHT_NOBITS and header.sh_size > 0
+    flags = SHF.ALLOC | SHF.EXECINSTR
+    return header.sh_flags & flags == flags and header.sh_type != SHT.NOBITS and header.sh_size > 0
 
 
 def _floats(section: Section) -> bool:
@@ -219,11 +192,11 @@ def _addresses(elf: ElfFile) -> list[int]:
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
         header = section.header
-        if header.sh_type != SHT_NOBITS:
+        if header.sh_type != SHT.NOBITS:
             elf.slice(header.sh_offset, header.sh_size, section.name)
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
-        addresses[section.number] = here if header.sh_flags & SHF_ALLOC else 0  # CIE pointers of .debug_frame count from its start
-        if header.sh_flags & SHF_ALLOC:
+        addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # CIE pointers of .debug_frame count from its start
+        if header.sh_flags & SHF.ALLOC:
             here += header.sh_size + GAP
         if here >= MAX_SPAN:
             raise elf.error("its sections do not fit into 2 GiB", section.name)
@@ -240,7 +213,7 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
     sections = symbols.sections()
     values = words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
     found = [
-        (addresses[section] + value) % (1 << 64) if SHN_UNDEF < section < len(addresses) else None
+        (addresses[section] + value) % (1 << 64) if SHN.UNDEF < section < len(addresses) else None
         for section, value in zip(sections, values, strict=True)
     ]
     placed = (value if address is None else address for address, value in zip(found, values, strict=True))
@@ -256,7 +229,7 @@ def _has_all_fields(elf: ElfFile, section: Section) -> bool:
     last = section.header.sh_size - max(size for size, _ in FIELDS)
     tables = elf.relocation_tables.get(section.number, ())
     return all(
-        table.header.sh_type == SHT_RELA and max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
+        table.header.sh_type == SHT.RELA and max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
         for table in tables
     )
 
@@ -313,15 +286,15 @@ def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data:
     loads = sorted((addresses[section.number], section.header) for section in code)
     for section in elf.sections:
         header = section.header
-        if header.sh_flags & SHF_ALLOC:
+        if header.sh_flags & SHF.ALLOC:
             header = header._replace(sh_addr=addresses[section.number])
         if section.number == 0:
             header = header._replace(sh_info=len(loads))
         shdr.pack_into(data, elf.header.e_shoff + section.number * SHDR_SIZE, *header)
     ehdr = elf.header._replace(
-        e_type=ET_DYN, e_phoff=len(data) if loads else 0, e_phentsize=PHDR_SIZE, e_phnum=min(len(loads), PN_XNUM)
+        e_type=ET.DYN, e_phoff=len(data) if loads else 0, e_phentsize=PHDR_SIZE, e_phnum=min(len(loads), PN_XNUM)
     )
     data[:EHDR_SIZE] = RECORDS[Ehdr, elf.byte_order].pack(*ehdr)
     for address, of in loads:
-        data += phdr.pack(PT_LOAD, PF_R | PF_X, of.sh_offset, address, address, of.sh_size, of.sh_size, 1)
+        data += phdr.pack(PT.LOAD, PF.R | PF.X, of.sh_offset, address, address, of.sh_size, of.sh_size, 1)
     return data

@@ -1,7 +1,7 @@
 """The `.sframe` sections of a relocatable object: encoded, with their relocations, and written after everything else.
 
-A piece holds the functions that stay or go together: those of one section group, or all that are in none. Linkers drop a group as a
-whole, and refuse a section outside of it that refers to what was dropped.
+A section holds the functions that stay or go together: those of one section group, or all that are in none. Linkers drop a group
+as a whole, and refuse a section outside of it that refers to what was dropped.
 """
 
 from __future__ import annotations
@@ -13,21 +13,7 @@ from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    RELA_SIZE,
-    SHF_ALLOC,
-    SHF_GROUP,
-    SHF_INFO_LINK,
-    SHN_LORESERVE,
-    SHT_CREL,
-    SHT_GNU_SFRAME,
-    SHT_RELA,
-    Rela,
-    Shdr,
-    pack_words,
-    packed,
-)
-from sframegen.elf.relocations import crel
+from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 
@@ -40,49 +26,45 @@ if TYPE_CHECKING:
     from sframegen.format.words import EncodedRules
 
 ALIGN = 8
-NO_SECTION = Shdr(*[0] * len(Shdr._fields))
 
 
-# Forms of relocations: the section's type and name, its alignment, bytes of an entry.
-RELA, CREL = (SHT_RELA, ".rela.sframe", ALIGN, RELA_SIZE), (SHT_CREL, ".crel.sframe", 1, 1)
-
-
-class Piece(NamedTuple):
-    """`group`: the section group that it is a member of, if any."""
+class NewSection(NamedTuple):
+    """A section that an object gets. `group`: the section group that it is a member of, if any."""
 
     group: Section | None
-    section: memoryview
+    contents: memoryview
     relocations: bytes
 
 
-def pieces_of(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[Piece]:
+def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
     """`table`: functions at the addresses that `placed` gave them.
 
-    The piece for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections for
-    SFrame, and keeps all that others refer to.
+    The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
+    for SFrame, and keeps all that others refer to.
     """
     group_of = groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
     for function, start in enumerate(table.start):
         group = group_of.get(placed.section_at(start))
         functions[group.number if group else 0].append(function)
+    tables = {number: table.select(functions[number]) for number in sorted(functions, reverse=True)}
     return [
-        piece(placed, Encoder(table.select(functions[number]), encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
-        for number in sorted(functions, reverse=True)
+        new_section(placed, Encoder(some, encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
+        for number, some in tables.items()
     ]
 
 
-def piece(placed: Placed, encoder: Encoder, group: Section | None) -> Piece:
-    """Return the piece with all functions of the encoder.
+def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) -> NewSection:
+    """Return the section with all functions of the encoder.
 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
     function separately, over whatever follows.
     """
     encoder.flags &= ~F_FDE_SORTED  # only a linker knows
-    return Piece(group if group and group.number else None, _section(encoder), _relocations(encoder, placed))
+    return NewSection(group if group and group.number else None, _contents(encoder), _relocations(encoder, placed))
 
 
-def _section(encoder: Encoder) -> memoryview:
+def _contents(encoder: Encoder) -> memoryview:
     """Function starts are left to the relocations."""
     section = encoder.encode(0)
     layout, count = encoder.layout, len(encoder.table)
@@ -92,18 +74,14 @@ def _section(encoder: Encoder) -> memoryview:
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> bytes:
-    """Return one for each function, against the symbol of its FDE's relocation, in the object's form."""
+    """Return one for each function, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
     for function, start in enumerate(encoder.table.start):
         symbol, addend = placed.reference_to(start)
         found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
-    return crel(found) if _form(placed.image) is CREL else packed(found, placed.image.byte_order)
-
-
-def _form(elf: ElfFile) -> tuple[int, str, int, int]:
-    return CREL if any(section.header.sh_type == SHT_CREL for section in elf.sections) else RELA
+    return packed(found, placed.image.byte_order)
 
 
 def old_sections(elf: ElfFile) -> set[int]:
@@ -112,7 +90,7 @@ def old_sections(elf: ElfFile) -> set[int]:
     return old | {table.number for number in old for table in elf.relocation_tables.get(number, ())}
 
 
-def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) -> list[Write]:
+def object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSection]) -> list[Write]:
     """Return the writes that turn the original into the new object: the ELF header; after its end, new or grown sections and the
     section headers.
 
@@ -123,13 +101,12 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
     old = old_sections(elf)
     free = sorted(old)
     for number in old:
-        headers[number] = NO_SECTION
+        headers[number] = UNUSED_SECTION
     members = {group.number: members_of(elf, group) for number, group in groups(elf).items() if number in old}
     for numbers in members.values():
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
-    kind, form_name, align, entry_size = _form(elf)
     chunks: list[Write] = []
     end = len(elf.data)
 
@@ -145,27 +122,27 @@ def object_writes(elf: ElfFile, symbol_table: Section, pieces: Sequence[Piece]) 
         """Return a free section number."""
         if free:
             return free.pop(0)
-        headers.append(NO_SECTION)
+        headers.append(UNUSED_SECTION)
         return len(headers) - 1
 
-    for piece in pieces:
-        in_group = SHF_GROUP if piece.group else 0
-        raw = piece.relocations
+    for section in sections:
+        in_group = SHF.GROUP if section.group else 0
+        raw = section.relocations
         number, relocations = new_number(), new_number()
-        if piece.group:
-            members.setdefault(piece.group.number, members_of(elf, piece.group)).extend((number, relocations))
+        if section.group:
+            members.setdefault(section.group.number, members_of(elf, section.group)).extend((number, relocations))
         headers[number] = Shdr(
-            sframe_name, SHT_GNU_SFRAME, SHF_ALLOC | in_group, 0, append(piece.section), len(piece.section), 0, 0, ALIGN, 0
+            sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, append(section.contents), len(section.contents), 0, 0, ALIGN, 0
         )
         headers[relocations] = Shdr(
-            rela_name, kind, SHF_INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, align, entry_size
+            rela_name, SHT.RELA, SHF.INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
         )
     for group, numbers in members.items():
         data = pack_words(numbers, elf.byte_order)
         headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
-    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + f".sframe\0{form_name}\0".encode()
+    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
     headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
-    header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN_LORESERVE else 0)
+    header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN.LORESERVE else 0)
     if header.e_shnum == 0:
         headers[0] = headers[0]._replace(sh_size=len(headers))
     header = header._replace(e_shoff=append(packed(headers, elf.byte_order)))

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects.function_places import described
+from linker.objects.function_places import described_sections
 from linker.objects.laid_out import is_code, is_sframe, place
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.function_names import SYMBOL_OFFSET, FunctionNames
+from sframegen.elf.function_names import FunctionNames, names_with_offsets
 from sframegen.elf.ranges import holder
-from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.records import SHN
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.model import look_up_in
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 REMEDY = "give a function's name, or SECTION+OFFSET"
 
 
-class Place(NamedTuple):
-    """An offset in a section of code."""
+class SectionOffset(NamedTuple):
+    """A place in a section of code."""
 
     section: Section
     offset: int
@@ -48,8 +48,8 @@ class ObjectView:
         self.elf = elf
 
     @cached_property
-    def pieces(self) -> list[Described]:
-        return list(described(self.elf))
+    def described(self) -> list[Described]:
+        return list(described_sections(self.elf))
 
     @cached_property
     def placed(self) -> Placed:
@@ -58,35 +58,35 @@ class ObjectView:
 
     def sections(self) -> list[SframeSection]:
         """The SFrame sections; each function starts at its offset in its section of code, as readelf shows it."""
-        return [replace(piece.section, starts=piece.offsets) for piece in self.pieces]
+        return [replace(one.section, starts=one.offsets) for one in self.described]
 
-    def names(self, piece: int) -> Callable[[int], str | None]:
-        """Return a function: number of a function in a piece -> the name of its symbol."""
-        names, addresses = self._names, self.addresses(self.pieces[piece])
+    def names(self, section: int) -> Callable[[int], str | None]:
+        """Return a function: number of a function in a section -> the name of its symbol."""
+        names, addresses = self._names, self.addresses(self.described[section])
         return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
 
-    def code_of(self, piece: int) -> Callable[[int], str]:
-        """Return a function: number of a function in a piece -> the name of the section with its code, "" if that was dropped."""
-        sections, numbers = self.elf.sections, self.pieces[piece].numbers
-        return lambda function: sections[numbers[function]].name if numbers[function] != SHN_UNDEF else ""
+    def code_of(self, section: int) -> Callable[[int], str]:
+        """Return a function: number of a function in a section -> the name of the section with its code, "" if that was dropped."""
+        sections, numbers = self.elf.sections, self.described[section].numbers
+        return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
-    def addresses(self, piece: Described) -> list[int]:
+    def addresses(self, one: Described) -> list[int]:
         """Addresses of its functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
-            DEAD if number == SHN_UNDEF else sections[number].header.sh_addr + offset
-            for number, offset in zip(piece.numbers, piece.offsets, strict=True)
+            DEAD if number == SHN.UNDEF else sections[number].header.sh_addr + offset
+            for number, offset in zip(one.numbers, one.offsets, strict=True)
         ]
 
     @cached_property
     def merged(self) -> Merger:
         """All sections merged, at the addresses of the placed object."""
         merger = Merger()
-        for piece in self.pieces:
-            merger.add(piece.section, self.addresses(piece))
+        for one in self.described:
+            merger.add(one.section, self.addresses(one))
         return merger
 
-    def look_up(self, at: Place) -> Match | None:
+    def look_up(self, at: SectionOffset) -> Match | None:
         """The function and the row that cover a place; the function's start is an offset in the section, too."""
         if at.offset >= at.section.header.sh_size:  # there is another section's code in the placed object
             return None
@@ -103,39 +103,38 @@ class ObjectView:
     def _names(self) -> FunctionNames:
         return FunctionNames(function_symbols(self.placed.image))
 
-    def name_at(self, at: Place) -> str | None:
+    def name_at(self, at: SectionOffset) -> str | None:
         if at.offset >= at.section.header.sh_size:
             return None
         return self._names.at(self.placed.image.sections[at.section.number].header.sh_addr + at.offset)
 
-    def place_of_address(self, address: int) -> Place | None:
+    def place_of_address(self, address: int) -> SectionOffset | None:
         """Return the place in the code at an address of the placed object."""
         number = holder(self.placed.sections, address)
         if number is None:
             return None
         start, _, section = self.placed.sections[number]
-        return Place(self.elf.sections[section], address - start)
+        return SectionOffset(self.elf.sections[section], address - start)
 
-    def places_named(self, name: str) -> list[Place]:
+    def places_named(self, name: str) -> list[SectionOffset]:
         """Places of the functions with that name; if there are none, of the sections of code."""
         addresses = {symbol.address for symbol in functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
-        return found or [Place(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
+        return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
 
-def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, Place]:
+def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
     """Return the place that `text` names in the objects of a file: a function, a section of code, or either + offset.
 
     The offset is decimal, or 0x...; names go before names with an offset. Raises FormatError if nothing or several have the name.
     """
-    match = SYMBOL_OFFSET.fullmatch(text)
-    for name, digits in ((text, "0"), match.groups() if match else ("", "0")):
-        found = [(view, place) for view in views for place in view.places_named(name)] if name else []
+    for name, offset in names_with_offsets(text):
+        found = [(view, place) for view in views for place in view.places_named(name)]
         if len(found) > 1:
             raise FormatError(f"{len(found)} functions or sections of code are named {printable(name)}", file=file)
         if found:
             [(view, place)] = found
-            return view, place._replace(offset=place.offset + int(digits, 16 if digits[:2] in ("0x", "0X") else 10))
+            return view, place._replace(offset=place.offset + offset)
     what = f"'{printable(text)}' is neither a function nor a code section"
     raise FormatError(f"{what}; an object has no addresses: {REMEDY}", file=file)
 

@@ -10,26 +10,25 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.plan import plan_unloaded, risk_of
-from linker.objects.add_to_objects import check_object, prepare, write_object
+from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
-from sframegen.api.added import Outcome, Summary, detached_already, nothing_to_add, summary_of, total
-from sframegen.api.by_kind import Kinds, change_kind, read_kind
+from sframegen.api.add_summary import Outcome, Summary, total
+from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
-from sframegen.api.from_cfi import made_of
+from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.detached_file import is_detached
-from sframegen.elf.dynamic import DT_FINI, DT_INIT, read_dynamic
-from sframegen.elf.records import SHF_COMPRESSED
-from sframegen.elf.role import role_of
+from sframegen.elf.dynamic import DT, read_dynamic, role_of
+from sframegen.elf.records import SHF
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
-from sframegen.format.reasons import sayable
+from sframegen.format.words import expressible
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
@@ -38,11 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from linker.existing.overwrite import Exchange
+    from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
+    from sframegen.api.options import StrPath
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.compressed import Compression
@@ -61,11 +61,9 @@ def add_section(
     verify: bool = True,
     dry_run: bool = False,
     debug_file: str | os.PathLike[str] | None = None,
-    preserve_timestamps: bool = False,
     version: FormatVersion = 3,
     optimize: LevelName = "fast",
     replace: bool = False,
-    per_function: bool = False,
     force: bool = False,
     hard_links: Sequence[str | os.PathLike[str]] = (),
     synthesize: bool = False,
@@ -85,11 +83,9 @@ def add_section(
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
     - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
-    - `preserve_timestamps`: keep the access and modification times.
     - `version`: the version of the format, 3 or 2.
     - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
-    - `per_function`: the result lists what became of each function.
     - `force`: also change a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
@@ -107,21 +103,25 @@ def add_section(
     TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
     name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize, per_function=per_function)
+    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
-        output=output, verify=verify, dry_run=dry_run, preserve_timestamps=preserve_timestamps, hard_links=hard_links,
-        force=force, replace=replace, min_kernel=min_kernel, unloaded=unloaded, detached=detached, compress=compress,
+        output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
+        unloaded=unloaded, detached=detached, compress=compress,
     )  # fmt: skip
-    options = Adding(making, writing, Running(jobs, progress))
-    if detached is not None:
+    return add(path, Adding(making, writing, Running(jobs, progress)))
+
+
+def add(path: StrPath, options: Adding) -> Summary:
+    """`add_section`, with its keywords as values."""
+    if options.writing.detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_kind(path, Kinds(partial(add_detached, options=options), refuse_objects))
-    linked, objects = (partial(add, options=options) for add in (_add_to_linked, _add_to_objects))
-    return change_kind(path, writing, Kinds(linked, objects))
+        return read_kind(path, partial(add_detached, options=options), refuse_objects)
+    linked, objects = (partial(function, options=options) for function in (_add_to_linked, _add_to_objects))
+    return change_kind(path, options.writing, linked, objects)
 
 
-class _Had(NamedTuple):
+class _GivenFile(NamedTuple):
     """A linked file before the change."""
 
     elf: ElfFile
@@ -134,7 +134,7 @@ class _Had(NamedTuple):
         return bool(self.sections) and self.base.given is self.elf
 
 
-class _New(NamedTuple):
+class _NewSection(NamedTuple):
     """The section that it gets."""
 
     encoder: Encoder
@@ -147,32 +147,32 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     check_linked(elf)
     if is_detached(elf):
         return with_written(detached_already(str(target.path)), target.copy(elf))
-    had = _Had(elf, base_of(elf), extents(elf))
-    if (options.writing.replace or not had.sections) and not options.making.synthesize:  # which forks processes
-        target.begin_copy(elf, kept_in_place(had.base.elf))
-    summary, converted = made_of(had.base.elf, str(target.path), options.making, options.running)
+    given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
+    if (options.writing.replace or not given.sections) and not options.making.synthesize:  # which forks processes
+        target.begin_copy(elf, kept_in_place(given.base.elf))
+    summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
-    if had.is_anothers and not options.writing.replace:
+    if given.is_anothers and not options.writing.replace:
         if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
-            return with_written(_with_its_own(had, summary, converted, options), target.copy(elf))
+            return with_written(_with_its_own(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="in place of a section of the start files alone")
-    new = _new(had, converted, options)
-    return _written(had, new, _with_new(had, new, summary, options), target, options.writing)
+    new = _plan_new(given, converted, options)
+    return _write(given, new, _with_figures(given, new, summary, options), target, options.writing)
 
 
-def _with_its_own(had: _Had, summary: Summary, converted: Converted, options: Adding) -> Summary:
+def _with_its_own(given: _GivenFile, summary: Summary, converted: Converted, options: Adding) -> Summary:
     """For a file that has the section already, from another tool. Raises RefusedError where it says something else."""
-    section = unloaded_of(had.elf)
-    if (section is not None) != options.writing.unloaded or not _says(had.elf, converted.coverage, options.making.layout):
-        _new(had, converted, options)  # so that `replace`, which the refusal names, works
-        raise _other_section(had.elf, unloaded=options.writing.unloaded)
-    size = sum(extent.size for extent in had.sections)
+    section = unloaded_of(given.elf)
+    if (section is not None) != options.writing.unloaded or not _agrees(given.elf, converted.coverage, options.making.layout):
+        _plan_new(given, converted, options)  # so that `replace`, which the refusal names, works
+        raise _other_section(given.elf, unloaded=options.writing.unloaded)
+    size = sum(extent.size for extent in given.sections)
     if section is None:
         return _unchanged(summary, size)
-    packed = size if section.header.sh_flags & SHF_COMPRESSED else 0
-    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), had.elf.contents_size(section))
+    packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
+    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
 
 
 def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
@@ -180,14 +180,14 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 
     Where that says outermost frame, and the old one's version cannot, the rule of the old one does not count.
     """
-    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT_INIT, DT_FINI))}
+    starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
         if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):
             return False
     except FormatError:
         return False
-    ignored = () if sayable((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
+    ignored = () if expressible((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
     if sum(section.table.size) >= coverage.covered_bytes:
         return False
     now = list(spans(coverage.table))
@@ -198,14 +198,14 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     return True
 
 
-def _new(had: _Had, converted: Converted, options: Adding) -> _New:
+def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
     writing = options.writing
-    encoder = converted.encoder(had.base.elf, options.making.level)
-    stored = Stored.of(encoder, writing.compress, had.elf.byte_order) if writing.unloaded else None
+    encoder = converted.encoder(given.base.elf, options.making.level)
+    stored = Stored.of(encoder, writing.compress, given.elf.byte_order) if writing.unloaded else None
     try:
-        return _New(encoder, stored, plan_section(had.base, encoder, writing.safe | writing.forced, stored))
+        return _NewSection(encoder, stored, plan_section(given.base, encoder, writing.safe | writing.forced, stored))
     except SframegenError as error:
-        raise error if writing.unloaded else _with_remedy(error, had.base, encoder) from None
+        raise error if writing.unloaded else _with_remedy(error, given.base, encoder) from None
 
 
 def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
@@ -217,25 +217,25 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     return error
 
 
-def _with_new(had: _Had, new: _New, summary: Summary, options: Adding) -> Summary:
+def _with_figures(given: _GivenFile, new: _NewSection, summary: Summary, options: Adding) -> Summary:
     """With the figures of the section, and warnings about it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if new.stored is not None:
         return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
-    warnings = summary.warnings + not_taken(had.base.elf, options.making.layout)
-    if options.writing.forced and (risk := risk_of(role_of(had.base.elf, read_dynamic(had.base.elf)))):
+    warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
+    if options.writing.forced and (risk := risk_of(role_of(given.base.elf, read_dynamic(given.base.elf)))):
         warnings += (risk,)
     return changed_to(summary, warnings=warnings)
 
 
-def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
     """Write the file, unless it has the section already. Raises RefusedError where it has another one."""
-    elf, base = had.elf, had.base
-    if writing.dry_run and not had.sections:  # the bytes of the section do not matter
+    elf, base = given.elf, given.base
+    if writing.dry_run and not given.sections:  # the bytes of the section do not matter
         return _planned(elf, new, summary, target, writing)
     change = change_for(new.plan, base, new.encoder, new.stored)
-    if had.sections:
+    if given.sections:
         if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
             return with_written(_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
@@ -245,7 +245,7 @@ def _written(had: _Had, new: _New, summary: Summary, target: Target, writing: Wr
     return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
 
 
-def _planned(elf: ElfFile, new: _New, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _planned(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
     warnings = summary.warnings + signed([elf], target, force=writing.force)
     return changed_to(summary, plan=planned(new.plan), warnings=warnings)
 
@@ -256,7 +256,7 @@ def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
     return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else ANOTHER, file=elf.name)
 
 
-def _says(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
+def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     """True if the file's section has that version and those rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)
@@ -291,11 +291,11 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
     prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted, per_function=making.per_function)
-        size = sum(len(piece.section) for piece in filled.pieces)
-        outcome = Outcome.ADDED if filled.pieces else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
+        part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
+        size = sum(len(new.contents) for new in filled.sections)
+        outcome = Outcome.ADDED if filled.sections else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
         parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.pieces:
+        if filled.sections:
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))

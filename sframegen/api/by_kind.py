@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from linker.objects.given_file import Objects, given
 from sframegen.base.errors import naming
@@ -12,43 +12,40 @@ from sframegen.elf.file import map_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from linker.files.target import Target
     from sframegen.api.options import StrPath, Writing
+    from sframegen.elf.file import ElfFile
 
 T = TypeVar("T")
 
 
-class Kinds(NamedTuple, Generic[T]):
-    """What a public function does to each kind of file. `change_kind` also passes the open `Target`, `read_kind` does not.
+def change_kind(
+    path: StrPath,
+    writing: Writing,
+    linked: Callable[[ElfFile, Target], T],
+    objects: Callable[[Objects, Target], T] | None = None,
+) -> T:
+    """Call the function for the file's kind, with the file that is read, and where the result goes.
 
-    None: files of the kind are not told from linked ones.
+    `objects`: for an object, or those of an archive; without it, these are given to `linked`, too.
     """
-
-    linked: Callable[..., T]  # an `ElfFile`
-    objects: Callable[..., T] | None = None  # `Objects`: an object, or those of an archive
-
-
-def change_kind(path: StrPath, writing: Writing, kinds: Kinds[T]) -> T:
-    """Call the function for the file's kind, with the file that is read, and where the result goes."""
     target = writing.target(path)
     with naming(str(target.path)), target:
-        found = given(target.data, str(target.path), target.source) if kinds.objects else target.elf()
+        found = given(target.data, str(target.path), target.source) if objects else target.elf()
         if isinstance(found, Objects):
-            assert kinds.objects is not None
-            return kinds.objects(found, target)
-        return kinds.linked(found, target)
+            assert objects is not None
+            return objects(found, target)
+        return linked(found, target)
 
 
-def read_kind(path: StrPath, kinds: Kinds[T]) -> T:
+def read_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
     """Like `change_kind`, for functions that only read the file."""
     file = os.fspath(path)
     with naming(file):
-        return read_bytes(map_file(file)[0], file, kinds)
+        return read_bytes(map_file(file)[0], file, linked, objects)
 
 
-def read_bytes(data: memoryview, file: str, kinds: Kinds[T]) -> T:
+def read_bytes(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
     """Like `read_kind`, for the bytes of a file. `file`: its name for messages."""
     found = given(data, file)
-    if isinstance(found, Objects):
-        assert kinds.objects is not None
-        return kinds.objects(found)
-    return kinds.linked(found)
+    return objects(found) if isinstance(found, Objects) else linked(found)

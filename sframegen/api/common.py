@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from linker.existing.in_place import Exchange, verify_exchange
 from linker.existing.original import check_undo
-from linker.existing.overwrite import Exchange, verify_exchange
 from linker.files.signatures import signatures
-from sframegen.api.planned import Plan, plan_of
+from sframegen.api.add_summary import Plan, plan_of
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
-from sframegen.elf.records import ET_CORE, ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
-UNLINKED = {ET_CORE: "a core file"}
+UNLINKED = {ET.CORE: "a core file"}
 
 
 class Result(Protocol):
@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Result)
 def check_linked(elf: ElfFile) -> None:
     """Raises FormatError for what is neither a program nor a library."""
     kind = elf.header.e_type
-    if kind not in (ET_EXEC, ET_DYN):
+    if kind not in (ET.EXEC, ET.DYN):
         raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
 
 
@@ -51,7 +51,7 @@ def with_written(result: R, written: Written) -> R:
 def planned(plan: InjectionPlan | Exchange) -> Plan:
     """As a result has it."""
     if isinstance(plan, Exchange):
-        return plan_of(plan, plan.place.address, plan.place.offset)
+        return plan_of(plan, plan.slot.address, plan.slot.offset)
     return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
 
 

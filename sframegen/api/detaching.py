@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, NoReturn
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
-from linker.files.own_directory import OwnDirectory
 from linker.files.read_back import chosen
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
-from sframegen.api.added import Outcome, detached_already, nothing_to_add
+from sframegen.api.add_summary import Outcome, Plan
 from sframegen.api.common import check_linked, refuse
-from sframegen.api.from_cfi import made_of
-from sframegen.api.planned import Plan
+from sframegen.api.making import detached_already, made_of, nothing_to_add
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
 from sframegen.detached.detached_file import detached_file, identity_of, is_detached, path_in_store, section_in
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from linker.files.read_back import Reader
     from linker.objects.given_file import Objects
-    from sframegen.api.added import Summary
+    from sframegen.api.add_summary import Summary
     from sframegen.api.options import Adding
     from sframegen.detached.detached_file import Identity
     from sframegen.elf.file import ElfFile
@@ -41,8 +39,6 @@ def refuse_objects(_: Objects) -> NoReturn:
 
 def add_detached(elf: ElfFile, options: Adding) -> Summary:
     """Write the section of a linked file into a store. A file there that has the same bytes already is left unchanged.
-
-    The store is a path, which is looked up again for each file, or an `OwnDirectory`, which is held open.
 
     Raises FormatError, RefusedError for a file without a build-id, VerificationError and OSError.
     """
@@ -75,7 +71,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if options.writing.dry_run:
         return planned
-    if not _write(store, path_in_store(identity.build_id), data):
+    if not _write(target, data):
         return changed_to(summary, outcome=Outcome.UNCHANGED, note="has it already")
     return changed_to(planned, output=target)
 
@@ -95,21 +91,14 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, re
     return findings
 
 
-def _write(store: str | os.PathLike[str], name: str, data: bytes) -> bool:
+def _write(path: str, data: bytes) -> bool:
     """Return False if the file has these bytes already. Raises OSError."""
-    with _located(store, name) as place:
+    make_directory(os.path.dirname(path))  # noqa: PTH120 - as text, for messages
+    with locate(path) as place:
         if _has(place, data):
             return False
         write_new(place, data, MODE)
     return True
-
-
-def _located(store: str | os.PathLike[str], name: str) -> Location:
-    if isinstance(store, OwnDirectory):
-        return store.at(name, make=True)
-    path = os.path.join(os.fspath(store), name)  # noqa: PTH118 - here and below: as text, for messages
-    make_directory(os.path.dirname(path))  # noqa: PTH120
-    return locate(path)
 
 
 def _has(place: Location, data: bytes) -> bool:

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
+from linker.merge.by_map import Counts, map_of_linked, map_of_object
 from linker.merge.inputs import Inputs, read_all
-from linker.merge.into_object import fill
-from linker.merge.merge_objects import Counts, in_linked, merge_objects
-from linker.objects.add_to_objects import check_object, write_object
+from linker.merge.merge_objects import merge_objects
+from linker.objects.change_objects import Filled, check_object, write_object
+from linker.objects.laid_out import place
+from linker.objects.new_sections import new_section
+from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
-from sframegen.api.planned import Plan, json_of
 from sframegen.base.errors import SframegenError, naming
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
@@ -32,6 +35,19 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion
     from sframegen.program.workers import Progress
     from sframegen.tables.levels import LevelName
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which link the objects are of: one that has been made, with its map, or none yet, for which `linker` combines them."""
+
+    executable: StrPath | None
+    map_file: StrPath | None
+    linker: str
+
+    def __post_init__(self) -> None:
+        if (self.executable is None) != (self.map_file is None):
+            raise ValueError("executable and map_file go together: the map is that of the executable's link")
 
 
 class Linked(NamedTuple):
@@ -134,24 +150,26 @@ def merge(
     """
     check_paths("objects", objects)
     check_path("output", output)
-    objects = list(objects)
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
+    link = Link(executable, map_file, linker)
+    return merge_sections(list(objects), link, Making(version, optimize), writing, progress)
+
+
+def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writing: Writing, progress: Progress | None) -> Merged:
+    """`merge`, with its keywords as values."""
     if not objects:
         raise ValueError("no objects to merge")
-    if (executable is None) != (map_file is None):
-        raise ValueError("executable and map_file go together: the map is that of the executable's link")
-    making = Making(version, optimize)
-    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
-    file = str(executable or output)
+    file = str(link.executable or writing.output)
     inputs = Inputs(objects, progress)
-    if executable is not None and map_file is not None:
-        return _merge_into(executable, making, writing, Linked(inputs, Path(map_file), file))
+    if link.executable is not None and link.map_file is not None:
+        return _merge_into(link.executable, making, writing, Linked(inputs, Path(link.map_file), file))
     from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     check_regular_files(objects)
     with PrivateDirectory() as directory:
         try:
-            made = partial_link(linker, objects, Path(directory), inputs.open_first)
+            made = partial_link(link.linker, objects, Path(directory), inputs.open_first)
         except SframegenError as failed:
             try:
                 read_all(objects)
@@ -168,7 +186,7 @@ def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked)
     target = writing.target(path)
     with naming(linked.file), target:
         elf = target.elf()
-        if elf.header.e_type == ET_REL:
+        if elf.header.e_type == ET.REL:
             return _into_object(elf, target, making, linked)
         return _into_linked(elf, target, making, writing, linked)
 
@@ -177,7 +195,7 @@ def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing,
     counts = Counts()
     warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
     base = base_of(elf)
-    encoder = merge_objects(linked.inputs, in_linked(linked.map_file, base.elf), making.layout, making.level, counts)
+    encoder = merge_objects(linked.inputs, map_of_linked(linked.map_file, base.elf), making.layout, making.level, counts)
     warnings += not_taken(base.elf, making.layout)
     plan = plan_section(base, encoder, writing.safe)
     change = change_for(plan, base, encoder)
@@ -187,7 +205,10 @@ def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing,
 
 def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
     counts = Counts()
-    filled = fill(elf, linked.map_file, linked.inputs, making.layout, making.level, counts)
+    placed = place(elf, abi_of(elf), anchors_only=True)
+    level = making.level._replace(share=False)
+    encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), making.layout, level, counts)
+    filled = Filled(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
         refuse(check_object(filled, open_elf(written)))

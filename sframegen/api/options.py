@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from linker.files.target import Target
 from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.elf.compressed import Compression
-from sframegen.format.layouts import WRITABLE
+from sframegen.format.layouts import V3, WRITABLE
 from sframegen.program.workers import MOST_WORKERS
 from sframegen.tables.levels import LEVELS
 
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Making:
-    """What section is made, and what the result says of it."""
+    """What section is made."""
 
     version: FormatVersion
     optimize: LevelName = "fast"
     debug_file: StrPath | None = None
     synthesize: bool = False
-    per_function: bool = False
 
     def __post_init__(self) -> None:
-        check_flags(synthesize=self.synthesize, per_function=self.per_function)
+        check_flags(synthesize=self.synthesize)
         if self.version not in WRITABLE:
             raise ValueError(f"SFrame version {self.version!r} is not written, only {_all(WRITABLE)}")
         if self.optimize not in LEVELS:
@@ -59,7 +58,6 @@ class Writing:
     output: StrPath | None = None  # None: in place
     verify: bool = True
     dry_run: bool = False
-    preserve_timestamps: bool = False
     hard_links: Sequence[StrPath] = ()
     force: bool = False
     replace: bool = False
@@ -73,7 +71,7 @@ class Writing:
             raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
         if self.compress is not None and not self.unloaded and self.detached is None:
             raise ValueError("only a section that is not loaded can be compressed")
-        names = ("verify", "dry_run", "preserve_timestamps", "force", "replace", "unloaded")
+        names = ("verify", "dry_run", "force", "replace", "unloaded")
         check_flags(**{name: getattr(self, name) for name in names})
         check_paths("hard_links", self.hard_links)
         safe_on(self.min_kernel)
@@ -96,7 +94,6 @@ class Writing:
             self.output,
             verify=self.verify,
             dry_run=self.dry_run,
-            preserve_timestamps=self.preserve_timestamps,
             hard_links=self.hard_links,
         )
 
@@ -120,7 +117,41 @@ class Adding(NamedTuple):
 
     making: Making
     writing: Writing
-    running: Running
+    running: Running = Running()
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The same as keywords of `add_section`."""
+        return vars(self.making) | vars(self.writing) | vars(self.running)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a section becomes. `version` None: it keeps its own; `optimize` None: "fast", and it need not become smaller."""
+
+    version: FormatVersion | None = None
+    optimize: LevelName | None = None
+
+    def __post_init__(self) -> None:
+        if not self._given:
+            raise ValueError("give a version, or a level for optimize")
+        _ = self._making  # raises for unknown ones
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @property
+    def _making(self) -> Making:
+        return Making(**{"version": 3, **self._given})
+
+    @property
+    def level(self) -> Level:
+        return self._making.level
+
+    def layout_for(self, versions: Iterable[int]) -> Layout:
+        """The layout of what sections of these versions become."""
+        return self._making.layout if "version" in self._given else WRITABLE.get(max(versions), V3)
 
 
 def check_flags(**flags: bool) -> None:

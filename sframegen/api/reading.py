@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from sframegen.api.by_kind import Kinds, read_bytes
+from sframegen.api.by_kind import read_bytes
 from sframegen.api.options import Running, check_flags, check_paths
 from sframegen.base.errors import FormatError, naming
 from sframegen.checks.check import check_file
@@ -15,7 +15,7 @@ from sframegen.checks.finding import CONSUMERS
 from sframegen.checks.object_check import check_objects
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
-from sframegen.elf.function_names import copied_names
+from sframegen.elf.function_names import NamedAddresses
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from linker.objects.given_file import Objects
     from sframegen.api.options import StrPath
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
@@ -47,7 +46,7 @@ def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> 
     content = file_content(path)
     elf = open_elf(content.name) if content.data is None else ElfFile(content.data, content.name)
     section = Stores(sections).open_for(elf)
-    return replace(section, data=memoryview(bytes(section.data)), names=copied_names(elf))
+    return replace(section, data=memoryview(bytes(section.data)), names=NamedAddresses(elf))
 
 
 def check(
@@ -117,7 +116,7 @@ def check(
     with naming(name):
         if data is None:
             data, _ = map_file(name)
-        return read_bytes(data, name, Kinds(check_linked, check_unlinked))
+        return read_bytes(data, name, check_linked, check_unlinked)
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:

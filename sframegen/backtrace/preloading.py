@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sframegen.backtrace.library_files import PRELOAD
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import beginning_of, open_elf
-from sframegen.elf.records import PT_INTERP
+from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -122,7 +122,7 @@ def objects_below(path: str, program: str) -> list[str]:
 def _loader_of(program: str) -> str:
     """Return the path of a program's dynamic loader; an empty text for a static one."""
     elf = open_elf(program)
-    interpreter = next((segment for segment in elf.segments if segment.p_type == PT_INTERP), None)
+    interpreter = next((segment for segment in elf.segments if segment.p_type == PT.INTERP), None)
     if interpreter is None:
         return ""
     return os.fsdecode(bytes(elf.slice(interpreter.p_offset, interpreter.p_filesz, "PT_INTERP")).rstrip(b"\0"))

@@ -17,3 +17,10 @@ cdef class Rows:
     cdef public unsigned int[::1] first_row
     cdef public unsigned int[::1] start
     cdef public unsigned int[::1] rule
+
+cdef class ByteReader:
+    cdef const unsigned char[::1] data
+    cdef Py_ssize_t length
+    cdef bint big
+
+    cdef unsigned long long number(self, Py_ssize_t pos, Py_ssize_t width) except? -1

@@ -1,4 +1,4 @@
-"""Flat columns: new ones, and tables of them as the compiled modules take them (docs/compiled.md). Compiled."""
+"""Flat columns: new ones, and tables of them as the compiled modules take them (docs/compiled.md); numbers in bytes. Compiled."""
 
 from __future__ import annotations
 
@@ -114,3 +114,32 @@ class Rows:
         self.first_row = first_row
         self.start = start
         self.rule = rule
+
+
+class ByteReader:
+    """Bytes, and the unsigned numbers in them, in either byte order: all that reads bytes in a loop derives from it."""
+
+    def __init__(self, data: Bytes, big: bool) -> None:
+        """`big`: the byte order."""
+        self.data = data
+        self.length = len(data)
+        self.big = big
+
+    @cython.boundscheck(False)
+    def number(self, pos: cython.Py_ssize_t, width: cython.Py_ssize_t) -> cython.ulonglong:
+        """The number of `width` bytes, at most 8, at `pos`. Raises IndexError where they are not in `data`."""
+        value: cython.ulonglong = 0
+        byte: cython.ulonglong
+        shift: cython.int = 8 * (width - 1) if self.big else 0
+        step: cython.int = -8 if self.big else 8
+        i: cython.Py_ssize_t
+        if pos < 0 or pos + width > self.length:  # checked once, not for each byte
+            raise IndexError(pos)
+        if width == 4 and not self.big:  # most numbers that are read: a single load
+            value = self.data[pos + 3]
+            return value << 24 | self.data[pos + 2] << 16 | self.data[pos + 1] << 8 | self.data[pos]
+        for i in range(pos, pos + width):
+            byte = self.data[i]
+            value |= byte << shift
+            shift += step
+        return value

@@ -54,6 +54,7 @@ class Refusal(Enum):
     SIGNED = "signed"  #: a signature or checksum would no longer hold: `force`
     OTHER_SECTION = "other section"  #: it has an SFrame section, and not the one to be added: `replace`
     FOREIGN_SECTION = "foreign section"  #: another tool made the section that is to be removed: `force`
+    FOREIGN_OBJECT = "section of a foreign object"  #: the same of an object, without a record: objcopy -R .sframe
     DYNAMIC_LOADER = "dynamic loader"  #: Linux before 6.7 could not start programs with it: `min_kernel="6.7"` or `force`
     OLD_KERNELS = "old kernels"  #: Linux before 5.18 could not start it: `min_kernel="5.18"`
     NO_ROOM = "no room"  #: no place for the section or its headers

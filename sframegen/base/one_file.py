@@ -24,7 +24,7 @@ class DiedError(ChildProcessError):
 
 
 @contextmanager
-def turn(*passing: type[Exception]) -> Iterator[None]:
+def only_refusals(*passing: type[Exception]) -> Iterator[None]:
     """The block works on one file. What leaves it is one of REFUSALS, a FaultError among them, or of `passing`."""
     known: tuple[type[Exception], ...] = (*REFUSALS, *passing)
     try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.checks.against_cfi.comparison import ALL_REGISTERS, compare
-from sframegen.checks.check_report import NO_SECTION, ReportDraft
+from sframegen.checks.against_cfi import ALL_REGISTERS, compare
 from sframegen.checks.consumers import accepted, takes
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
@@ -17,7 +16,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
-from sframegen.elf.records import ET_DYN, ET_EXEC
+from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of, unloaded_of
@@ -26,8 +25,7 @@ from sframegen.program.libraries import imported
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
@@ -50,7 +48,7 @@ def check_file(
 
     With `instructions` also for an ABI whose instructions are not read. `detached`: a section for a file that has none itself.
     """
-    if elf.header.e_type not in (ET_EXEC, ET_DYN):
+    if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
     if instructions:
         isa_of(abi_of(elf))
@@ -147,7 +145,7 @@ def _check_instructions(
     elf: ElfFile, detached: memoryview | None, draft: ReportDraft, debug_file: Path | None, jobs: int, progress: Progress | None
 ) -> None:
     """Check the rules against the instructions; the CFI's alone if the section is damaged."""
-    from sframegen.checks.against_code.instructions import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+    from sframegen.checks.against_code import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)
     section = None

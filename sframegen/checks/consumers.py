@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.elf.ranges import Range
-    from sframegen.format.layouts import Header, Layout
+    from sframegen.format.layouts import Layout, SframeHeader
 
 
 class Effect(IntEnum):
@@ -68,11 +68,11 @@ class Demand(NamedTuple):
     validated: bool = False
 
 
-def _header(says: Callable[[Header], bool]) -> Callable[[Facts], bool]:
+def _header(says: Callable[[SframeHeader], bool]) -> Callable[[Facts], bool]:
     return lambda facts: facts.header is not None and says(facts.header)
 
 
-def _sized(says: Callable[[Facts, Header, Layout], bool]) -> Callable[[Facts], bool]:
+def _sized(says: Callable[[Facts, SframeHeader, Layout], bool]) -> Callable[[Facts], bool]:
     return lambda facts: facts.header is not None and facts.layout is not None and says(facts, facts.header, facts.layout)
 
 
@@ -89,11 +89,11 @@ def _several_texts(facts: Facts) -> bool:
     return facts.executable is not None and len(facts.executable) > 1
 
 
-def _fdes_end(header: Header, layout: Layout) -> int:
+def _fdes_end(header: SframeHeader, layout: Layout) -> int:
     return header.fdeoff + header.num_fdes * layout.index_size
 
 
-def _body(header: Header) -> int:
+def _body(header: SframeHeader) -> int:
     return HEADER_SIZE + header.auxhdr_len
 
 

@@ -1,9 +1,16 @@
-"""A finding of a check, how bad it is, and for which readers of sections files are checked."""
+"""A finding of a check, how bad it is, for which readers files are checked; and the report of one file, or package: text, JSON."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Literal, NamedTuple, get_args
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from sframegen.base.text import count_of, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 Consumer = Literal["kernel", "glibc", "gnu", "all"]
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
@@ -35,3 +42,191 @@ class Finding(NamedTuple):
     offset: int | None = None  #: bytes from the start of the section
     address: int | None = None  #: link-time address of the code
     instructions: tuple[Instruction, ...] = ()  #: near the address, if the finding is about instructions
+
+
+class Verdict(Enum):
+    """What the section says of a byte of executable code, compared with the CFI. The value is the text for people."""
+
+    # sweep.pxd has the order.
+
+    EQUAL = "as the CFI says"  #: the section has the CFI's rule
+    ABSENT = "missing: expressible, but not covered"  #: the section has none, though SFrame can say the CFI's
+    INEXPRESSIBLE = "missing: not expressible in SFrame"  #: the section has none, as SFrame cannot say the CFI's
+    WRONG = "wrong"  #: the section has another rule than the CFI
+    UNDESCRIBED = "covered without CFI"  #: the section has a rule, the CFI has none
+    SILENT = "neither covered nor described by CFI"  #: neither has a rule
+
+
+SHOWN = 10  # findings of one rule, unless all are asked for
+WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
+BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
+SAID = (Severity.ERROR, Severity.WARNING)
+NO_SECTION, ELSEWHERE = "none", "section-place"  # rules
+MOVED = "; another tool moved the section away from its headers: run add-section after that tool"
+IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
+
+
+@dataclass(frozen=True)
+class CheckedPackage:
+    """A package that `check` was given: `CheckReport` for each file in it."""
+
+    kind: str  #: "wheel", "deb", "tar", ...
+    entries: int  #: files, directories, links
+    elf_files: int  #: programs, libraries and their debug files
+    without_section: int  #: programs and libraries that have none
+    refused: tuple[str, ...]  #: those that could not be checked, a line each
+    files: tuple[CheckReport, ...]  #: those that have a section, in their order
+
+    def one_line(self) -> str:
+        line = f"{self.kind}, {count_of(self.elf_files, 'ELF file')}, {len(self.files):,} checked"
+        return line + f", {self.without_section:,} without a section" * bool(self.without_section)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check` found in one file, or in a package. Sizes are in bytes."""
+
+    file: str  #: as given
+    version: int = 0  #: of the section; 0 if none can be read
+    functions: int = 0  #: of the section
+    section_bytes: int = 0  #: its size
+    code: Mapping[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
+    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the code says
+    findings: tuple[Finding, ...] = ()  #: worst first, those of one rule together
+    warnings: tuple[str, ...] = ()  #: from reading the CFI, a line each
+    unusable: Mapping[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note
+    second_reader: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by what pyelftools' reading of the CFI says
+    package: CheckedPackage | None = None  #: if the file is one; `findings` are then those of no file in it
+
+    @property
+    def lacks_section(self) -> bool:
+        """True if that is an error."""
+        return any(finding.rule == NO_SECTION and finding.severity is Severity.ERROR for finding in self.findings)
+
+    def worst(self) -> Severity | None:
+        """The highest severity of the findings, in a package of all of them; None without findings."""
+        return max((finding.severity for finding in self._all_findings()), default=None)
+
+    def _all_findings(self) -> Iterator[Finding]:
+        yield from self.findings
+        for part in self.package.files if self.package else ():
+            yield from part.findings
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        counts = Counter(finding.severity for finding in self._all_findings())
+        found = [count_of(counts[severity], severity.name.lower()) for severity in SAID if counts[severity]]
+        if self.package is not None:
+            if self.package.refused:
+                found.append(f"{len(self.package.refused):,} refused")
+            elif not self.package.files and not found:
+                found.append("nothing to check")
+        line = f"{printable(self.file)}: {', '.join(found) or 'good'}"
+        line += MOVED * any(finding.rule == ELSEWHERE for finding in self.findings)
+        if self.package is not None:
+            line += f"; {self.package.one_line()}"
+        if self.version:
+            line += f"; SFrame version {self.version}, {count_of(self.functions, 'function')}"
+            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings)
+            said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
+            line += f"; bytes of code: {', '.join(said)}" if said else ""
+        if any(self.second_reader.values()):
+            line += f"; by pyelftools: {', '.join(f'{n:,} {BY_SECOND[what]}' for what, n in self.second_reader.items() if n)}"
+        for who, code in self.instructions.items():
+            if any(code.values()):
+                line += f"; {WHOSE[who]} by the instructions: {', '.join(f'{n:,} {what}' for what, n in code.items() if n)}"
+        return line
+
+    def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
+        """The findings of that severity and above, at most `shown` of each rule; None for all."""
+        for group in _by_rule(self.findings):
+            if group[0].severity < least:
+                break
+            for finding in group[:shown]:
+                yield f"  {_line(finding)}"
+                for one in finding.instructions:
+                    yield f"    {'>' if one.here else ' '} {one.address:#x}  {one.text}"
+            if shown is not None and len(group) > shown:
+                first = group[0]
+                yield f"  {first.severity.name.lower()}: {len(group) - shown:,} more of {first.rule}"
+
+    def code_table(self) -> Iterator[str]:
+        """A line for all executable bytes, and one for each verdict."""
+        if self.code:
+            total = sum(self.code.values())
+            yield f"  {total:,} executable bytes"
+            for verdict, count in self.code.items():
+                yield f"  {count:{len(f'{total:,}')},} {100 * count / (total or 1):6.2f} %  {verdict.value}"
+
+    def strict(self) -> CheckReport:
+        """The same report, with warnings as errors."""
+        worse = {Severity.WARNING: Severity.ERROR}
+        findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
+        package = self.package and replace(self.package, files=tuple(part.strict() for part in self.package.files))
+        return replace(self, findings=_worst_first(findings), package=package)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        code = {verdict.name.lower(): count for verdict, count in self.code.items()}
+        findings = [
+            finding._asdict()
+            | {
+                "severity": finding.severity.name.lower(),
+                "instructions": [one._asdict() for one in finding.instructions],
+            }
+            for finding in self.findings
+        ]
+        report = asdict(replace(self, findings=(), package=None)) | {
+            "code": code,
+            "findings": findings,
+            "warnings": list(self.warnings),
+        }
+        if self.package is not None:
+            files = [part.to_json() for part in self.package.files]
+            report["package"] = vars(self.package) | {"refused": list(self.package.refused), "files": files}
+        return report
+
+
+def _by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Worst first."""
+    groups: dict[tuple[Severity, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
+    return sorted(groups.values(), key=lambda group: -group[0].severity)
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for group in _by_rule(findings) for finding in group)
+
+
+@dataclass
+class ReportDraft:
+    """A report that is being made; what is found comes in any order."""
+
+    file: str
+    version: int = 0
+    functions: int = 0
+    section_bytes: int = 0
+    code: Mapping[Verdict, int] = field(default_factory=dict)
+    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unusable: Mapping[str, int] = field(default_factory=dict)
+    second_reader: Mapping[str, int] = field(default_factory=dict)
+
+    def add_error(self, rule: str, message: str) -> None:
+        """Unless another is known, of which it is a consequence."""
+        if all(finding.severity is not Severity.ERROR for finding in self.findings):
+            self.findings.append(Finding(rule, Severity.ERROR, message))
+
+    def report(self) -> CheckReport:
+        return CheckReport(**(vars(self) | {"findings": _worst_first(self.findings), "warnings": tuple(self.warnings)}))
+
+
+def _line(finding: Finding) -> str:
+    places = [
+        *([f"{finding.address:#x}"] if finding.address is not None else []),
+        *([f".sframe+{finding.offset:#x}"] if finding.offset is not None else []),
+    ]
+    where = f" ({', '.join(places)})" if places else ""
+    return f"{finding.severity.name.lower()}: {finding.rule}{where}: {finding.message}"

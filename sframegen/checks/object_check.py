@@ -6,20 +6,19 @@ Only linkers read an object's sections: the demands of other consumers are not c
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from linker.objects.laid_out import is_code, is_sframe
 from linker.objects.object_view import ObjectView
 from sframegen.base.errors import FormatError
-from sframegen.checks.against_cfi.comparison import Verdict, compare
+from sframegen.checks.against_cfi import AllSections, compare
 from sframegen.checks.check import no_section
-from sframegen.checks.check_report import NO_SECTION, ReportDraft
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
 from sframegen.conversion.sources import find_sources
-from sframegen.elf.records import SHF_ALLOC
+from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 
@@ -27,18 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.check_report import CheckReport
+    from sframegen.checks.finding import CheckReport
     from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import Layout
-    from sframegen.format.model import FunctionTable
-
-
-class AllSections(NamedTuple):
-    """The functions of all sections of an object; there is no one index of them."""
-
-    table: FunctionTable
-    layout: Layout
-    index_at: None = None
 
 
 def check_objects(objects: Objects) -> CheckReport:
@@ -84,7 +73,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
     image = view.placed.image
     for section in filter(is_sframe, image.sections):
         flags = section.header.sh_flags & FLAGS
-        if flags != SHF_ALLOC:
+        if flags != SHF.ALLOC:
             rule = RULES["section-flags"]
             yield Finding(rule.name, rule.severity, f"{rule.says}: {flags:#x}")
         facts = examine(
@@ -97,7 +86,7 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
 
 def _compare(view: ObjectView, draft: ReportDraft) -> None:
     merged = view.merged
-    draft.version, draft.functions = min(merged.versions), sum(len(piece.numbers) for piece in view.pieces)
+    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
     image = view.placed.image
     sources = find_sources(image)
     try:

@@ -9,19 +9,7 @@ from sframegen.base.errors import FormatError
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.elf.dynamic import dynamic_segment
-from sframegen.elf.records import (
-    ET_REL,
-    MARKS,
-    PF_R,
-    PF_W,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    SHF_ALLOC,
-    SHF_COMPRESSED,
-    SHF_EXECINSTR,
-    SHF_WRITE,
-    SHT_GNU_SFRAME,
-)
+from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section, unloaded_of
@@ -33,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.elf.records import Phdr
 
 PAGE = 0x1000  # bytes
-FLAGS = SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR | SHF_COMPRESSED
+FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
 Broken = tuple[str, str]  # the rule's name, a detail
 
 
@@ -47,7 +35,7 @@ class SectionPlace(NamedTuple):
 
 def in_file(elf: ElfFile) -> list[Finding]:
     """Findings about a linked file; none about objects, whose sections are in no segment. Raises nothing."""
-    if elf.header.e_type == ET_REL:
+    if elf.header.e_type == ET.REL:
         return []
     findings = [
         Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else "")) for name, detail in _broken(elf)
@@ -56,7 +44,7 @@ def in_file(elf: ElfFile) -> list[Finding]:
 
 
 def _broken(elf: ElfFile) -> Iterator[Broken]:
-    segments = [segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME]
+    segments = [segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME]
     sections = list(filter(is_sframe_section, elf.sections))
     if not segments and not sections:
         return
@@ -72,7 +60,7 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
         yield "no-segment", ""
     elif section is None and elf.sections:
         yield "no-section", ""
-    if section is not None and section.header.sh_flags & FLAGS != SHF_ALLOC:
+    if section is not None and section.header.sh_flags & FLAGS != SHF.ALLOC:
         yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
     places = [
         SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
@@ -95,12 +83,12 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
 def _dynamic(elf: ElfFile) -> Iterator[Broken]:
     """A dynamic loader writes into .dynamic where PT_DYNAMIC has PF_W; of PT_LOADs that share a page, the last one counts."""
     segment = dynamic_segment(elf)
-    if segment is None or not segment.p_flags & PF_W or not segment.p_memsz:
+    if segment is None or not segment.p_flags & PF.W or not segment.p_memsz:
         return
-    loads = [load for load in elf.segments if load.p_type == PT_LOAD and load.p_memsz]
+    loads = [load for load in elf.segments if load.p_type == PT.LOAD and load.p_memsz]
     for page in {segment.p_vaddr // PAGE, (segment.p_vaddr + segment.p_memsz - 1) // PAGE}:
         there = [s for s in loads if s.p_vaddr // PAGE <= page <= (s.p_vaddr + s.p_memsz - 1) // PAGE]
-        if there and not there[-1].p_flags & PF_W:
+        if there and not there[-1].p_flags & PF.W:
             yield "dynamic-read-only", f"address {segment.p_vaddr:#x}, {segment.p_memsz:#x} bytes"
             return
 
@@ -108,7 +96,7 @@ def _dynamic(elf: ElfFile) -> Iterator[Broken]:
 def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
     """A section that no segment has may be compressed."""
     yield "not-loaded", ""
-    wrong = section.header.sh_flags & FLAGS & ~SHF_COMPRESSED
+    wrong = section.header.sh_flags & FLAGS & ~SHF.COMPRESSED
     if wrong:
         yield "section-flags", f"{wrong:#x}"
     end = section.header.sh_offset + section.header.sh_size
@@ -127,15 +115,15 @@ def _mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
 
     def holds(load: Phdr) -> bool:
         inside = load.p_vaddr <= place.address and place.address + place.size <= load.p_vaddr + load.p_filesz
-        return load.p_type == PT_LOAD and inside and place.address - load.p_vaddr == place.offset - load.p_offset
+        return load.p_type == PT.LOAD and inside and place.address - load.p_vaddr == place.offset - load.p_offset
 
     load = next(filter(holds, elf.segments), None)
     if load is None:
         yield "not-mapped", ""
         return
-    if not load.p_flags & PF_R:
+    if not load.p_flags & PF.R:
         yield "mapped-unreadable", ""
-    if load.p_flags & PF_W:
+    if load.p_flags & PF.W:
         yield "mapped-writable", ""
 
 
@@ -148,6 +136,6 @@ def _bytes(elf: ElfFile, contents: memoryview, section: Section | None) -> Itera
     if magic != MAGIC or (expected is None or expected.sframe_id != abi_arch):
         abi = BY_SFRAME_ID.get(abi_arch)
         yield "machine", f"{abi.name if abi else f'ABI {abi_arch}'} in a file of e_machine {elf.header.e_machine}"
-    typed = section is None or section.header.sh_type == SHT_GNU_SFRAME
+    typed = section is None or section.header.sh_type == SHT.GNU_SFRAME
     if not typed and version in RULES["section-type"].versions:
         yield "section-type", f"{section.header.sh_type:#x}" if section else ""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.columns import zeros
 from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
 from sframegen.format.model import AT_CFA, FdeType
-from sframegen.tables.join import of_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,10 +86,7 @@ def _of_register(where: Where | None) -> bool:
 def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
     """(limit, start, bytes) of each row; of repeated blocks, all bytes from the function's start on."""
     if any(limits):
-        limited = bytes(map(bool, limits))
-        rows = zeros("I", of_rules(table.row_rule, limited, zeros("I", 0)))
-        of_rules(table.row_rule, limited, rows)
-        for row in rows:
+        for row in compress(range(len(table.row_rule)), map(limits.__getitem__, table.row_rule)):
             function = bisect_right(table.first_row, row) - 1
             size, kind, limit = table.size[function], table.kinds[table.kind[function]], limits[table.row_rule[row]]
             if limit is UNCHANGED and kind.fde_type is FdeType.FLEX:

@@ -1,25 +1,28 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
 from linker.files.target import is_stdout
-from sframegen import api
-from sframegen.api.added import fates_table, total_fates
+from sframegen.api.add_summary import fates_table, total_fates
+from sframegen.api.adding import add
+from sframegen.api.options import Adding, Running
 from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
+from sframegen.cli.shared.file_kinds import is_package
+from sframegen.cli.shared.many_files import changes, code_of_one, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
-from sframegen.cli.shared.packages_too import packages_too
-from sframegen.cli.shared.several import changes, for_code, print_change
-from sframegen.cli.shared.write_options import OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
-    from sframegen.api.added import Summary
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.add_summary import Summary
+    from sframegen.api.options import Making, StrPath, Writing
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
@@ -27,14 +30,11 @@ if TYPE_CHECKING:
     cls=Command,
     exclusive=[
         VERBOSE_OR_QUIET,
-        OUTPUT_OR_DIR,
-        *(("--detached", other) for other in ("--output", "--output-dir", "--unloaded", "--replace", "--preserve-timestamps")),
+        *(("--detached", other) for other in ("--output", "--unloaded", "--replace")),
     ],
     examples=[
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),
-        Example(
-            "Write copies, and fail if less is covered", "sframegen add-section --min-coverage 99 --output-dir out prog lib.so"
-        ),
+        Example("Write a copy, and fail if less is covered", "sframegen add-section --min-coverage 99 -o prog.new ./prog"),
         Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
     ],
 )
@@ -49,16 +49,25 @@ if TYPE_CHECKING:
             ),
             min_coverage("Exit 1 if the section covers less of the code."),
         ),
-        "per_function": (verbose("Account for all executable bytes, and list what was left out."), QUIET),
     },
 )
+@verbose("Account for all executable bytes, and list what was left out.")
+@QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, strict: bool, min_coverage: float | None) -> None:
+def command(
+    files: tuple[str, ...],
+    *,
+    making: Making,
+    writing: Writing,
+    common: CommonOptions,
+    strict: bool,
+    min_coverage: float | None,
+) -> None:
     """Add an SFrame section to each FILE, made from its call frame information.
 
     Code and data keep their bytes and addresses; the section comes after the last segment. FILE is replaced only when the new
     file is complete and verified. Files without call frame information, and files that already have the same section, are left
-    unchanged; with -o or --output-dir they are copied. A FILE with a different section is refused, unless --replace is given.
+    unchanged; with -o they are copied. A FILE with a different section is refused, unless --replace is given.
 
     --unloaded adds a section that is not loaded, to any linked file: also to programs and dynamic loaders without room for
     a segment. Readers of files use it, such as sframegen's stack and GNU readelf; the kernel and glibc do not.
@@ -74,30 +83,35 @@ def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How, stric
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
-    if keywords["per_function"] and not how.as_json:
-        raise click.UsageError("--per-function needs --json")
     run = Run()
-    add = packages_too(api.add_section)
-    if keywords["synthesize"]:
-        add = for_code(add, files, how.jobs)
+
+    def add_to(path: str, to_write: Writing) -> Summary:
+        with code_of_one(files, common.jobs) if making.synthesize else nullcontext(Running()) as running:
+            options = Adding(making, to_write, running)
+            if not is_package(path):
+                return add(path, options)
+            from sframegen.packages.package_api import add_to_package  # noqa: PLC0415 - only for packages
+
+            return add_to_package(path, **options.keywords)
+
     summaries: list[Summary] = []
-    for summary in changes(run, files, add, keywords, how):
+    for summary in changes(run, files, add_to, writing, common):
         summaries.append(summary)
-        if how.prints_lines:
-            print_change(summary, summary.details() if how.verbose else (), plan=keywords["dry_run"])
+        if common.prints_lines:
+            print_change(summary, summary.details() if common.verbose else (), plan=writing.dry_run)
         _judge(run, summary, strict=strict, min_coverage=min_coverage)
-    if how.verbose and not how.as_json and len(summaries) > 1:
+    if common.verbose and not common.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
-    if how.prints_lines and not run.status and not is_stdout(how.output):
-        _say_how_to_check(summaries, keywords["detached"])
-    run.end(as_json=how.as_json)
+    if common.prints_lines and not run.status and not is_stdout(common.output):
+        _print_next_step(summaries, writing.detached)
+    run.end(as_json=common.as_json)
 
 
-def _say_how_to_check(summaries: list[Summary], store: str | None) -> None:
+def _print_next_step(summaries: list[Summary], store: StrPath | None) -> None:
     if store is None:
         next_step("sframegen check {}", *(one.output for one in summaries if one.output and one.section_bytes and not one.package))
     else:
-        next_step(f"sframegen check --sections {shlex.quote(store)} {{}}", *(one.file for one in summaries if one.detached))
+        next_step(f"sframegen check --sections {shlex.quote(str(store))} {{}}", *(one.file for one in summaries if one.detached))
 
 
 def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | None) -> None:

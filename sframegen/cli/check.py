@@ -1,28 +1,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen import api
-from sframegen.checks.check_report import SHOWN
-from sframegen.checks.finding import CONSUMERS, Severity
+from sframegen.api.options import Running
+from sframegen.api.reading import check
+from sframegen.checks.finding import CONSUMERS, SHOWN, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
+from sframegen.cli.shared.file_kinds import is_package, refuse_package
+from sframegen.cli.shared.many_files import code_of_one, each
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
-from sframegen.cli.shared.packages_too import packages_too, refuse_package
-from sframegen.cli.shared.several import each, for_code
 from sframegen.cli.trees.each_file import with_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Consumer
-    from sframegen.cli.shared.common_options import How
+    from sframegen.checks.finding import CheckReport, Consumer
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
@@ -61,12 +58,12 @@ def command(
     files: tuple[str, ...],
     *,
     consumer: Consumer,
-    keywords: dict[str, Any],
+    debug_file: str | None,
     sections: list[str],
     instructions: bool,
     second_reader: bool,
     strict: bool,
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Check the SFrame section of each FILE, whichever tool produced it: programs and libraries, objects, archives, packages.
 
@@ -82,30 +79,31 @@ def command(
     not an error.
     """
     run = Run()
-    work: Callable[..., CheckReport] = partial(
-        packages_too(api.check),
-        consumer=consumer,
-        **keywords,
-        sections=sections,
-        instructions=instructions,
-        second_reader=second_reader,
-    )
     paths = _expanded(run, files)
-    if instructions or second_reader:
-        work = for_code(work, paths, how.jobs)
-    for path, found in each(run, paths, work, how.jobs, verify=False, lines=how.prints_lines):
+
+    def check_file(path: str) -> CheckReport:
+        with code_of_one(paths, common.jobs) if instructions or second_reader else nullcontext(Running()) as running:
+            options: dict[str, Any] = {"consumer": consumer, "debug_file": debug_file, "sections": sections}
+            options |= {"instructions": instructions, "second_reader": second_reader} | vars(running)
+            if not is_package(path):
+                return check(path, **options)
+            from sframegen.packages.package_api import check_package  # noqa: PLC0415 - only for packages
+
+            return check_package(path, **options)
+
+    for path, found in each(run, paths, check_file, common.jobs, verify=False, lines=common.prints_lines):
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
         for refused in report.package.refused if report.package else ():
             run.finding(f"{path}: {refused}")
-        if how.as_json:
+        if common.as_json:
             run.reports.append(report)
             continue
-        for warning in () if how.quiet else report.warnings:
+        for warning in () if common.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
-        _print(report, verbose=how.verbose, quiet=how.quiet)
-    run.end(as_json=how.as_json)
+        _print(report, verbose=common.verbose, quiet=common.quiet)
+    run.end(as_json=common.as_json)
 
 
 def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:

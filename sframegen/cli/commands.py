@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from io import StringIO
 
 import click
 
+import sframegen
+from sframegen.base.text import printable, shortened
 from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
@@ -89,10 +90,9 @@ def _suggestion(name: str) -> str:
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from sframegen import __version__  # noqa: PLC0415 - only needed here
-    from sframegen.program.build import build_kind  # noqa: PLC0415
+    from sframegen.program.build import build_kind  # noqa: PLC0415 - only needed here
 
-    click.echo(f"sframegen {__version__} ({build_kind()})")
+    click.echo(f"sframegen {sframegen.__version__} ({build_kind()})")
     ctx.exit()
 
 
@@ -115,56 +115,47 @@ def cli() -> None:
 
 def _show(error: click.ClickException) -> None:
     """As click does, without the middle of long names."""
-    from io import StringIO  # noqa: PLC0415 - not for each run
-
-    from sframegen.base.text import shortened  # noqa: PLC0415
-
     text = StringIO()
     error.show(text)
     for line in text.getvalue().splitlines():
         click.echo(shortened(line), err=True)
 
 
-def main() -> NoReturn:
-    """The program `sframegen`; ends the process."""
+def run_command() -> int:
+    """Run the command line, and return its exit status. Raises ImportError and MemoryError; other errors are printed."""
     with ended_in_one_line():
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
-        status, out_of_memory = 1, False
+        status = 0
         try:
-            status = cli.main(prog_name="sframegen", standalone_mode=False) or 0
-        except EndedError as end:
-            status = int(end.code or 0)
-        except click.ClickException as error:
-            _show(error)
-            status = error.exit_code
-        except (click.Abort, KeyboardInterrupt):
-            status = 130
+            status = _status()
+            sys.stdout.flush()
         except OSError as error:  # standard output's own: files are dealt with where they are read
             _standard_output(error)
-        except ImportError as error:
-            from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
-
-            click.echo(f"sframegen: {with_remedy(error)}", err=True)
-        except MemoryError:
-            out_of_memory = True
-        except Exception as error:  # noqa: BLE001 - outside of any file's turn
-            from sframegen.base.one_file import fault_of, lost_memory_error  # noqa: PLC0415
-            from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415 - not for each run
-
-            out_of_memory = lost_memory_error(error)
-            if not out_of_memory:
-                note(in_words(fault_of(error), ""))
-        if out_of_memory:  # what was begun has been taken apart with the exception; to take the rest apart would need memory, too
-            os.write(2, b"sframegen: not enough memory\n")
-            with suppress(OSError, MemoryError):
-                sys.stdout.flush()
-            os._exit(1)
-        try:
-            sys.stdout.flush()
-        except OSError as error:
-            _standard_output(error)
             status = status or 1
-        sys.exit(status)
+        return status
+
+
+def _status() -> int:
+    try:
+        return cli.main(prog_name="sframegen", standalone_mode=False) or 0
+    except EndedError as end:
+        return int(end.code or 0)
+    except click.ClickException as error:
+        _show(error)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except (ImportError, MemoryError, OSError):
+        raise
+    except Exception as error:  # outside of the work on any file
+        from sframegen.base.one_file import fault_of, lost_memory_error  # noqa: PLC0415 - here and below: `--version` imports little
+
+        if lost_memory_error(error):
+            raise MemoryError from error
+        from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415
+
+        note(in_words(fault_of(error), ""))
+        return 1
 
 
 def _standard_output(error: OSError) -> None:
@@ -172,8 +163,7 @@ def _standard_output(error: OSError) -> None:
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):
-        from sframegen.base.text import printable, shortened  # noqa: PLC0415
-        from sframegen.cli.shared.output import in_words  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.output import in_words  # noqa: PLC0415
 
         click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

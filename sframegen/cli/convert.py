@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from linker.files.target import is_stdout
-from sframegen import api
-from sframegen.cli.shared.command import Command, Example
+from sframegen.api.converting import convert_section
+from sframegen.api.options import Conversion
+from sframegen.cli.shared.command import CombinedValue, Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.file_kinds import refuse_package
+from sframegen.cli.shared.many_files import changes, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
-from sframegen.cli.shared.packages_too import packages_too
-from sframegen.cli.shared.several import changes, print_change
 from sframegen.cli.shared.write_options import (
-    OUTPUT_OR_DIR,
     RESULTS,
     VERIFICATION,
     dry_run,
@@ -21,14 +21,26 @@ from sframegen.cli.shared.write_options import (
 )
 
 if TYPE_CHECKING:
-    from sframegen.api.converted import VersionChange
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.converting import VersionChange
+    from sframegen.api.options import Writing
+    from sframegen.cli.shared.common_options import CommonOptions
+    from sframegen.format.layouts import FormatVersion
+    from sframegen.tables.levels import LevelName
+
+
+def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> Conversion:
+    if not (version or optimize):
+        raise click.UsageError("give --format, --optimize or both")
+    return Conversion(version, optimize)
+
+
+CONVERSION = CombinedValue("conversion", _conversion)
 
 
 @click.command(
     name="convert",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, OUTPUT_OR_DIR],
+    exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Make the section of a linker smaller", "sframegen convert --optimize fast ./prog"),
         Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
@@ -36,34 +48,37 @@ if TYPE_CHECKING:
     ],
 )
 @FILES
-@format_version(default=None)
-@level(default=None)
+@format_version(CONVERSION, default=None)
+@level(None, CONVERSION)
 @RESULTS
 @dry_run()
 @VERIFICATION
 @verbose("List what was left out, and why.")
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
+def command(files: tuple[str, ...], *, conversion: Conversion, writing: Writing, common: CommonOptions) -> None:
     """Rewrite the SFrame section of each FILE in another version of the format, or smaller, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
     and counted: in version 2 flexible rules, signal frames and outermost frames. A FILE is refused if the new section does not
     fit in the place of the old one, and replaced only when the new file is complete and verified. A FILE that already has the
-    version is left unchanged; with -o or --output-dir it is copied.
+    version is left unchanged; with -o it is copied.
 
     --optimize makes the section smaller, whoever produced it, with the same rules. The bytes that become free stay in the file, as
     zeros; code and data do not move. A section that would not become smaller is left unchanged. Without --format, it keeps its
     version; without --optimize, the level is fast.
     """
-    if keywords["version"] is None and keywords["optimize"] is None:
-        raise click.UsageError("give --format, --optimize or both")
     run = Run()
     done: list[VersionChange] = []
-    for change in changes(run, files, packages_too(api.convert), keywords, how):
+
+    def convert_in(path: str, to_write: Writing) -> VersionChange:
+        refuse_package(path)
+        return convert_section(path, conversion, to_write)
+
+    for change in changes(run, files, convert_in, writing, common):
         done.append(change)
-        if how.prints_lines:
-            print_change(change, change.details() if how.verbose else (), plan=keywords["dry_run"])
-    if how.prints_lines and not run.status and not is_stdout(how.output):
+        if common.prints_lines:
+            print_change(change, change.details() if common.verbose else (), plan=writing.dry_run)
+    if common.prints_lines and not run.status and not is_stdout(common.output):
         next_step("sframegen check {}", *(change.output for change in done if change.output))
-    run.end(as_json=how.as_json)
+    run.end(as_json=common.as_json)

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.cli.installation.description import text
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT
+from sframegen.cli.shared.installation import text
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     ],
 )
 @JSON_OBJECT
-def command(*, how: How) -> None:
+def command(*, common: CommonOptions) -> None:
     """Print what this installation is, and which parts of it work.
 
     Versions, whether the hot loops are compiled, and then a line for each part: libraries, what `profile` needs, the extra
@@ -30,4 +30,4 @@ def command(*, how: How) -> None:
 
     The exit status is 0 whatever works. A bug report should have the output.
     """
-    click.echo(text(as_json=how.as_json))
+    click.echo(text(as_json=common.as_json))

@@ -9,9 +9,9 @@ import click
 from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST
+from sframegen.cli.shared.file_kinds import open_views
 from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
-from sframegen.cli.shared.views import open_views
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import function_symbols
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.object_view import ObjectView
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.section_text import NameOf
     from sframegen.format.decode import SframeSection
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--names", is_flag=True, help="Add each function's name, from the file's symbol table.")
 @JSON_LIST
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], names: bool, how: How) -> None:
+def command(ctx: click.Context, files: tuple[str, ...], names: bool, common: CommonOptions) -> None:
     """Print the SFrame section of each FILE, line for line like `readelf --sframe` of GNU binutils 2.47.
 
     Version 1, which binutils 2.47 does not read, is printed in the same format. For objects and archives, all sections are
@@ -54,7 +54,7 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, how: How) -
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines
     run = Run()
-    pieces = json_list(_documents(run, files)) if how.as_json else _text(run, files, names)
+    pieces = json_list(_documents(run, files)) if common.as_json else _text(run, files, names)
     sys.stdout.writelines(pieces)
     ctx.exit(run.status)
 

@@ -6,14 +6,14 @@ import re
 import sys
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from sframegen.cli.shared.adding_options import FLEET, adding
+from sframegen.cli.shared.adding_options import FLEET, adding, keywords_of
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import SECONDS, jobs, min_coverage, part_of_how
+from sframegen.cli.shared.common_options import SECONDS, common_option, jobs, min_coverage
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.cli.shared.write_options import OutputName
 from sframegen.program.libraries import FLEET as EXTRA
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.options import Making, Writing
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.fleet.run_options import Engine, Job
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
@@ -81,7 +82,7 @@ def _needs_extra(use: str, scheduler: str | None = None) -> None:
     uses = {f"fleet {use}", *[ON_A_CLUSTER] * (scheduler is not None)}
     libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
-        from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
 
         projects = ", ".join(one.project for one in absent)
         note(f"sframegen fleet {use} needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
@@ -160,8 +161,8 @@ def command() -> None:
     is_flag=True,
     help="Exit 1 if code of a file was left out, or nothing was added to it, or a check warns.",
 )
-@part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
-@part_of_how("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
+@common_option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
+@common_option("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -175,8 +176,9 @@ def run(
     exclude: tuple[str, ...],
     min_coverage: float | None,
     strict: bool,
-    keywords: dict[str, Any],
-    how: How,
+    making: Making,
+    writing: Writing,
+    common: CommonOptions,
 ) -> None:
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
@@ -186,13 +188,14 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    engine = _engine(scheduler, how.jobs)
+    engine = _engine(scheduler, common.jobs)
+    keywords = keywords_of(FLEET, making, writing)
     if mode == "check":
         _refuse_options_of_adding(keywords)
         keywords = {}
     _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
-    from sframegen.cli.shared.several import Bar  # noqa: PLC0415
+    from sframegen.cli.shared.many_files import Bar  # noqa: PLC0415
     from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
@@ -200,7 +203,7 @@ def run(
 
     def finding(message: str) -> None:
         findings.status = 1
-        if not how.quiet:
+        if not common.quiet:
             note(message)
 
     options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
@@ -209,7 +212,7 @@ def run(
     with Bar() as bar:
         fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
         fleet.exclude = exclude
-        if not how.quiet:
+        if not common.quiet:
             fleet.note = note
         fleet.demand = CoverageDemand(min_coverage, strict, options.mode is Mode.CHECK)
         try:
@@ -218,9 +221,9 @@ def run(
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
             raise
-    if totals is not None and how.as_json:
+    if totals is not None and common.as_json:
         click.echo(json.dumps(totals.to_json(), indent=2))
-    elif totals is not None and not how.quiet:
+    elif totals is not None and not common.quiet:
         click.echo(totals.one_line())
     ctx.exit(findings.status)
 

@@ -10,19 +10,21 @@ from sframegen.cli.shared.command import Command, Example
 HERE = Path(__file__).parents[1] / "integration"
 
 
-class Place(NamedTuple):
+class InstalledFile(NamedTuple):
     path: str  # in HERE
     help: str
 
 
 # By option: a row for each file or directory that a tool needs to know.
 PLACES = {
-    "cmake-dir": Place("cmake", "CMake's find_package(Sframegen) and (SframeBacktrace), as Sframegen_DIR, SframeBacktrace_DIR."),
-    "debhelper-dir": Place("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
-    "include-dir": Place("include", "A C header: sframegen_jit.h, for code made at run time."),
-    "make-file": Place("make/sframe.mk", "The file that GNU makefiles include."),
-    "pkg-config-dir": Place("pkgconfig", "pkg-config sframe-backtrace: this directory for PKG_CONFIG_PATH."),
-    "rpm-dir": Place("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
+    "cmake-dir": InstalledFile(
+        "cmake", "CMake's find_package(Sframegen) and (SframeBacktrace), as Sframegen_DIR, SframeBacktrace_DIR."
+    ),
+    "debhelper-dir": InstalledFile("debhelper", "debhelper's dh --with sframe: its lib for PERL5LIB, its bin for PATH."),
+    "include-dir": InstalledFile("include", "A C header: sframegen_jit.h, for code made at run time."),
+    "make-file": InstalledFile("make/sframe.mk", "The file that GNU makefiles include."),
+    "pkg-config-dir": InstalledFile("pkgconfig", "pkg-config sframe-backtrace: this directory for PKG_CONFIG_PATH."),
+    "rpm-dir": InstalledFile("rpm", "rpmbuild's --load macros.sframe, as _sframe_dir."),
 }
 
 

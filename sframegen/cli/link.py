@@ -5,18 +5,20 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from linker.files.location import locate
-from sframegen.base.one_file import REFUSALS, turn
+from sframegen.api.options import Adding
+from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
 from sframegen.cli.shared.adding_options import LINK, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import words_of
+from sframegen.cli.shared.common_options import words_given
 from sframegen.cli.shared.output import PathName, Run, in_words, note
 from sframegen.cli.shared.write_options import VERIFICATION
 from sframegen.elf.file import beginning_of
@@ -25,6 +27,8 @@ from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sframegen.api.options import Making, Writing
 
 NOT_FOUND = 127  # the status of shells for it
 MAX_MESSAGE = 2000  # bytes; fits into a pipe
@@ -52,7 +56,8 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    keywords: dict[str, Any],
+    making: Making,
+    writing: Writing,
     fatal: bool,
     install: str | None,
 ) -> None:
@@ -67,7 +72,7 @@ def command(
     that links. With LINKER, only DIR/ld is written, for that linker.
     """
     if install is not None:
-        options = [*words_of(ctx, keywords), *["--fatal"] * fatal]
+        options = [*words_given(ctx, making, writing), *["--fatal"] * fatal]
         ctx.exit(_install(Path(install), arguments, options))
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
@@ -93,9 +98,9 @@ def command(
 
     def add() -> None:
         if is_linked(beginning_of(output, output, EHDR_SIZE)):
-            from sframegen import api  # noqa: PLC0415 - takes longer than most links
+            from sframegen.api.adding import add as add_section  # noqa: PLC0415 - takes longer than most links
 
-            summary = api.add_section(output, replace=True, **keywords)
+            summary = add_section(output, Adding(making, replace(writing, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 
@@ -116,7 +121,7 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
     if not child:
         status = 1
         try:
-            with turn():
+            with only_refusals():
                 work()
             status = 0
         except SystemExit:  # by a signal: temporary files are removed

@@ -6,8 +6,8 @@ import click
 
 from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
+from sframegen.cli.shared.file_kinds import open_views
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
-from sframegen.cli.shared.views import open_views
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of

@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from linker.files.target import is_stdout
-from sframegen import api
+from sframegen.api.merging import Link, merge_sections
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.many_files import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.output import PathName, Run, next_step, note
-from sframegen.cli.shared.several import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.options import Making, Writing
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
@@ -49,8 +51,9 @@ def command(
     output: str,
     map_file: str | None,
     linker: str,
-    keywords: dict[str, Any],
-    how: How,
+    making: Making,
+    writing: Writing,
+    common: CommonOptions,
 ) -> None:
     """Merge the SFrame sections of objects into one, as GNU ld does.
 
@@ -66,26 +69,19 @@ def command(
     run = Run()
     leave_stdout_to(output)
     with run.file(files[0], named=True):
-        executable = files[0] if map_file is not None else None
-        objects = files[1:] if map_file is not None else files
+        objects = list(files[1:] if map_file is not None else files)
+        link = Link(None if map_file is None else files[0], map_file, linker)
         with Bar() as bar:
-            report = api.merge(
-                objects,
-                output,
-                executable=executable,
-                map_file=map_file,
-                linker=linker,
-                **keywords,
-                progress=bar if sys.stderr.isatty() else None,
-            )
-        for warning in () if how.quiet else report.warnings:
+            progress = bar if sys.stderr.isatty() else None
+            report = merge_sections(objects, link, making, replace(writing, output=output), progress)
+        for warning in () if common.quiet else report.warnings:
             note(f"{output}: warning: {warning}")
         run.reports.append(report)
-        if how.prints_lines:
-            print_change(report, report.details() if how.verbose else (), plan=keywords["dry_run"])
-            if not keywords["dry_run"] and not is_stdout(output):
+        if common.prints_lines:
+            print_change(report, report.details() if common.verbose else (), plan=writing.dry_run)
+            if not writing.dry_run and not is_stdout(output):
                 next_step("sframegen check {}", output)
-    if how.as_json:
+    if common.as_json:
         [result] = run.taken()
         click.echo(json.dumps(result))
     ctx.exit(run.status)

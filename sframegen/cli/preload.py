@@ -18,12 +18,12 @@ from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
 from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
 
 LOADED, STORED, NONE = "section", "in a store", "no section"
 
@@ -62,7 +62,13 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
 @verbose("List the objects that COMMAND loads at its start, each with where its section is.")
 @QUIET
 def command(
-    arguments: tuple[str, ...], *, detached: str | None, also: tuple[str, ...], sections: list[str], statistics: bool, how: How
+    arguments: tuple[str, ...],
+    *,
+    detached: str | None,
+    also: tuple[str, ...],
+    sections: list[str],
+    statistics: bool,
+    common: CommonOptions,
 ) -> NoReturn:
     """Run COMMAND with stack traces from SFrame sections.
 
@@ -79,8 +85,8 @@ def command(
         note(str(error))
         raise click.exceptions.Exit(1) from None
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
-    if detached or how.verbose or (sys.stderr.isatty() and not how.quiet):
-        _prepare(_objects(arguments, also), detached, stores, how)
+    if detached or common.verbose or (sys.stderr.isatty() and not common.quiet):
+        _prepare(_objects(arguments, also), detached, stores, common)
     environment = _environment() | loading
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
@@ -127,17 +133,17 @@ def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], how: How) -> None:
+def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
     """Say which objects have sections, and make the others' if that is wanted."""
     found = _found(objects, stores)
     if detached and (lacking := [path for path, where in found.items() if where == NONE]):
-        _add_detached(lacking, detached, quiet=how.quiet)
+        _add_detached(lacking, detached, quiet=common.quiet)
         found |= _found(lacking, stores)
-    if how.verbose:
+    if common.verbose:
         for path, where in found.items():
             note(f"{path}: {where}")
     lacking = [path for path, where in found.items() if where == NONE]
-    if lacking and not how.quiet:
+    if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
         note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {first_of(lacking)}{remedy}")
 
@@ -150,7 +156,7 @@ def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]
         found[path] = NONE
         try:
             elf = open_elf(path)
-            if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
+            if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
                 found[path] = LOADED
             elif stores.find_for(elf, len):
                 found[path] = STORED
@@ -162,11 +168,11 @@ def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]
 
 
 def _add_detached(paths: Iterable[str], directory: str, *, quiet: bool) -> None:
-    from sframegen import api  # noqa: PLC0415 - not for each run
+    from sframegen.api.adding import add_section  # noqa: PLC0415 - not for each run
 
     for path in paths:
         try:
-            summary = api.add_section(path, detached=directory)
+            summary = add_section(path, detached=directory)
         except (OSError, SframegenError) as error:
             note(in_words(error, path))
         else:

@@ -1,80 +1,66 @@
 from __future__ import annotations
 
 import json
-import pwd
+import sys
+import time
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Self
 
 import click
 
-from sframegen.base.errors import SframegenError
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
-from sframegen.cli.shared.command import Command, Example, Part, Value
-from sframegen.cli.shared.common_options import COUNT, JSON_OBJECT, Numbers, duration, tid
+from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
+from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
-from sframegen.cli.shared.profile_destinations import Naming, Shown, sample
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
-from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.bpf.sampling_settings import Only
+from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import BY_NAME, CLOCKS, event_named
-from sframegen.profile.following.cgroups import folder_of
+from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.grouping import CGROUP, GROUPS
-from sframegen.profile.sampling_plan import ProfilePlan, is_process
+from sframegen.profile.report.debuginfod import Debuginfod
+from sframegen.profile.report.label_trees import group_stacks
+from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.source_lines import Detail
+from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
+from sframegen.program.libraries import PLACES
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.program.signals import Interrupts
+from sframegen.stack.names.debug_files import DebugFiles
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from collections.abc import Callable
+
+    from sframegen.cli.shared.common_options import CommonOptions
+    from sframegen.profile.collected import Collected
+    from sframegen.profile.copied_session import Session
     from sframegen.profile.events.names import Event
 
-MIB = 1 << 20
-DEFAULT_EVENT = "cpu-clock"
-FILTERS = ("--user", "--comm", "--cgroup")
-NANOSECONDS = 1_000_000  # in a millisecond
 PID_DIGITS = 9  # more than the kernel gives
+LIVE_AFTER = 1.0  # seconds before the line of live figures appears
+REFRESH = 0.5  # seconds
 
 
-def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """Refuse names of no event; whether this machine has one is seen later."""
-    if name == "":
+def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> Event:
+    """Refuse an event that is unknown, or that this machine lacks. The default is not asked for: `--probe` works without it."""
+    if name is None:
+        return CPU_CLOCK
+    if not name:
         raise click.BadParameter("the name is empty")
-    if name is not None and name not in BY_NAME:
-        if ":" in name:
-            refuse_removed("profile", "--event", "CATEGORY:NAME")
-        try:
-            event_named(name)
-        except EventError as error:
-            raise click.BadParameter(str(error)) from None
-    return name
+    if ":" in name and name not in BY_NAME:
+        refuse_removed("profile", "--event", "CATEGORY:NAME")
+    try:
+        return event_named(name)
+    except EventError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class Sampling(NamedTuple):
-    """What is sampled, and how."""
-
-    system: bool
-    off_cpu: bool
-    wall: bool
-    min_block: float
-    user: str | None
-    comm: str | None
-    cgroup: tuple[str, ...]
-    frequency: int
-    event: str | None
-    kernel: bool
-    idle: bool
-    max_memory: int  # MiB
-    buffer_size: int | None  # MiB
-    backend: str | None
-
-
-part_of_naming = partial(click.option, cls=Part, value=Value("naming", Naming))
-part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampling))
+part_of_detail = partial(click.option, cls=PartOption, value=CombinedValue("detail", Detail))
+part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan", ProfilePlan))
 
 
 @click.command(
@@ -93,67 +79,42 @@ part_of_sampling = partial(click.option, cls=Part, value=Value("sampling", Sampl
     ],
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
-@part_of_sampling("--system", is_flag=True, help="Sample all processes.")
-@part_of_sampling("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
-@part_of_sampling("--wall", is_flag=True, help="Show on-CPU and off-CPU time together.")
-@part_of_sampling(
-    "--min-block",
-    metavar="MS",
-    type=Numbers(float, 0, 1e9),
-    default=0.0,
-    show_default=True,
-    help="With --off-cpu and --wall: leave out times off the CPU below this number of milliseconds.",
-)
+@click.option("--system", is_flag=True, help="Sample all processes.")
+@part_of_plan("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
+@part_of_plan("--wall", is_flag=True, help="Show on-CPU and off-CPU time together.")
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine supports, and how to enable more.")
-@part_of_sampling(
+@part_of_plan(
     "-F",
     "--frequency",
     metavar="N",
-    type=Numbers(int, 1, 1_000_000),
+    type=NumberInRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
     help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
 )
 @duration("Stop after this number of seconds.")
-@part_of_sampling(
+@part_of_plan(
     "-e",
     "--event",
     metavar="EVENT",
     callback=_event,
     help="What to sample: cpu-clock, page-faults, cycles, ...; --probe prints those of this machine.  [default: cpu-clock]",
 )
-@part_of_sampling("--user", metavar="USER", help="Sample only threads of this user, by name or number.")
-@part_of_sampling("--comm", metavar="NAME", help="Sample only threads with this name.")
-@part_of_sampling(
-    "--cgroup",
-    metavar="PATH",
-    multiple=True,
-    help="Sample only processes in or below this control group (version 2), such as a container's. May be repeated.",
-)
-@click.option("--top", is_flag=True, help="Show the table while sampling; q ends.")
+@part_of_plan("--comm", metavar="NAME", help="Sample only threads with this name.")
 @OUTPUT
 @tid("Show only this thread. May be repeated.", several=True)
-@part_of_sampling("--kernel", is_flag=True, help="Include kernel frames.")
-@click.option("--by", type=click.Choice(list(GROUPS)), default="comm", show_default=True, help="How to group stacks.")
-@part_of_sampling("--idle", is_flag=True, help="With --system, also count samples of idle CPUs.")
-@part_of_naming("--collapse-runtime", is_flag=True, help="Show the C frames of an interpreter as one frame.")
-@part_of_naming(
-    "--lines/--no-lines",
-    default=None,
-    help="Show the lines of one function apart.  [default: in formats that support lines]",
+@part_of_plan("--kernel", is_flag=True, help="Include kernel frames.")
+@part_of_plan(
+    "--by",
+    type=click.Choice([group.value for group in Grouping]),
+    default=Grouping.COMM.value,
+    show_default=True,
+    help="How to group stacks.",
 )
-@part_of_naming(
-    "--inlined/--no-inlined", default=None, help="Show inlined functions as frames.  [default: where debug information is at hand]"
-)
-@part_of_naming("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
-@part_of_sampling("--max-memory", metavar="MIB", type=COUNT, default=1024, show_default=True, help="MiB of tables in the kernel.")
-@part_of_sampling(
-    "--buffer-size",
-    metavar="MIB",
-    type=Numbers(int, 1, 1024),
-    help="MiB of the buffer through which the kernel sends stacks.  [default: by the frequency, at most 64]",
-)
-@part_of_sampling(
+@part_of_detail("--lines", "by_line", is_flag=True, help="Show the lines of one function apart, in formats that do not anyway.")
+@part_of_detail("--no-inlined", "inlined", flag_value=False, default=True, help="Do not show inlined functions as frames.")
+@click.option("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
+@click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     help="Where to walk stacks: in the kernel (BPF), or in sframegen, from copies.  [default: in the kernel if allowed]",
@@ -165,16 +126,17 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    sampling: Sampling,
-    naming: Naming,
+    plan: ProfilePlan,
+    detail: Detail,
+    debuginfod: bool,
+    system: bool,
     as_probe: bool,
-    top: bool,
     duration: float | None,
     output: tuple[str, ...],
     tid: tuple[int, ...],
-    by: str,
+    backend: str | None,
     sections: list[str],
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Profile processes: sample their stacks, and show where the time goes.
 
@@ -183,87 +145,44 @@ def command(
     that, processes of your own are sampled with copies of their stacks. Without --output, the hottest functions and stacks are
     printed. Ctrl-C and SIGTERM end the profile and print it. The exit status of COMMAND is passed on.
     """
-    only = _only(sampling)
-    _check(sampling, bool(arguments), as_probe, only)
-    timed = sampling.off_cpu or sampling.wall
-    _check_timed(sampling)
+    if bool(arguments) + (system or (plan.comm is not None and not arguments)) + as_probe != 1:
+        raise click.UsageError("give one of these: process ids, a command to start, --system, --comm, --probe")
+    if plan.wall and plan.event.name not in CLOCKS:
+        raise click.UsageError(f"--wall needs a clock event: {' or '.join(CLOCKS)}")
     if as_probe:
         facts = probe()
-        click.echo(json.dumps(facts.fields()) if how.as_json else "\n".join(facts.lines()))
+        click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    shown = Shown(Outputs(run, output, how.as_json), by, naming)
-    shown.outputs.check()
+    outputs = Outputs(run, output, common.as_json)
+    _require_library(detail)
+    outputs.check()
     if run.status:
         ctx.exit(run.status)
-    stores = Stores(sections)
+    plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
-        plan = ProfilePlan(
-            None, _found_event(sampling), sampling.frequency, frozenset(tid), threads=by == "tid", kernel=sampling.kernel,
-            idle=sampling.idle, max_memory=sampling.max_memory * MIB, stores=stores, on_cpu=not sampling.off_cpu,
-            off_cpu=timed, min_block=round(sampling.min_block * NANOSECONDS), cgroups=by == CGROUP, only=only,
-            buffer_size=(sampling.buffer_size or 0) * MIB,
-        )  # fmt: skip
-        status = _sampled(arguments, plan, sampling.backend, duration, shown, interrupts, top=top)
+        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs)
+        status = _profile(arguments, plan, backend, duration, interrupts, write)
     ctx.exit(status or run.status)
 
 
-def _check(sampling: Sampling, has_arguments: bool, as_probe: bool, only: Only | None) -> None:
-    """Refuse more than one thing to do, or none."""
-    everything = sampling.system or (only is not None and not has_arguments)
-    if has_arguments + everything + as_probe != 1:
-        names = ", ".join(("--system", *FILTERS, "--probe"))
-        raise click.UsageError(f"give one of these: process ids, a command to start, {names}")
-    if sampling.idle and not sampling.system:
-        raise click.UsageError("--idle is for --system")
+def _require_library(detail: Detail) -> None:
+    """End the command in one line if the user asks for what needs a library that is not installed."""
+    if detail.by_line and find_spec(PLACES.module) is None:
+        from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+
+        note(f"source lines and inlined functions need {PLACES.project}; to install it: {getting([PLACES])}")
+        click.get_current_context().exit(1)
 
 
-def _found_event(sampling: Sampling) -> Event:
-    try:
-        return event_named(sampling.event or DEFAULT_EVENT)
-    except EventError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _only(sampling: Sampling) -> Only | None:
-    """Return what chooses among the tasks; None if all are sampled."""
-    if sampling.user is None and sampling.comm is None and not sampling.cgroup:
-        return None
-    user = None
-    if sampling.user is not None:
-        try:
-            user = int(sampling.user) if sampling.user.isdecimal() else pwd.getpwnam(sampling.user).pw_uid
-        except KeyError:
-            raise click.BadParameter(f"{shortened(sampling.user)}: no such user", param_hint="--user") from None
-    try:
-        cgroups = tuple(map(folder_of, sampling.cgroup))
-    except SframegenError as error:
-        raise click.BadParameter(str(error), param_hint="--cgroup") from None
-    return Only(user, sampling.comm, cgroups)
-
-
-def _check_timed(sampling: Sampling) -> None:
-    """Refuse what has no meaning for time, or for samples."""
-    if not (sampling.off_cpu or sampling.wall):
-        if sampling.min_block:
-            raise click.UsageError("--min-block is for --off-cpu and --wall")
-        return
-    if sampling.wall and sampling.event not in (None, *CLOCKS):
-        raise click.UsageError(f"--wall needs a clock event: {' or '.join(CLOCKS)}")
-    if sampling.idle:
-        raise click.UsageError("--idle counts samples, not time")
-
-
-def _sampled(
+def _profile(
     arguments: tuple[str, ...],
     plan: ProfilePlan,
     backend: str | None,
     duration: float | None,
-    shown: Shown,
     interrupts: Interrupts,
-    *,
-    top: bool,
+    write: Callable[[Collected], None],
 ) -> int:
     """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
     with ExitStack() as opened:
@@ -284,12 +203,59 @@ def _sampled(
         session.begin()
         if command:
             _resume(command, arguments[0])
-        with shown.meanwhile(session, top=top) as live:
-            sample(session, interrupts, command, duration, live)
-        shown(session.finish())
+        sample(session, interrupts, command, duration)
+        write(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
+
+
+def sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+    """Sample until the time is over, a signal comes, or there is nothing left to sample."""
+    begin = time.monotonic()
+    with LiveLine(session) as live:
+        while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
+            if duration and time.monotonic() - begin >= duration:
+                break
+            session.advance()  # is not interrupted: it may have taken records, which are nowhere else
+            live.refresh()
+
+
+class LiveLine:
+    """One line of figures on a terminal, while it samples."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._begin = time.monotonic()
+        self._due = self._begin + LIVE_AFTER
+        self._printed = False
+
+    def refresh(self) -> None:
+        """Print the line if it is due."""
+        if sys.stderr.isatty() and time.monotonic() >= self._due:
+            self._due = time.monotonic() + REFRESH
+            self._printed = True
+            amount = self._session.collected.unit.words(self._session.samples)
+            click.echo(f"\r\033[K{amount}, {time.monotonic() - self._begin:.0f} s; Ctrl-C ends", err=True, nl=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._printed:
+            click.echo("\r\033[K", err=True, nl=False)
+
+
+def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs) -> None:
+    """Name what was collected, and write it to all outputs."""
+    collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
+    fetch = Debuginfod() if debuginfod else None
+    named = name_stacks(collected, detail, DebugFiles(fetch))
+    if fetch:
+        named.notes += fetch.notes
+        fetch.close()
+    collected.stacks.close()
+    outputs.write(group_stacks(named, by))
 
 
 def _resume(command: PausedCommand, name: str) -> None:

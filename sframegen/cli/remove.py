@@ -1,25 +1,26 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sframegen import api
+from sframegen.api.removing import remove_section
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET
+from sframegen.cli.shared.file_kinds import is_package
+from sframegen.cli.shared.many_files import changes, print_change
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.packages_too import packages_too
-from sframegen.cli.shared.several import changes, print_change
-from sframegen.cli.shared.write_options import FORCE_FOREIGN, OUTPUT_OR_DIR, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import FORCE_FOREIGN, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.options import Writing
+    from sframegen.api.removing import SectionRemoval
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
     name="remove",
     cls=Command,
-    exclusive=[OUTPUT_OR_DIR],
     examples=[
         Example("Restore a program as it was before add-section", "sframegen remove ./prog"),
         Example("Print what would change", "sframegen remove --dry-run prog lib.so"),
@@ -32,16 +33,25 @@ if TYPE_CHECKING:
 @VERIFICATION
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, keywords: dict[str, Any], how: How) -> None:
+def command(files: tuple[str, ...], *, writing: Writing, common: CommonOptions) -> None:
     """Remove the SFrame section from each FILE.
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
-    section and its headers are removed. A FILE without a section is left unchanged; with -o or --output-dir it is copied. FILE
+    section and its headers are removed. A FILE without a section is left unchanged; with -o it is copied. FILE
     may also be an object, an archive or a package. In a package, each file is restored, and the package is packed again: its bytes
     may differ.
     """
     run = Run()
-    for removal in changes(run, files, packages_too(api.remove), keywords, how):
-        if how.prints_lines:
-            print_change(removal, plan=keywords["dry_run"])
-    run.end(as_json=how.as_json)
+
+    def remove_from(path: str, to_write: Writing) -> SectionRemoval:
+        if not is_package(path):
+            return remove_section(path, to_write)
+        from sframegen.packages.package_api import remove_from_package  # noqa: PLC0415 - only for packages
+
+        names = ("output", "verify", "dry_run", "hard_links", "force")
+        return remove_from_package(path, **{name: getattr(to_write, name) for name in names})
+
+    for removal in changes(run, files, remove_from, writing, common):
+        if common.prints_lines:
+            print_change(removal, plan=writing.dry_run)
+    run.end(as_json=common.as_json)

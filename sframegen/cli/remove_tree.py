@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +16,9 @@ from sframegen.cli.trees.each_file import each_file, tree_options
 
 if TYPE_CHECKING:
     from linker.files.location import Location
-    from sframegen.api.removed import SectionRemoval
-    from sframegen.cli.shared.common_options import How
+    from sframegen.api.options import Writing
+    from sframegen.api.removing import SectionRemoval
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.trees.each_file import Tree
 
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     ],
 )
 @tree_options(FORCE_FOREIGN)
-def command(roots: tuple[str, ...], *, tree: Tree, keywords: dict[str, Any], how: How) -> None:
+def command(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: CommonOptions) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
@@ -38,26 +40,26 @@ def command(roots: tuple[str, ...], *, tree: Tree, keywords: dict[str, Any], how
     """
     run = Run()
     counts: Counter[str] = Counter()
-    for names, outcome in each_file(run, roots, partial(_remove, keywords), tree=tree, keywords=keywords, how=how):
+    for names, outcome in each_file(run, roots, partial(_remove, writing), tree=tree, writing=writing, common=common):
         if isinstance(outcome, Refused):
             counts["refused"] += 1
             continue
         counts["restored" if outcome.restored else "taken out" if outcome.section_bytes else "without"] += 1
-        for warning in () if how.quiet else outcome.warnings:
+        for warning in () if common.quiet else outcome.warnings:
             note(f"{names[0].full}: warning: {warning}")
         run.reports.append(outcome)
-        if how.verbose and not how.as_json and (outcome.section_bytes or outcome.note):
+        if common.verbose and not common.as_json and (outcome.section_bytes or outcome.note):
             click.echo(outcome.one_line())
-    if how.prints_lines:
-        would_be = "would be " if keywords["dry_run"] else ""
+    if common.prints_lines:
+        would_be = "would be " if writing.dry_run else ""
         click.echo(
             f"{count_of(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
         )
-    run.end(as_json=how.as_json)
+    run.end(as_json=common.as_json)
 
 
-def _remove(keywords: dict[str, Any], file: Location, hard_links: list[Location]) -> SectionRemoval:
-    from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
+def _remove(writing: Writing, file: Location, hard_links: list[Location]) -> SectionRemoval:
+    from sframegen.api.removing import remove_section  # noqa: PLC0415 - takes longer than to see that there is no file for it
 
-    return api.remove(file, hard_links=hard_links, **keywords)
+    return remove_section(file, replace(writing, hard_links=hard_links))

@@ -16,7 +16,7 @@ from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import MAX_FRAMES
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(
@@ -51,7 +51,7 @@ def command(
     as_json: bool,
     raw: bool,
     max_frames: int,
-    how: How,
+    common: CommonOptions,
 ) -> None:
     """Print the stacks of all threads of a process, from SFrame sections. Where there are none, frame pointers are guesses.
 
@@ -78,7 +78,7 @@ def command(
             click.echo(report.as_json(sample, symbols, problems))
         elif threads:
             click.echo("\n".join(report.stack_text(sample, symbols, raw=raw)))
-        if how.verbose:
+        if common.verbose:
             note(f"process {pid}: stopped for {sample.stopped_ms:.1f} ms")
         for path, why in process.unread.items():
             note(f"{path}: {why}")

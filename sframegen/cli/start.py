@@ -20,6 +20,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 
 def main() -> None:
     """Ends the process."""
+    what = "cannot start: "
     try:
         bytes(NEEDED)
         open_standard_streams()
@@ -27,7 +28,7 @@ def main() -> None:
 
         refuse_strangers()
         try:
-            from sframegen.cli.commands import main as command_line  # noqa: PLC0415
+            from sframegen.cli.commands import run_command  # noqa: PLC0415
         except Exception:  # whatever a damaged click raises
             if sys.argv[1:2] != ["doctor"]:
                 from sframegen.program.libraries import imported  # noqa: PLC0415
@@ -36,13 +37,14 @@ def main() -> None:
                 raise
             from contextlib import suppress  # noqa: PLC0415
 
-            from sframegen.cli.installation.description import text  # noqa: PLC0415
+            from sframegen.cli.shared.installation import text  # noqa: PLC0415
 
             with suppress(BrokenPipeError):
                 print(text(as_json="--json" in sys.argv[2:]))
                 sys.stdout.flush()
             return
-        command_line()
+        what = ""
+        sys.exit(run_command())
     except SystemExit as end:
         leave(end)
     except (ImportError, MemoryError, OSError, SystemError) as error:
@@ -51,11 +53,14 @@ def main() -> None:
             raise
         reason = "not enough memory" if lost else str(error) or "not enough memory"
         if isinstance(error, ImportError):
-            from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415
+            from sframegen.cli.shared.install_commands import with_remedy  # noqa: PLC0415
 
             reason = with_remedy(error)
-        os.write(2, f"sframegen: cannot start: {reason}\n".encode())
-        sys.exit(1)
+        os.write(2, f"sframegen: {what}{reason}\n".encode(errors="backslashreplace"))
+        try:  # what was begun has been taken apart with the exception; to take the rest apart may need memory, too
+            sys.stdout.flush()
+        finally:
+            os._exit(1)
 
 
 def leave(end: SystemExit) -> None:

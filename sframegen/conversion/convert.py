@@ -19,8 +19,7 @@ from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import Range, disjoint, remaining
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
-from sframegen.format.reasons import Reason
-from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.format.words import EncodedRules, Reason, RuleWords
 from sframegen.tables.narrow import narrow
 from sframegen.tables.optimize import Borders, encoder_of
 

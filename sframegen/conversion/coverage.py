@@ -1,12 +1,11 @@
-"""What becomes of every executable byte of a file, its fate: in total and by function. docs/coverage.md defines the fates."""
+"""What becomes of every executable byte of a file, its fate. docs/coverage.md defines the fates."""
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sframegen.base.columns import zeros
 from sframegen.base.text import count_of, most_first
@@ -15,19 +14,19 @@ from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Spans
 from sframegen.elf.ranges import disjoint, holder
-from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.model import OUTERMOST, FdeType
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from array import array
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cfi.rules import FdeFault
     from sframegen.conversion.described_code import Pieces, Unsaid
     from sframegen.conversion.final_calls import FinalCalls
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.function_names import FunctionNames
     from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable, Kind
 
@@ -62,15 +61,6 @@ def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
         return "SFrame can express none of its call frame information"
     ignored = (f"{count_of(number, 'FDE')} {reason}" for reason, number in most_first(ignored_fdes))
     return "; ".join(ignored) or "no call frame information"
-
-
-class FunctionFates(NamedTuple):
-    """The fates of the code that one FDE describes."""
-
-    start: int  #: address
-    size: int  #: bytes
-    name: str | None  #: None if there is no symbol
-    fates: Fates  #: bytes by group and fate, those that are not 0
 
 
 @dataclass
@@ -137,28 +127,14 @@ class Coverage:
         found = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
         return starts[:found], ends[:found]
 
-    def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
-        """By address."""
-        counts = self._tally(stride=len(FATES))
-        for piece, (start, end) in enumerate(zip(self.pieces.start, self.pieces.end, strict=True)):
-            here: Fates = {"covered": {}, "left_out": {}}
-            for (group, fate), count in zip(FATES, counts[piece * len(FATES) : (piece + 1) * len(FATES)], strict=True):
-                if count:
-                    here[group][fate] = count
-            yield FunctionFates(start, end - start, names.at(start), here)
-
     @cached_property
     def _described(self) -> array[int]:
-        return self._tally(stride=0)
-
-    def _tally(self, *, stride: int) -> array[int]:
-        """The bytes of each fate; those of each piece after those of the one before, or with stride 0 of all together."""
+        """The bytes of each fate."""
         table = self.table
-        counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
+        counts = zeros("Q", len(FATES))
         by_kind = bytes(map(_fate, table.kinds))
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
-        spans, unsaid = self.pieces.spans(), self.unsaid.columns()
-        tally(spans, table.columns(), by_kind, by_rule, unsaid, FIRST_REASON, stride, counts)
+        tally(self.pieces.spans(), table.columns(), by_kind, by_rule, self.unsaid.columns(), FIRST_REASON, counts)
         return counts
 
 
@@ -182,7 +158,7 @@ def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range
         disjoint(
             (header.sh_addr, header.sh_addr + header.sh_size)
             for header in (section.header for section in elf.sections)
-            if header.sh_type != SHT_NOBITS and header.sh_flags & SHF_ALLOC and header.sh_flags & SHF_EXECINSTR
+            if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
         )
         or code
     )

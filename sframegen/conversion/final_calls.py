@@ -15,8 +15,8 @@ from sframegen.base.columns import room, zeros
 from sframegen.conversion.endings import CallForms, FoundCalls, final_calls
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.code_bytes.machines import MACHINES
+from sframegen.elf.function_scan import symbol_values
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.tables.neighbours import symbol_values
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Column

@@ -10,33 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import (
-    DF_TEXTREL,
-    DT_ANDROID_REL,
-    DT_ANDROID_RELA,
-    DT_FLAGS,
-    DT_REL,
-    DT_RELA,
-    DT_RELASZ,
-    DT_SYMTAB,
-    DT_TEXTREL,
-    read_dynamic,
-)
+from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import Relocated, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import (
-    ET_DYN,
-    MAX_ADDRESS,
-    PF_W,
-    PT_GNU_EH_FRAME,
-    PT_LOAD,
-    RECORDS,
-    SHF_WRITE,
-    SHN_UNDEF,
-    SHT_NOBITS,
-    SYM_SIZE,
-    Sym,
-)
+from sframegen.elf.records import ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import columns
 from sframegen.format.abi import ABSOLUTE_64, abi_of
 
@@ -50,7 +27,7 @@ if TYPE_CHECKING:
     Bases: TypeAlias = tuple[int, int, Callable[[int], int]]
 
 DW_EH_PE_OMIT = 0xFF
-UNREAD_TABLES = {DT_REL, DT_ANDROID_REL, DT_ANDROID_RELA}  # of dynamic relocations
+UNREAD_TABLES = {DT.REL, DT.ANDROID_REL, DT.ANDROID_RELA}  # of dynamic relocations
 CRC_CHUNK = 1 << 20
 
 
@@ -86,7 +63,7 @@ def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
     if debug_file is not None or not required:
         required = len(sections)
     header = elf.section(".eh_frame_hdr")
-    size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT_GNU_EH_FRAME)
+    size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT.GNU_EH_FRAME)
     return Sources(sections, size, required, warnings, elf.floating)
 
 
@@ -95,7 +72,7 @@ def _named(elf: ElfFile, *names: str) -> list[CfiSection]:
     found = [
         section
         for section in elf.sections
-        if section.name in names and section.header.sh_type != SHT_NOBITS and section.header.sh_size
+        if section.name in names and section.header.sh_type != SHT.NOBITS and section.header.sh_size
     ]
     if sum(section.header.sh_size for section in found) > len(elf.data):
         raise elf.error(f"{len(found)} sections of that name overlap", names[0])
@@ -109,13 +86,13 @@ def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
     if elf.relocated is not None:
         fields = elf.relocated.get(section.number, Relocated(set(), set()))
         return made._replace(known=fields.filled.__contains__, unknown=fields.unknown)
-    return _loaded(elf, made, section.header.sh_flags & SHF_WRITE) if eh else made
+    return _loaded(elf, made, section.header.sh_flags & SHF.WRITE) if eh else made
 
 
 def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
     """The section as the loader leaves it: linkers make dynamic relocations of absolute pointers in position-independent files."""
     tags = _tags(elf)
-    if not (writable or DT_TEXTREL in tags or tags.get(DT_FLAGS, 0) & DF_TEXTREL):
+    if not (writable or DT.TEXTREL in tags or tags.get(DT.FLAGS, 0) & DF_TEXTREL):
         return section
     if UNREAD_TABLES & tags.keys():
         return section._replace(known=lambda _: False)
@@ -134,23 +111,23 @@ def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
 def _loaded_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:
     """The 8 bytes that the loader writes at each address in [start, end), without its base; None if that is not known."""
     tags = _tags(elf)
-    if DT_RELA not in tags or DT_RELASZ not in tags:
+    if DT.RELA not in tags or DT.RELASZ not in tags:
         return {}
     abi = abi_of(elf)
     words: dict[int, int | None] = {}
-    for place, info, addend in zip(*columns(elf.at(tags[DT_RELA], tags[DT_RELASZ]), elf.byte_order), strict=True):
+    for place, info, addend in zip(*columns(elf.at(tags[DT.RELA], tags[DT.RELASZ]), elf.byte_order), strict=True):
         if start <= place < end:
             value = 0 if info == abi.relative else None
             if abi.relocations.get(info & 0xFFFFFFFF) == ABSOLUTE_64:
-                number = tags.get(DT_SYMTAB, 0) + (info >> 32) * SYM_SIZE
+                number = tags.get(DT.SYMTAB, 0) + (info >> 32) * SYM_SIZE
                 symbol = Sym(*RECORDS[Sym, elf.byte_order].unpack(elf.at(number, SYM_SIZE)))
-                value = symbol.st_value if symbol.st_shndx != SHN_UNDEF else None
+                value = symbol.st_value if symbol.st_shndx != SHN.UNDEF else None
             words[place] = None if value is None else (value + addend) % MAX_ADDRESS
     return words
 
 
 def _tags(elf: ElfFile) -> dict[int, int]:
-    return {entry.tag: entry.value for entry in read_dynamic(elf)} if elf.header.e_type == ET_DYN else {}
+    return {entry.tag: entry.value for entry in read_dynamic(elf)} if elf.header.e_type == ET.DYN else {}
 
 
 def _bases(elf: ElfFile) -> Bases:
@@ -168,7 +145,7 @@ def _bases(elf: ElfFile) -> Bases:
 
 def _eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
     """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count shows."""
-    header = next((segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME), None)
+    header = next((segment for segment in elf.segments if segment.p_type == PT.GNU_EH_FRAME), None)
     if header is None:
         return []
     place = ".eh_frame_hdr"
@@ -180,11 +157,11 @@ def _eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
     if cursor.fault or hdr_version != 1:
         raise FormatError(f"version {hdr_version}, or its pointers are cut off", place, 0, elf.name)
     for segment in elf.segments:
-        if segment.p_type == PT_LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
+        if segment.p_type == PT.LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
             fdes = min(count, len(data))  # hostile ones do not fit into the compiled reader's numbers
             section = CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=fdes)
-            return [_loaded(elf, section, segment.p_flags & PF_W)]
+            return [_loaded(elf, section, segment.p_flags & PF.W)]
     raise FormatError(f"leads to {address:#x}, which no segment maps", place, 4, elf.name)
 
 

@@ -34,10 +34,9 @@ def tally(
     rule_fate: Bytes,
     unsaid: UnsaidColumns,
     first_reason: cython.Py_ssize_t,
-    stride: cython.Py_ssize_t,
     fates: Column,
 ) -> None:
-    """Adds to fates[p * stride + fate] the bytes of piece p; stride 0 adds up all pieces.
+    """Adds to `fates` the bytes of each fate.
 
     Every unsaid range lies within one piece. So does every function that is counted; those outside of all pieces are not. All
     ascend. A row's fate is the greater one of its kind's and its rule's. The fate of reason 0 is `first_reason`.
@@ -61,12 +60,9 @@ def tally(
             if row + 1 < first_row[i + 1]:
                 high = row_start[row + 1]
             fate = max(kind_fate[functions.kind[i]], rule_fate[row_rule[row]])
-            fates[piece * stride + fate] += high - row_start[row]
-    piece = 0
+            fates[fate] += high - row_start[row]
     for i in range(len(unsaid.start)):
-        while pieces.end[piece] <= unsaid.start[i]:
-            piece += 1
-        fates[piece * stride + first_reason + unsaid.reason[i]] += unsaid.size[i]
+        fates[first_reason + unsaid.reason[i]] += unsaid.size[i]
 
 
 @cython.locals(fates="unsigned long long[::1]")

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
-from cfi.rules import made
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
-from sframegen.format.reasons import Reason, unsaid
+from sframegen.format.words import Reason, RuleWords, why_inexpressible
 
 if TYPE_CHECKING:
     from cfi.rules import CfiRule, RegisterRule
     from sframegen.format.abi import Abi
-    from sframegen.format.words import RuleWords
 
 
 # An enumeration's member costs a look-up of more than one dictionary: many times as long as a name.
@@ -56,8 +54,8 @@ class Translator:
         if ra_column != self.words.abi.ra:
             return Reason.RA_COLUMN
         if ra.kind is UNDEFINED:
-            return unsaid(OUTERMOST, self.words) or OUTERMOST
-        plain = made(Where, (cfa.a, cfa.b, False)) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
+            return why_inexpressible(OUTERMOST, self.words) or OUTERMOST
+        plain = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
         return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
 
     def _repeated(self, rule: CfiRule) -> RepeatedPattern | Reason:
@@ -86,8 +84,8 @@ class Translator:
         saved = self._saved(ra_rule, fp_rule, ra_state)
         if not isinstance(saved, _Saved):
             return saved
-        row = made(Rule, (cfa, *saved))
-        return unsaid(row, self.words) or row
+        row = Rule(cfa, *saved)
+        return why_inexpressible(row, self.words) or row
 
     def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: RegisterRule) -> _Saved | Reason:
         """A row without its CFA."""

@@ -18,22 +18,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    NT_GNU_BUILD_ID,
-    PHDR_SIZE,
-    PN_XNUM,
-    PT_LOAD,
-    SHDR_SIZE,
-    SHF_EXECINSTR,
-    SHT_GNU_SFRAME,
-    SHT_NOBITS,
-    SHT_NOTE,
-    SHT_STRTAB,
-    Nhdr,
-    Shdr,
-    packed,
-)
+from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHF, SHT, Nhdr, Shdr, packed
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -73,7 +58,7 @@ def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, s
     """Return the identity from a file's headers, wherever they were read."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
-    loads = (one for one in segments if one.p_type == PT_LOAD)
+    loads = (one for one in segments if one.p_type == PT.LOAD)
     extents = tuple((one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in loads)
     return Identity(build_id, byte_order, header.e_type, header.e_machine, extents)
 
@@ -89,7 +74,7 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
 
     Raises FormatError where the section or the original's program headers are too large.
     """
-    loads = [segment for segment in elf.segments if segment.p_type == PT_LOAD]
+    loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
         raise elf.error(f"too large for a detached file: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
@@ -102,9 +87,9 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
     headers_at = align_up(names_at + len(names), ALIGN)
     headers = [
         Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        Shdr(_name_at(names, NOTE), SHT_NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
-        Shdr(_name_at(names, SECTION), SHT_GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
-        Shdr(_name_at(names, NAMES), SHT_STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
+        Shdr(_name_at(names, NOTE), SHT.NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
+        Shdr(_name_at(names, SECTION), SHT.GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
+        Shdr(_name_at(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     header = elf.header._replace(
         e_phoff=EHDR_SIZE if loads else 0,
@@ -159,8 +144,8 @@ class Companion(StrEnum):
 
 def companion_of(elf: ElfFile) -> Companion | None:
     """None for a program or library. A debug file has code sections without bytes, a detached section has none at all."""
-    code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF_EXECINSTR}
-    if code == {SHT_NOBITS}:
+    code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR}
+    if code == {SHT.NOBITS}:
         return Companion.DEBUG_FILE
     section = None if code else unloaded_of(elf)
     return None if section is None or section.header.sh_addr != ADDRESS else Companion.DETACHED_SECTION

@@ -6,8 +6,8 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.elf.code_bytes.padding import padding_states
 from sframegen.elf.columns import Areas
-from sframegen.elf.padding import padding_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

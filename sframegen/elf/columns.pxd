@@ -1,6 +1,6 @@
 cimport cython
 
-from sframegen.elf.padding cimport padding_size
+from sframegen.elf.code_bytes.padding cimport padding_size
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept

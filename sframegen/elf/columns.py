@@ -11,7 +11,7 @@ except ImportError:
 
 if not cython.compiled:
     from sframegen.base.cython_shadow import prefetch
-    from sframegen.elf.padding import padding_size
+    from sframegen.elf.code_bytes.padding import padding_size
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
 

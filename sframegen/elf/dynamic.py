@@ -1,23 +1,34 @@
-"""The dynamic section of a linked file, which PT_DYNAMIC names and the dynamic linker reads."""
+"""The dynamic section of a linked file, which PT_DYNAMIC names, and its role by that: program, library or dynamic loader."""
 
 from __future__ import annotations
 
+import re
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import DYN_SIZE, PT_DYNAMIC, RECORDS, DynEntry
+from sframegen.elf.records import DYN_SIZE, ET, PT, RECORDS, DynEntry
+from sframegen.elf.relocations import columns
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import Phdr
 
-DT_NULL, DT_NEEDED, DT_PLTRELSZ, DT_PLTGOT, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ = range(9)
-DT_ANDROID_REL, DT_ANDROID_RELA = 0x6000000F, 0x60000011
-DT_STRSZ, DT_INIT, DT_FINI, DT_SONAME, DT_REL, DT_JMPREL = 10, 12, 13, 14, 17, 23
-DT_INIT_ARRAY, DT_FINI_ARRAY, DT_INIT_ARRAYSZ, DT_FINI_ARRAYSZ = range(25, 29)
-DT_TEXTREL, DT_FLAGS, DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ, DT_RELR = 22, 30, 32, 33, 36
-DT_GNU_HASH, DT_VERSYM, DT_FLAGS_1, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+
+class DT:
+    NULL, NEEDED, PLTRELSZ, PLTGOT, HASH, STRTAB, SYMTAB, RELA, RELASZ = range(9)
+    STRSZ, INIT, FINI, SONAME, REL, TEXTREL, JMPREL = 10, 12, 13, 14, 17, 22, 23
+    INIT_ARRAY, FINI_ARRAY, INIT_ARRAYSZ, FINI_ARRAYSZ = range(25, 29)
+    FLAGS, PREINIT_ARRAY, PREINIT_ARRAYSZ, RELR = 30, 32, 33, 36
+    ANDROID_REL, ANDROID_RELA = 0x6000000F, 0x60000011
+    GNU_HASH, VERSYM, FLAGS_1, VERDEF, VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+
+
 DF_TEXTREL, DF_1_PIE = 4, 0x08000000
 
+# Symbols that only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
+LOADER_NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
+LOADER_SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
+MAX_SONAME = 256  # bytes
 MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
 
 
@@ -30,7 +41,7 @@ class Dyn(NamedTuple):
 
 
 def dynamic_segment(elf: ElfFile) -> Phdr | None:
-    return next((segment for segment in elf.segments if segment.p_type == PT_DYNAMIC), None)
+    return next((segment for segment in elf.segments if segment.p_type == PT.DYNAMIC), None)
 
 
 def read_dynamic(elf: ElfFile) -> list[Dyn]:
@@ -44,7 +55,53 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
     entries = []
     code = RECORDS[DynEntry, elf.byte_order]
     for index, (tag, value) in enumerate(code.iter_unpack(raw[: len(raw) // DYN_SIZE * DYN_SIZE])):
-        if tag == DT_NULL:
+        if tag == DT.NULL:
             break
         entries.append(Dyn(tag, value, segment.p_offset + index * DYN_SIZE + 8))
     return entries
+
+
+class Role(Enum):
+    """The value is what users read."""
+
+    PROGRAM = "is a program"
+    LIBRARY = "is a library"
+    LOADER = "is a dynamic loader"
+    UNSURE = "may be a dynamic loader"
+
+
+def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
+    """Return whether a kernel starts the file, a dynamic loader maps it, or a kernel starts other programs with it.
+
+    A loader runs before any other file is there: it has an entry point, needs no other file, and relocates itself. Libraries from
+    older linkers have an entry point, too, and some need no other file; but their relocations have symbols, for what the program
+    that loads them defines or may override. A loader's need none; those that have some are known by name.
+    """
+    tags = {entry.tag: entry.value for entry in dynamic}
+    if elf.header.e_type != ET.DYN or not tags or any(segment.p_type == PT.INTERP for segment in elf.segments):
+        return Role.PROGRAM
+    alone = elf.header.e_entry and DT.NEEDED not in tags
+    if alone and is_named_as_loader(elf, tags):
+        return Role.LOADER
+    if tags.get(DT.FLAGS_1, 0) & DF_1_PIE:
+        return Role.PROGRAM
+    return Role.UNSURE if alone and not relocates_by_symbol(elf, tags) else Role.LIBRARY
+
+
+def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
+    """True if its soname or a symbol is a dynamic loader's."""
+    if DT.STRTAB not in tags:
+        return False
+    names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))
+    start = tags.get(DT.SONAME, len(names))
+    soname = LOADER_SONAME.match(names[start : start + MAX_SONAME])
+    return soname is not None or any(b"\0" + name + b"\0" in names for name in LOADER_NAMES)
+
+
+def relocates_by_symbol(elf: ElfFile, tags: dict[int, int]) -> bool:
+    for table, size in ((DT.RELA, DT.RELASZ), (DT.JMPREL, DT.PLTRELSZ)):
+        if table in tags and size in tags:
+            entries = columns(elf.at(tags[table], tags[size]), elf.byte_order)
+            if any(info >> 32 for info in entries.info):
+                return True
+    return False

@@ -18,20 +18,14 @@ from sframegen.elf.records import (
     CHDR_SIZE,
     EHDR_SIZE,
     MAX_ADDRESS,
-    PF_X,
+    PF,
     PHDR_SIZE,
     PN_XNUM,
-    PT_LOAD,
+    PT,
     RECORDS,
-    SHF_COMPRESSED,
-    SHF_INFO_LINK,
-    SHN_UNDEF,
-    SHN_XINDEX,
-    SHT_CREL,
-    SHT_NOBITS,
-    SHT_NULL,
-    SHT_REL,
-    SHT_RELA,
+    SHF,
+    SHN,
+    SHT,
     ByteOrder,
     Chdr,
     Ehdr,
@@ -80,7 +74,7 @@ class ElfFile:
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
         self.segments = self._table(Phdr, self.header.e_phoff, self.phnum, "program header table")
-        self._loads = sorted((load for load in self.segments if load.p_type == PT_LOAD), key=lambda load: load.p_vaddr)
+        self._loads = sorted((load for load in self.segments if load.p_type == PT.LOAD), key=lambda load: load.p_vaddr)
         self.sections = self._name(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
 
     def error(self, message: str, place: str = "", offset: int | None = None) -> FormatError:
@@ -107,10 +101,10 @@ class ElfFile:
     def contents(self, section: Section) -> memoryview:
         """A section's bytes; compressed ones (zlib, zstd, and the older .zdebug form) are expanded."""
         header = section.header
-        if header.sh_type == SHT_NOBITS:
+        if header.sh_type == SHT.NOBITS:
             raise self.error("section has no bytes in the file", section.name)
         raw = self.slice(header.sh_offset, header.sh_size, section.name)
-        if header.sh_flags & SHF_COMPRESSED:
+        if header.sh_flags & SHF.COMPRESSED:
             chdr = self._compression(section)
             return self._expand(chdr.ch_type, raw[CHDR_SIZE:], chdr.ch_size, section.name)
         if section.name.startswith(".zdebug") and bytes(raw[:4]) == b"ZLIB":
@@ -119,7 +113,7 @@ class ElfFile:
 
     def contents_size(self, section: Section) -> int:
         """Return the size of `contents`, of a section without the .zdebug form, before anything is expanded."""
-        return self._compression(section).ch_size if section.header.sh_flags & SHF_COMPRESSED else section.header.sh_size
+        return self._compression(section).ch_size if section.header.sh_flags & SHF.COMPRESSED else section.header.sh_size
 
     def _compression(self, section: Section) -> Chdr:
         header = section.header
@@ -130,7 +124,7 @@ class ElfFile:
     def stored(self, section: Section) -> memoryview:
         """Return a section's bytes unexpanded; none if it has none in the file."""
         header = section.header
-        size = 0 if header.sh_type in (SHT_NULL, SHT_NOBITS) else header.sh_size
+        size = 0 if header.sh_type in (SHT.NULL, SHT.NOBITS) else header.sh_size
         return self.slice(header.sh_offset, size, section.name)
 
     def at(self, address: int, size: int) -> memoryview:
@@ -157,14 +151,14 @@ class ElfFile:
 
     def executable_loads(self) -> list[Phdr]:
         """Executable PT_LOADs with bytes in the file, by their addresses."""
-        return [load for load in self._loads if load.p_flags & PF_X and load.p_filesz]
+        return [load for load in self._loads if load.p_flags & PF.X and load.p_filesz]
 
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
         """Sections of relocations, of any type, by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
-            if section.header.sh_type in (SHT_RELA, SHT_REL, SHT_CREL) or section.header.sh_flags & SHF_INFO_LINK:
+            if section.header.sh_type in (SHT.RELA, SHT.REL, SHT.CREL) or section.header.sh_flags & SHF.INFO_LINK:
                 tables.setdefault(section.header.sh_info, []).append(section)
         return tables
 
@@ -188,10 +182,10 @@ class ElfFile:
         """(shnum, shstrndx, phnum); numbers that do not fit into the header come from section header 0."""
         header = self.header
         shnum, shstrndx, phnum = header.e_shnum, header.e_shstrndx, header.e_phnum
-        if header.e_shoff and (shnum == 0 or shstrndx == SHN_XINDEX or phnum == PN_XNUM):
+        if header.e_shoff and (shnum == 0 or shstrndx == SHN.XINDEX or phnum == PN_XNUM):
             first = self.record(Shdr, header.e_shoff, "section header table")
             shnum = shnum or first.sh_size
-            shstrndx = first.sh_link if shstrndx == SHN_XINDEX else shstrndx
+            shstrndx = first.sh_link if shstrndx == SHN.XINDEX else shstrndx
             phnum = first.sh_info if phnum == PN_XNUM else phnum
         return (shnum if header.e_shoff else 0), shstrndx, (phnum if header.e_phoff else 0)
 
@@ -203,7 +197,7 @@ class ElfFile:
         return list(map(kind._make, code.iter_unpack(self.slice(offset, count * code.size, place))))
 
     def _name(self, headers: list[Shdr]) -> list[Section]:
-        if not headers or self.shstrndx == SHN_UNDEF:
+        if not headers or self.shstrndx == SHN.UNDEF:
             return [Section(number, "", header) for number, header in enumerate(headers)]
         if self.shstrndx >= len(headers):
             raise self.error(f"names are in section {self.shstrndx} of {len(headers)}", "section header table")
@@ -231,17 +225,14 @@ def open_elf(path: str | Path) -> ElfFile:
     return ElfFile(data, str(path), status)
 
 
-PIPE_BYTES = 1 << 16  # as many as a pipe holds
-
-
-def open_regular(name: str, shown: str, flags: int = 0, *, directory: int | None = None) -> int:
-    """A descriptor to read a regular file; `shown`: its path for messages. Raises FormatError if it is not one, or OSError."""
+def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int | None = None) -> int:
+    """A descriptor to read a regular file; `display_path`: for messages. Raises FormatError if it is not one, or OSError."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)  # may be a FIFO
     except OSError as error:
-        raise OSError(error.errno, error.strerror, shown) from error
+        raise OSError(error.errno, error.strerror, display_path) from error
     try:
-        check_regular(os.fstat(descriptor).st_mode, shown)
+        check_regular(os.fstat(descriptor).st_mode, display_path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -253,66 +244,56 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
 
     `newline`: as for open(). Raises FormatError for other kinds of files, and OSError.
     """
-    shown = os.fsdecode(path)
+    display_path = os.fsdecode(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
-        if stat.S_ISFIFO(mode):
-            beginning = _first_bytes(descriptor, shown)
-        else:
-            check_regular(mode, shown)
+        if not stat.S_ISFIFO(mode):
+            check_regular(mode, display_path)
     except BaseException:
         os.close(descriptor)
         raise
     file: BinaryIO = os.fdopen(descriptor, "rb")
     if stat.S_ISFIFO(mode):
         with file:
-            data = beginning + file.read(max(most + 1 - len(beginning), 0))
+            os.set_blocking(descriptor, True)  # without a writer, a read ends all the same
+            data = file.read(most + 1)
+            has_name = not os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:")  # noqa: PTH115 - without pathlib, which takes longer
+        if has_name and not data:
+            raise FormatError("nobody writes to this FIFO", file=display_path)
         if len(data) > most:
-            raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=shown)
+            raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=display_path)
         file = io.BytesIO(data)
     return io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline=newline)
 
 
-def _first_bytes(pipe: int, shown: str) -> bytes:
-    """What can be read now, from then on waiting for more. Raises FormatError for a FIFO that nobody has opened to write."""
-    try:
-        beginning = os.read(pipe, PIPE_BYTES)
-        if not beginning and not os.readlink(f"/proc/self/fd/{pipe}").startswith("pipe:"):  # noqa: PTH115 - without pathlib, which takes longer
-            raise FormatError("nobody writes to this FIFO", file=shown)
-    except BlockingIOError:
-        beginning = b""
-    os.set_blocking(pipe, True)
-    return beginning
-
-
-def check_regular(mode: int, shown: str) -> None:
+def check_regular(mode: int, display_path: str) -> None:
     """Raises FormatError for a file of another kind, and OSError for a directory."""
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), display_path)
     if not stat.S_ISREG(mode):
-        raise FormatError("not a regular file", file=shown)
+        raise FormatError("not a regular file", file=display_path)
 
 
-def map_descriptor(descriptor: int, shown: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
+def map_descriptor(descriptor: int, display_path: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
     """An open file's bytes, mapped read-only, and its status. Raises FormatError where it is empty, or OSError.
 
     Files of no more than `small` bytes are read: quicker, where there are thousands.
     """
     status = os.fstat(descriptor)
     if status.st_size == 0:
-        raise FormatError("the file is empty", file=shown)
+        raise FormatError("the file is empty", file=display_path)
     if status.st_size > small:
         try:
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
         except ValueError as error:  # emptied meanwhile
-            raise FormatError("the file is empty", file=shown) from error
+            raise FormatError("the file is empty", file=display_path) from error
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 
-def beginning_of(name: str, shown: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
+def beginning_of(name: str, display_path: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
     """Up to `size` bytes of the file that `open_regular` opens. Raises what that raises, and OSError."""
-    descriptor = open_regular(name, shown, flags, directory=directory)
+    descriptor = open_regular(name, display_path, flags, directory=directory)
     try:
         return os.pread(descriptor, size, 0)
     finally:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import copied_table, functions_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import CopiedFunctions, Symbol
+    from sframegen.elf.symbols import Symbol
 
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
@@ -61,22 +61,39 @@ def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) 
 
     Raises FormatError for the name of several functions.
     """
-    match = SYMBOL_OFFSET.fullmatch(text)
-    for name, offset in ((text, "0"), match.groups() if match else ("", "0")):
-        found = {symbol.address for symbol in find(name.encode(errors="replace"))} if name else set()
+    for name, offset in names_with_offsets(text):
+        found = {symbol.address for symbol in find(name.encode(errors="replace"))}
         if len(found) > 1:
             places = ", ".join(f"{address:#x}" for address in sorted(found))
             raise FormatError(f"{len(found)} functions are named {printable(name)}: {places}", file=file)
         if found:
-            return found.pop() + int(offset, 16 if offset[:2] in ("0x", "0X") else 10)
+            return found.pop() + offset
     return None
 
 
-class NamedAddresses:
-    """The names of a file's functions; without a file there are none."""
+def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, offset) as a text can be read, the whole text as a name first. The offset is decimal, or 0x..."""
+    if text:
+        yield text, 0
+    if match := SYMBOL_OFFSET.fullmatch(text):
+        name, digits = match.groups()
+        yield name, int(digits, 16 if digits[:2] in ("0x", "0X") else 10)
 
-    def __init__(self, file: str = "", functions: CopiedFunctions | None = None) -> None:
-        self._file, self._functions = file, functions
+
+class NamedAddresses:
+    """The names of a file's functions, as they are now; without a file there are none.
+
+    If the symbol table is damaged, that FormatError is raised when a name is asked for.
+    """
+
+    def __init__(self, elf: ElfFile | None = None) -> None:
+        self._file = elf.name if elf else ""
+        self._fault: FormatError | None = None
+        self._read: Callable[[], list[Symbol]] = list
+        try:
+            self._read = copied_table(elf) if elf else list
+        except FormatError as error:
+            self._fault = error
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
@@ -93,9 +110,11 @@ class NamedAddresses:
     def _named(self, name: bytes) -> list[Symbol]:
         return [symbol for symbol in self._symbols if symbol.is_named(name)]
 
-    @property
+    @cached_property
     def _symbols(self) -> list[Symbol]:
-        return self._functions.symbols if self._functions else []
+        if self._fault is not None:
+            raise self._fault
+        return self._read()
 
     @cached_property
     def _by_address(self) -> dict[int, Symbol]:
@@ -103,10 +122,3 @@ class NamedAddresses:
 
 
 NO_NAMES = NamedAddresses()
-
-
-def copied_names(elf: ElfFile) -> NamedAddresses:
-    """Copy the names of a file, which may change afterwards."""
-    from sframegen.elf.symbols import CopiedFunctions  # noqa: PLC0415 - sections of no file need none
-
-    return NamedAddresses(elf.name, CopiedFunctions(elf))

@@ -1,4 +1,4 @@
-"""A symbol table -> the functions that hold a few addresses, without a table of all functions. Compiled."""
+"""A symbol table -> the functions that hold a few addresses, without a table of all functions; all values. Compiled."""
 
 from __future__ import annotations
 
@@ -57,3 +57,23 @@ def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Colum
     for place in range(1, len(addresses)):  # one that was found for a lower address is before the higher ones, too
         if found[place] == 0:
             found[place] = found[place - 1]
+
+
+@cython.locals(symbols="const unsigned char[::1]", values="unsigned long long[::1]")
+def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
+    """Fills the values of all defined symbols of a symbol table (raw entries of 24 bytes) that name places; returns how many."""
+    count: cython.Py_ssize_t = 0
+    entry: cython.Py_ssize_t
+    kind: cython.int
+    i: cython.Py_ssize_t
+    value: cython.ulonglong
+    for entry in range(0, len(symbols) - 23, 24):
+        kind = symbols[entry + 4] & 0x0F
+        if kind == 3 or kind == 4 or (symbols[entry + 6] == 0 and symbols[entry + 7] == 0):  # section, file, undefined
+            continue
+        value = 0
+        for i in range(8):
+            value = value * 256 + symbols[entry + 8 + (i if big else 7 - i)]
+        values[count] = value
+        count += 1
+    return count

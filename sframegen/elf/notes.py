@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError, naming
-from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT_NOTE, RECORDS, SHT_NOTE, Nhdr
+from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT, RECORDS, SHT, Nhdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,8 +40,8 @@ def sound_notes(elf: ElfFile) -> Iterator[Note]:
 
 def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
     """(file offset, size, alignment) of each segment or section of notes."""
-    places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT_NOTE] or [
-        (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT_NOTE
+    places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT.NOTE] or [
+        (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT.NOTE
     ]
     check_notes(elf)
     return dict.fromkeys(places)
@@ -49,8 +49,8 @@ def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
 
 def check_notes(elf: ElfFile) -> None:
     """Raise FormatError if notes overlap by more than the two segments that linkers make for some: each would be read again."""
-    sizes = [s.p_filesz for s in elf.segments if s.p_type == PT_NOTE]
-    sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT_NOTE]
+    sizes = [s.p_filesz for s in elf.segments if s.p_type == PT.NOTE]
+    sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT.NOTE]
     if sum(sizes) > MAX_NOTES_PER_BYTE * len(elf.data):
         raise elf.error(f"{len(sizes)} segments and sections of notes overlap", "note")
 

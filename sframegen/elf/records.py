@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from sframegen.base.errors import FormatError
+from sframegen.elf.ranges import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -39,25 +40,55 @@ def _strings(table: bytes, places: tuple[int, ...]) -> list[str]:
 
 ByteOrder = Literal["little", "big"]
 
-EM_S390, EM_X86_64, EM_AARCH64 = 22, 62, 183
-# uname's names, which are also those of the modules about one machine: elf/code_bytes, code/isa, stack/abi.
-MACHINE_NAMES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64", EM_S390: "s390x"}
-ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
-PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR, PT_TLS = 1, 2, 3, 4, 6, 7
-PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_GNU_PROPERTY, PT_GNU_SFRAME = (
-    0x6474E550, 0x6474E552, 0x6474E553, 0x6474E554,
-)  # fmt: skip
-PF_X, PF_W, PF_R = 1, 2, 4
 PN_XNUM = 0xFFFF
-SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
-SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 9, 11
-SHT_GROUP, SHT_SYMTAB_SHNDX, SHT_CREL = 17, 18, 0x40000014
-SHT_GNU_SFRAME = 0x6FFFFFF4
-SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK, SHF_GROUP, SHF_COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
 NT_GNU_BUILD_ID = 3
-STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_GNU_IFUNC = 0, 1, 2, 3, 10
-
 MAX_ADDRESS = 1 << 64
+
+# The constants of the ELF specification, by their prefix: SHT_NOTE is SHT.NOTE. Plain numbers, as files have others, too.
+
+
+class EM:
+    S390, X86_64, AARCH64 = 22, 62, 183
+
+
+class ET:
+    REL, EXEC, DYN, CORE = 1, 2, 3, 4
+
+
+class PT:
+    NULL, LOAD, DYNAMIC, INTERP, NOTE, PHDR, TLS = 0, 1, 2, 3, 4, 6, 7
+    GNU_EH_FRAME, GNU_RELRO, GNU_PROPERTY, GNU_SFRAME = 0x6474E550, 0x6474E552, 0x6474E553, 0x6474E554
+
+
+class PF:
+    X, W, R = 1, 2, 4
+
+
+class SHN:
+    UNDEF, LORESERVE, XINDEX = 0, 0xFF00, 0xFFFF
+
+
+class SHT:
+    NULL, PROGBITS, SYMTAB, STRTAB, RELA, HASH, NOTE, NOBITS, REL, DYNSYM = 0, 1, 2, 3, 4, 5, 7, 8, 9, 11
+    GROUP, SYMTAB_SHNDX, RELR, CREL = 17, 18, 19, 0x40000014
+    GNU_SFRAME, GNU_HASH, GNU_VERDEF, GNU_VERNEED, GNU_VERSYM = 0x6FFFFFF4, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+
+
+class SHF:
+    WRITE, ALLOC, EXECINSTR, INFO_LINK, GROUP, COMPRESSED = 1, 2, 4, 0x40, 0x200, 0x800
+
+
+class STT:
+    NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
+
+
+# uname's names, which are also those of the modules about one machine: elf/code_bytes, code/isa, stack/abi.
+MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
+
+
+def names_of(constants: type) -> dict[int, str]:
+    """The names of a prefix' constants by their numbers: "PT_LOAD"."""
+    return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}
 
 
 class Ehdr(NamedTuple):
@@ -87,6 +118,10 @@ class Phdr(NamedTuple):
     p_memsz: int
     p_align: int
 
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.p_offset, self.p_offset + self.p_filesz)
+
 
 class Shdr(NamedTuple):
     sh_name: int
@@ -99,6 +134,11 @@ class Shdr(NamedTuple):
     sh_info: int
     sh_addralign: int
     sh_entsize: int
+
+    @property
+    def extent(self) -> Extent:
+        """Also of a section that has no bytes in the file."""
+        return Extent(self.sh_offset, self.sh_offset + self.sh_size)
 
 
 class Sym(NamedTuple):
@@ -141,6 +181,8 @@ class Nhdr(NamedTuple):
     n_descsz: int
     n_type: int
 
+
+UNUSED_SEGMENT, UNUSED_SECTION = Phdr(*[0] * 8), Shdr(*[0] * 10)  # PT_NULL, SHT_NULL
 
 # Each on-disk record, declared once: its fields above, its layout here.
 LAYOUTS: dict[type[Any], str] = {

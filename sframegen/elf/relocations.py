@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.machine import Cursor
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import RECORDS, RELA_SIZE, SHT_CREL, SHT_DYNSYM, SHT_RELA, Rela
+from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, Rela
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import ByteOrder
 
-SHT_RELR = 19
 RELR_BITS = 63  # words that a bitmap of SHT_RELR covers
 CREL_ADDENDS = 4  # of SHT_CREL's head: relocations have addends
 MAX_OFFSET = 1 << 60
@@ -36,9 +35,9 @@ def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
-        if table.header.sh_type == SHT_RELA:
+        if table.header.sh_type == SHT.RELA:
             yield from code.iter_unpack(raw[: len(raw) // RELA_SIZE * RELA_SIZE])
-        elif table.header.sh_type == SHT_CREL:
+        elif table.header.sh_type == SHT.CREL:
             yield from _crel_rows(elf, table, raw)
         else:
             raise elf.error(f"relocations of section type {table.header.sh_type:#x}, which are not read", table.name)
@@ -63,40 +62,16 @@ def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[
         yield offset << (head & 3), symbol << 32 | kind, addend
 
 
-def crel(rows: Sequence[Rela]) -> bytes:
-    """The bytes of SHT_CREL for relocations of ascending offsets."""
-    out = bytearray(_leb(len(rows) << 3 | CREL_ADDENDS, signed=False))
-    last = Rela(0, 0, 0)
-    for row in rows:
-        steps = row.symbol - last.symbol, row.type - last.type, row.r_addend - last.r_addend
-        offset = row.r_offset - last.r_offset
-        out.append((offset > 15) << 7 | (offset & 15) << 3 | sum(1 << bit for bit, step in enumerate(steps) if step))
-        out += _leb(offset >> 4, signed=False) if offset > 15 else b""
-        out += b"".join(_leb(step, signed=True) for step in steps if step)
-        last = row
-    return bytes(out)
-
-
-def _leb(value: int, *, signed: bool) -> bytes:
-    out = bytearray()
-    while True:
-        byte = value & 0x7F
-        value >>= 7
-        if value == (-(byte >> 6) if signed else 0):
-            return bytes([*out, byte])
-        out.append(byte | 0x80)
-
-
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:
     """(section of symbols, relocations) of the sections of dynamic relocations, no more bytes than the file has."""
     left = len(elf.data)
     for section in elf.sections:
         header = section.header
-        if header.sh_type != SHT_RELA or header.sh_link >= len(elf.sections) or header.sh_size > left:
+        if header.sh_type != SHT.RELA or header.sh_link >= len(elf.sections) or header.sh_size > left:
             continue
         left -= header.sh_size
         symbols = elf.sections[header.sh_link] if header.sh_link else None
-        if symbols is None or symbols.header.sh_type == SHT_DYNSYM:
+        if symbols is None or symbols.header.sh_type == SHT.DYNSYM:
             yield symbols, columns(elf.contents(section), elf.byte_order)
 
 
@@ -108,7 +83,7 @@ def columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
 
 def packed_addends(elf: ElfFile) -> Iterator[int]:
     """Yield the numbers in the file to which the packed relative relocations (SHT_RELR) add the base."""
-    table = next((section for section in elf.sections if section.header.sh_type == SHT_RELR), None)
+    table = next((section for section in elf.sections if section.header.sh_type == SHT.RELR), None)
     if table is None:
         return
     raw = elf.contents(table)

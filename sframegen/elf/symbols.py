@@ -6,43 +6,28 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from functools import cached_property
-from heapq import heappop, heappush
 from itertools import compress, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.base.errors import FormatError
 from sframegen.elf.function_scan import last_functions
-from sframegen.elf.records import (
-    RECORDS,
-    SHF_EXECINSTR,
-    SHN_LORESERVE,
-    SHN_UNDEF,
-    SHN_XINDEX,
-    SHT_DYNSYM,
-    SHT_SYMTAB,
-    SHT_SYMTAB_SHNDX,
-    STT_FUNC,
-    STT_GNU_IFUNC,
-    STT_NOTYPE,
-    STT_OBJECT,
-    SYM_SIZE,
-    Sym,
-    read_words,
-)
+from sframegen.elf.ranges import holder
+from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from sframegen.elf.file import ElfFile, Section
+    from sframegen.elf.ranges import Range
 
 MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
 # Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
 MAX_NAME = 8192
 USUAL_NAME = 256
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
-IS_PLACE = bytes(info & 15 in (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
+IS_FUNCTION = bytes(info & 15 in (STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
+IS_PLACE = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
 MAPPING = b"$"  # the first character of AArch64's symbols for code and data within functions
 CHUNK = 1 << 16  # symbols at a time
 
@@ -109,7 +94,7 @@ class SymbolTable:
     @cached_property
     def wide(self) -> Section | None:
         """The section (SHT_SYMTAB_SHNDX) with the section numbers that do not fit into the entries."""
-        found = (section for section in self._elf.sections if section.header.sh_type == SHT_SYMTAB_SHNDX)
+        found = (section for section in self._elf.sections if section.header.sh_type == SHT.SYMTAB_SHNDX)
         return next((section for section in found if section.header.sh_link == self.section.number), None)
 
     @cached_property
@@ -118,9 +103,9 @@ class SymbolTable:
 
     def section_of(self, number: int, symbol: Sym) -> int:
         """The number of the section that defines an entry; SHN_UNDEF if none of the file does."""
-        if symbol.st_shndx == SHN_XINDEX:
-            return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN_UNDEF
-        return symbol.st_shndx if symbol.st_shndx < SHN_LORESERVE else SHN_UNDEF
+        if symbol.st_shndx == SHN.XINDEX:
+            return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN.UNDEF
+        return symbol.st_shndx if symbol.st_shndx < SHN.LORESERVE else SHN.UNDEF
 
     def sections(self) -> list[int]:
         """`section_of` each entry."""
@@ -129,13 +114,13 @@ class SymbolTable:
             numbers.byteswap()
         found = numbers[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
         for at, number in enumerate(found):
-            if number >= SHN_LORESERVE:
+            if number >= SHN.LORESERVE:
                 found[at] = self.section_of(at, self[at])
         return found
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
         """Numbers of the entries that any of these sections defines, and of those whose section has too large a number."""
-        fields = {number if number < SHN_LORESERVE else SHN_XINDEX for number in sections}
+        fields = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
         wanted = {int.from_bytes(field.to_bytes(2, self._elf.byte_order), sys.byteorder) for field in fields}
         for start in range(0, len(self), CHUNK):
             part = self.raw[start * SYM_SIZE : min(len(self), start + CHUNK) * SYM_SIZE]
@@ -146,7 +131,7 @@ class SymbolTable:
 
 def symbol_tables(elf: ElfFile) -> Iterator[Section]:
     """`.symtab` and `.dynsym`: a file has one of each type, and more are not read."""
-    for kind in (SHT_SYMTAB, SHT_DYNSYM):
+    for kind in (SHT.SYMTAB, SHT.DYNSYM):
         yield from islice((section for section in elf.sections if section.header.sh_type == kind), 1)
 
 
@@ -173,7 +158,7 @@ class FunctionColumns:
         numbers = [number for number in compress(range(len(info)), info) if sections[number]]
 
         def is_mapping(number: int) -> bool:
-            is_local = raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT_NOTYPE
+            is_local = raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT.NOTYPE
             return is_local and table.names.startswith(MAPPING, table[number].st_name)
 
         if MAPPING in table.names:
@@ -181,29 +166,17 @@ class FunctionColumns:
         return array("Q", sorted(map(addresses.__getitem__, numbers)))
 
     @cached_property
-    def _code(self) -> tuple[list[int], list[int]]:
-        """Where code sections begin and end, ascending, and the first end of those that hold what follows; 1 << 64 without any."""
-        headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF_EXECINSTR]
-        ranges = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
-        places = sorted({place for both in ranges for place in both})
-        first: list[int] = []
-        open_ends: list[int] = []  # a heap
-        following = 0
-        for place in places:
-            while following < len(ranges) and ranges[following][0] == place:
-                heappush(open_ends, ranges[following][1])
-                following += 1
-            while open_ends and open_ends[0] <= place:
-                heappop(open_ends)
-            first.append(open_ends[0] if open_ends else 1 << 64)
-        return places, first
+    def _code(self) -> list[Range]:
+        """Addresses of the sections of code, ascending; they overlap in damaged files only."""
+        headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
+        return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
 
     def _end_of(self, symbol: Symbol) -> int:
         """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
         if symbol.size:
             return symbol.address + symbol.size
-        place, part = bisect_right(self._places, symbol.address), bisect_right(self._code[0], symbol.address)
-        ends = [*self._places[place : place + 1], *self._code[1][part - 1 : part]]
+        place, section = bisect_right(self._places, symbol.address), holder(self._code, symbol.address)
+        ends = [*self._places[place : place + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 
     def at_each(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
@@ -235,28 +208,13 @@ def functions_of(elf: ElfFile) -> Iterator[Symbol]:
             yield Symbol(table.names, name_at, address, size)
 
 
-class CopiedFunctions:
-    """The functions of a file's symbol table, which is copied: later changes of the file do not matter.
-
-    Where the table is damaged, `symbols` raises the FormatError, not what makes the copy.
-    """
-
-    def __init__(self, elf: ElfFile) -> None:
-        self._fault: FormatError | None = None
-        self._code, self._raw, self._names = RECORDS[Sym, elf.byte_order], b"", b""
-        try:
-            table = _table_of_functions(elf)
-            if table is not None:
-                self._raw, self._names = bytes(table.raw), table.names
-        except FormatError as error:
-            self._fault = error
-
-    @cached_property
-    def symbols(self) -> list[Symbol]:
-        """In the order of the table."""
-        if self._fault is not None:
-            raise self._fault
-        return [Symbol(self._names, *found) for found in _functions(self._code.iter_unpack(self._raw))]
+def copied_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
+    """Copy a symbol table: later changes of the file do not matter. Return what reads the functions, in the table's order."""
+    table = _table_of_functions(elf)
+    if table is None:
+        return list
+    code, raw, names = RECORDS[Sym, elf.byte_order], bytes(table.raw), table.names
+    return lambda: [Symbol(names, *found) for found in _functions(code.iter_unpack(raw))]
 
 
 def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
@@ -296,5 +254,5 @@ def _table_of_functions(elf: ElfFile) -> SymbolTable | None:
 def _functions(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
     """(place of the name, address, size) of each."""
     for name_at, info, _, section, address, size in rows:
-        if info & 15 in (STT_FUNC, STT_GNU_IFUNC) and section != SHN_UNDEF:
+        if IS_FUNCTION[info] and section:  # not SHN_UNDEF
             yield name_at, address, size

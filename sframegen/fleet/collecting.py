@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, get_type_hints
 
-from sframegen.api.added import percent
+from sframegen.api.add_summary import percent
 from sframegen.base.text import count_of, printable
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow, RowOutcome
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen import api
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
-from sframegen.base.one_file import FaultError, turn
+from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.detached_file import companion_of
-from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
+from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import ET_DYN, ET_EXEC, strings_at
+from sframegen.elf.records import ET, strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode
@@ -24,12 +24,12 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.added import Summary
+    from sframegen.api.add_summary import Summary
     from sframegen.fleet.run_options import RunOptions
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
 DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
-TYPES = {ET_EXEC: "EXEC", ET_DYN: "DYN"}
+TYPES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
 
 
 @dataclass
@@ -47,7 +47,7 @@ class PackageFiles:
         row = self._row(path)
         started = perf_counter()
         try:
-            with turn():
+            with only_refusals():
                 return self._converted(row, given, changed)
         except RefusedError as error:
             if error.reason is Refusal.NO_MEMORY_TO_VERIFY:
@@ -119,10 +119,10 @@ def _needed(elf: ElfFile) -> list[str]:
     """The libraries that it needs."""
     dynamic = read_dynamic(elf)
     tags = {entry.tag: entry.value for entry in dynamic}
-    if DT_STRTAB not in tags:
+    if DT.STRTAB not in tags:
         return []
-    names = bytes(elf.at(tags[DT_STRTAB], tags.get(DT_STRSZ, 0)))
-    return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT_NEEDED))
+    names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))
+    return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT.NEEDED))
 
 
 def fill_checked(row: FileRow, report: api.CheckReport) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from linker.files.own_directory import OwnDirectory
+from linker.files.location import OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, one_line

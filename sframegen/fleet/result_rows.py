@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sframegen.api import added
+from sframegen.api import add_summary
 from sframegen.base.text import printable, shortened
 
 KEY = re.compile(r"[0-9a-f]{64}")  # of a result: a SHA256
@@ -18,9 +18,9 @@ SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means some
 class RowOutcome(StrEnum):
     """The outcome for a file, or for a package as a whole."""
 
-    ADDED = added.Outcome.ADDED  #: it has a section now, or would have one; of a package: it was worked on to its end
-    UNCHANGED = added.Outcome.UNCHANGED  #: it has the same section already; of a package: nothing in it changed
-    NOTHING = added.Outcome.NOTHING  #: no call frame information, or none that SFrame can express; of a package: no ELF file for it
+    ADDED = add_summary.Outcome.ADDED  #: it has a section now, or would have one; of a package: it was worked on to its end
+    UNCHANGED = add_summary.Outcome.UNCHANGED  #: it has the same section already; of a package: nothing in it changed
+    NOTHING = add_summary.Outcome.NOTHING  #: no call frame information that SFrame can express; of a package: no ELF file
     REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
     GOOD = "good"  #: `--mode check`: its section has no error
     WRONG = "wrong"  #: `--mode check`: its section has an error; `findings`

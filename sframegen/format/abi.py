@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.section import FollowedRegisters
-from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, ET_DYN, ET_EXEC
+from sframegen.elf.records import EHDR_SIZE, EM, ET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ AMD64 = Abi(
     name="AMD64",
     other_name="x86-64",
     sframe_id=3,
-    machine=EM_X86_64,
+    machine=EM.X86_64,
     byte_order="little",
     sp=7,
     fp=6,
@@ -82,7 +82,7 @@ AMD64 = Abi(
 AARCH64 = Abi(
     name="AArch64",
     sframe_id=2,
-    machine=EM_AARCH64,
+    machine=EM.AARCH64,
     byte_order="little",
     sp=31,
     fp=29,
@@ -97,7 +97,7 @@ AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order
 S390X = Abi(
     name="s390x",
     sframe_id=4,
-    machine=EM_S390,
+    machine=EM.S390,
     byte_order="big",
     sp=15,
     fp=11,
@@ -140,4 +140,4 @@ def is_linked(header: bytes) -> bool:
     if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
         return False
     e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))
-    return e_type in (ET_EXEC, ET_DYN) and (machine, order) in BY_MACHINE
+    return e_type in (ET.EXEC, ET.DYN) and (machine, order) in BY_MACHINE

@@ -9,7 +9,7 @@ import struct
 from array import array
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
@@ -28,9 +28,9 @@ from sframegen.format.layouts import (
     PAUTH_KEY_B_BIT,
     PCTYPE_MASK_BIT,
     SIGNAL_BIT,
-    Header,
+    SframeHeader,
 )
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Match, Rule
+from sframegen.format.model import OUTERMOST, FdeType, FunctionRow, FunctionTable, Kind, Match, Rule, SframeFunction
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
     from sframegen.format.model import Where
-    from sframegen.format.section_functions import SframeFunction
     from sframegen.format.unpack import Unpacker
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class SframeSection:
 
     data: memoryview  #: its bytes
     address: int  #: link-time address of the first
-    header: Header  #: as it stands in the file: a named tuple with the specification's fields
+    header: SframeHeader  #: as it stands in the file: a named tuple with the specification's fields
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
     place: str
@@ -101,9 +100,10 @@ class SframeSection:
 
     def functions(self) -> Iterator[SframeFunction]:
         """Yield each function with its name and rows, in the section's order. Raises FormatError as `table` and `address_of` do."""
-        from sframegen.format.section_functions import functions_of_section  # noqa: PLC0415 - look-ups need none
-
-        return functions_of_section(self.table, self.names)
+        table = self.table
+        for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
+            rows = tuple(FunctionRow(offset, rule) for offset, rule in table.rows(number))
+            yield SframeFunction(start, size, self.names.exactly_at(start), table.kinds[kind], rows)
 
     def base(self, where: Where) -> str:
         """Return the name of the register that a place is relative to, "rsp" for instance; "cfa" for the CFA."""
@@ -112,17 +112,6 @@ class SframeSection:
     def equation(self, rule: Rule) -> str:
         """Return a rule as `lookup` prints it: `(cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp)`."""
         return equation(rule, self.abi)
-
-    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """Return a `pyarrow.Table` with a line for each row: its function, its rule as an equation and in parts.
-
-        Columns: start, size and name of the function; offset; rule; and of cfa, ra and fp the base, the offset and deref, null
-        where the rule says nothing of them. Its `to_pandas()` makes a data frame. Functions without rows are not in it. Raises
-        ImportError without pyarrow, and FormatError as `functions` does.
-        """
-        from sframegen.format.section_functions import arrow_table  # noqa: PLC0415 - look-ups need none
-
-        return arrow_table(self.table, self.names, self.abi)
 
     def rules_at(self, pcs: Iterable[int]) -> list[Rule | None]:
         """`rule_at` for many addresses: compiled code searches, and each row that it finds is decoded once."""
@@ -209,11 +198,11 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
     return section
 
 
-def _header(view: memoryview, place: str) -> tuple[Header, str]:
+def _header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
     if len(view) < HEADER_SIZE:
         raise FormatError(f"expected {HEADER_SIZE} bytes of header, have {len(view)}", place, 0)
     for byte_order, mark in MARKS.items():
-        header = Header(*struct.unpack_from(mark + HEADER_CODE, view))
+        header = SframeHeader(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
             if header.version not in LAYOUTS:
                 raise FormatError(f"SFrame version {header.version} is not read, only {', '.join(map(str, LAYOUTS))}", place, 2)

@@ -22,7 +22,7 @@ from sframegen.format.layouts import (
     PCTYPE_MASK_BIT,
     SIGNAL_BIT,
     V3,
-    Header,
+    SframeHeader,
 )
 from sframegen.format.pack import OutputBytes, fits_together, hash_rows, place_blocks, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
@@ -57,7 +57,7 @@ class Encoder:
 
         `like`: for each function an earlier one that is known to be of its kind with the same rows, or itself; may be empty.
 
-        Raises FormatError for what the version cannot say and where a field overflows.
+        Raises FormatError for what the version cannot express and where a field overflows.
         """
         self.table = table
         self.abi = abi
@@ -65,7 +65,7 @@ class Encoder:
         self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # the header's; more can be set until it is encoded
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
-            raise FormatError(f"SFrame version {layout.version} cannot say {unsaid}")
+            raise FormatError(f"SFrame version {layout.version} cannot express {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner, self.fre_type, self.block_size, self.block_at = room("IBQQ", len(table))
@@ -77,7 +77,7 @@ class Encoder:
         hash_rows(functions, like, keys)
         unsaid_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
         if unsaid_row >= 0:
-            raise FormatError(f"SFrame version {layout.version} cannot say {table.rules[table.row_rule[unsaid_row]]}")
+            raise FormatError(f"SFrame version {layout.version} cannot express {table.rules[table.row_rule[unsaid_row]]}")
         self.blocks_size, self.stored_rows = total
         if self.blocks_size > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
             raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
@@ -96,7 +96,7 @@ class Encoder:
         farthest = max(table.start[-1] - address, address + self.size_bytes - table.start[0]) if len(table) else 0
         if self.layout.start_width < ADDRESS_SIZE and farthest >= reach:  # 64-bit distances wrap like addresses
             raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")
-        header = Header(
+        header = SframeHeader(
             magic=MAGIC,
             version=self.layout.version,
             flags=self.flags,

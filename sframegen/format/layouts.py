@@ -26,7 +26,7 @@ DATAWORD_WIDTHS = (1, 2, 4)  # bytes, by fre_dataword_size
 MAX_FUNCTION_ROWS = 0xFFFF
 
 
-class Header(NamedTuple):
+class SframeHeader(NamedTuple):
     magic: int
     version: int
     flags: int

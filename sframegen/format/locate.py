@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sframegen.elf.records import ET_REL, PT_GNU_SFRAME, SHF_ALLOC, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import ET, PT, SHF, SHT
 from sframegen.format.decode import decode, open_section
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
 
-
-ZEROS = 1 << 16  # bytes of padding that are looked at in one go
+ZEROS = re.compile(rb"\0*")
 
 
 def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
@@ -24,11 +24,11 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
     Raises FormatError for a relocatable object, whose functions have no addresses yet. Both are empty in a separate debug file.
     """
     for segment in elf.segments:
-        if segment.p_type == PT_GNU_SFRAME and segment.p_filesz:
+        if segment.p_type == PT.GNU_SFRAME and segment.p_filesz:
             return elf.slice(segment.p_offset, segment.p_filesz, "PT_GNU_SFRAME"), segment.p_vaddr
     for section in elf.sections:
         if is_sframe_section(section):
-            if elf.header.e_type == ET_REL:
+            if elf.header.e_type == ET.REL:
                 raise elf.error("an object: its functions have no addresses yet; sframegen dump and lookup read it", section.name)
             return elf.contents(section), section.header.sh_addr
     return None
@@ -36,21 +36,21 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
 
 def is_sframe_section(section: Section) -> bool:
     kind = section.header.sh_type
-    return kind == SHT_GNU_SFRAME or (section.name == ".sframe" and kind != SHT_NOBITS)
+    return kind == SHT.GNU_SFRAME or (section.name == ".sframe" and kind != SHT.NOBITS)
 
 
 def loaded_size(elf: ElfFile) -> int:
     """Bytes of the loaded section, as its header says; 0 without one. GNU ld's segment may be longer: it never wrote the rest."""
-    loaded = (s.header for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF_ALLOC)
+    loaded = (s.header for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC)
     return max((header.sh_size for header in loaded), default=0)
 
 
 def unloaded_of(elf: ElfFile) -> Section | None:
     """Return the section that `sframe_of` reads if no segment has it, as its flags say; None if it is loaded or there is none."""
-    if any(segment.p_type == PT_GNU_SFRAME and segment.p_filesz for segment in elf.segments):
+    if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
         return None
     section = next(filter(is_sframe_section, elf.sections), None)
-    return None if section is None or section.header.sh_flags & SHF_ALLOC else section
+    return None if section is None or section.header.sh_flags & SHF.ALLOC else section
 
 
 def open_sframe(elf: ElfFile) -> SframeSection:
@@ -80,14 +80,8 @@ def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
         piece = open_section(data[at:], address + at)
         yield replace(piece, data=piece.data[: piece.end])
         at += piece.end
-        window = 64
-        while at < len(data):
-            padding = bytes(data[at : at + window])
-            rest = len(padding.lstrip(b"\0"))
-            at += len(padding) - rest
-            if rest:
-                break
-            window = min(2 * window, ZEROS)
+        padding = ZEROS.match(data, at)
+        at = padding.end() if padding else at
 
 
 def _found(elf: ElfFile) -> tuple[memoryview, int]:

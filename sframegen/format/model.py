@@ -6,13 +6,17 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
+from operator import gt
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sframegen.base.columns import room
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+ADDRESSES = 1 << 64
 
 
 class FdeType(IntEnum):
@@ -53,6 +57,26 @@ class Kind(NamedTuple):
     mask: bool = False  #: PC type MASK
     signal: bool = False  #: a signal frame
     key_b: bool = False  #: AArch64: return addresses are signed with key B
+
+
+class FunctionRow(NamedTuple):
+    """A row of a function: its rule holds from `offset` to the next row's."""
+
+    offset: int  #: bytes from the function's start; of a function whose rows repeat, from the repeated block's
+    rule: Rule  #: how to find the caller's frame
+
+
+class SframeFunction(NamedTuple):
+    """A function of a section, or several that follow one another and have equal rules: then it has the name of the first.
+
+    Without rows it is the outermost frame, as a thread's first function is.
+    """
+
+    start: int  #: link-time address
+    size: int  #: bytes
+    name: str | None  #: from the file's symbol table; None where that has no name for its start
+    kind: Kind  #: the properties that all its rows share
+    rows: tuple[FunctionRow, ...]  #: in ascending order
 
 
 def column(code: str) -> array[int]:
@@ -125,6 +149,18 @@ class FunctionTable:
         """(the functions' numbers, their starts), by ascending start."""
         order = sorted(range(len(self)), key=self.start.__getitem__)
         return order, [self.start[function] for function in order]
+
+    def found_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """(function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
+        order: Sequence[int] = range(len(self))
+        if any(map(gt, self.start, islice(self.start, 1, None))):
+            order, _ = self.by_start()
+        following = [*(self.start[function] for function in order[1:]), ADDRESSES]
+        for function, limit in zip(order, following, strict=False):
+            start = self.start[function]
+            end = min(start + self.size[function], limit)
+            if start < end:
+                yield function, start, end
 
     def select(self, functions: Iterable[int]) -> FunctionTable:
         """The table of some functions, in that order."""

@@ -1,6 +1,6 @@
 cimport cython
 
-from cfi.numbers cimport Numbers
+from sframegen.base.columns cimport ByteReader
 from sframegen.format.fre_bytes cimport fre_type_known, is_masked, start_width, word_size_known, words_size
 
 cdef class Fields:
@@ -9,7 +9,7 @@ cdef class Fields:
     cdef readonly long long info_unused, info2_unused, padding_at
     cdef readonly bint attribute_in_block, outermost
 
-cdef class SectionBytes(Numbers):
+cdef class SectionBytes(ByteReader):
     cdef Fields fields
     cdef bint relative
     cdef readonly long long functions

@@ -13,14 +13,14 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from cfi.numbers import Numbers
+from sframegen.base.columns import ByteReader
 
 if not cython.compiled:
     from sframegen.format.fre_bytes import fre_type_known, is_masked, start_width, word_size_known, words_size
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Header, Layout
+    from sframegen.format.layouts import Layout, SframeHeader
 
 COMPILED: bool = cython.compiled
 
@@ -73,7 +73,7 @@ class OpenedSection(Protocol):
     @property
     def layout(self) -> Layout: ...
     @property
-    def header(self) -> Header: ...
+    def header(self) -> SframeHeader: ...
     @property
     def address(self) -> int: ...
     @property
@@ -86,7 +86,7 @@ class OpenedSection(Protocol):
     def fres_end(self) -> int: ...
 
 
-class SectionBytes(Numbers):
+class SectionBytes(ByteReader):
     """A section's bytes: where its parts are, as far as they lie in `data`, and the fields of each function.
 
     After `read_entry`: where the function's index entry, block and rows are: `entry`, `block`, `rows_at`; its `start` and `size`.
@@ -95,7 +95,7 @@ class SectionBytes(Numbers):
 
     def __init__(self, section: OpenedSection) -> None:
         size = len(section.data)
-        Numbers.__init__(self, section.data, section.abi.byte_order == "big")
+        ByteReader.__init__(self, section.data, section.abi.byte_order == "big")
         self.fields = fields_of(section.layout)
         self.relative = section.relative
         self.index_at = section.index_at

@@ -1,14 +1,15 @@
-"""One row's rule <-> its FRE info byte and data words. Called once for each distinct rule."""
+"""One row's rule <-> its FRE info byte and data words, or the reason why there are none. Called once for each distinct rule."""
 
 from __future__ import annotations
 
 import struct
 from array import array
 from bisect import bisect_right
+from enum import Enum
 from functools import cache
 from itertools import accumulate, chain
 from operator import eq
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sframegen.elf.records import MARKS
 from sframegen.format.layouts import (
@@ -26,7 +27,7 @@ from sframegen.format.layouts import (
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
@@ -39,88 +40,80 @@ SIGNED, UNSIGNED = "su"  # offsets; the control words of flexible rules, none of
 PADDING = 0
 
 
-class _Around(NamedTuple):
-    """Encoded prefix, packer for the CFA offset, encoded suffix."""
+class Reason(Enum):
+    """Why code is left out. The value is what users read."""
 
-    before: bytes  # the FRE info byte, and in flexible FDEs the CFA's control word
-    pack: Callable[[int], bytes]
-    after: bytes  # the words for RA and FP
+    RA_COLUMN = "the return address column is not the ABI's"
+    NO_CFA = "the CFA has no rule"
+    CFA_EXPRESSION = "the CFA is an expression that is neither register + n nor *(register + n)"
+    CFA_EXPRESSION_UNALIGNED = "the CFA depends on the PC's low bits, in code that is not aligned for it"
+    CFA_SCALE = "the CFA's offset is not a multiple of what the ABI scales it by"
+    REGISTER = "a rule names a register that stack tracers do not have"
+    RA_RULE = "the return address has a rule that SFrame has no words for"
+    RA_SIGNED = "the return address is signed in a way that SFrame does not know"
+    FP_UNDEFINED = "the caller's FP is lost"
+    FP_RULE = "the caller's FP has a rule that SFrame has no words for"
+    SP_RULE = "the caller's SP is not the CFA"
+    OFFSET_RANGE = "an offset needs more than 32 bits"
+    OUTERMOST = "an outermost frame, which readers of this version do not know"
+    FLEX = "the rule needs a flexible FDE, which this version does not have"
+    SIGNAL = "a signal frame, which this version does not mark"
+    UNREADABLE = "its call frame instructions cannot be read"
 
 
 class RuleWords:
-    """Rules as bytes, for one ABI and version. Everything but the CFA's offset is the same in many rules, and kept."""
+    """Rules as bytes, for one ABI and version."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
         self.layout = layout
         self.of = cache(self._of)
-        self._around = cache(self._words_around)
 
     def _of(self, rule: Rule) -> tuple[bytes, bytes]:
-        """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where the type cannot say it."""
+        """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where that is impossible."""
         cfa, ra, fp, ra_signed = rule
         if cfa is None:
             outermost = bytes((MANGLED_RA_BIT * ra_signed,)) if self.layout.outermost else b""
             return outermost, outermost
-        register, offset, deref = cfa
-        word, size = _cfa_word(offset, self.abi)
-        by_default, by_control = self._around(size, register, deref, ra, fp, ra_signed)
+        # s390x stores CFA offsets adjusted and scaled down. Readers scale them up again in 32 bits.
+        word, rest = divmod(cfa.offset - self.abi.cfa_adjustment, self.abi.cfa_scale)
         default = flex = b""
-        if by_default is not None:
-            before, pack, after = by_default
-            default = before + pack(word) + after
-        if by_control is not None:
-            before, pack, after = by_control
-            flex = before + pack(word) + after
-        return default, flex
-
-    def _words_around(
-        self, size: int, register: int | None, deref: bool, ra: Where | None, fp: Where | None, ra_signed: bool
-    ) -> tuple[_Around | None, _Around | None]:
-        """In default and in flexible FDEs; None where these cannot say it.
-
-        `size`: the fre_dataword_size that holds the CFA's offset; `register`, `deref`: the CFA's.
-        """
-        abi = self.abi
+        if rest or _size_of(cfa.offset) == len(DATAWORD_LIMITS):
+            return default, flex
         info = MANGLED_RA_BIT * ra_signed
-        default = flex = None
-        if not deref and register in (abi.sp, abi.fp):
-            default = self._saved_by_default(size, info | CFA_BASE_SP_BIT * (register == abi.sp), ra, fp)
-        if register in abi.base_registers:
-            flex = self._saved_by_control(size, info, _control(register, deref), ra, fp)
+        if not cfa.deref and cfa.register in (self.abi.sp, self.abi.fp):
+            default = self._by_default(info | CFA_BASE_SP_BIT * (cfa.register == self.abi.sp), word, ra, fp)
+        if self.layout.flex and cfa.register in self.abi.base_registers:
+            flex = self._by_control(info, [_control(cfa), word], ra, fp)
         return default, flex
 
-    def _packed(self, least: int, info: int, controls: list[int], shape: str, words: list[int]) -> _Around | None:
-        """All words in one size, at least `least`; None if none is large enough.
-
-        `controls`: words before the CFA's offset; `shape`: the signedness of each of those after it.
-        """
-        size = max([least, *(_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED)])
+    def _packed(self, info: int, shape: str, words: list[int]) -> bytes:
+        """All words in one size; b"" if none is large enough. `shape`: the signedness of each."""
+        size = max(_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED)
         if size == len(DATAWORD_LIMITS):
-            return None
-        info |= len(controls) + 1 + len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
-        before, offset, after = (_struct(self.abi.byte_order, code, size) for code in (UNSIGNED * len(controls), SIGNED, shape))
-        return _Around(bytes((info,)) + before.pack(*controls), offset.pack, after.pack(*words))
+            return b""
+        info |= len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
+        return bytes((info,)) + _struct(self.abi.byte_order, shape, size).pack(*words)
 
-    def _saved_by_default(self, size: int, info: int, ra: Where | None, fp: Where | None) -> _Around | None:
+    def _by_default(self, info: int, cfa_word: int, ra: Where | None, fp: Where | None) -> bytes:
         """In default FDEs (CFA = SP or FP + n): the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
         abi = self.abi
-        words = []
+        words = [cfa_word]
         if ra != fixed(abi.fixed_ra_offset):
             word = None if ra is None or abi.fixed_ra_offset else self._offset(ra)
             if word is None or word == PADDING:
-                return None
+                return b""
             words.append(word)
         if fp != fixed(abi.fixed_fp_offset):
             word = None if fp is None or abi.fixed_fp_offset else self._offset(fp)
             if word is None or word == PADDING:  # which readers take for "unchanged"
-                return None
-            if not words and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
+                return b""
+            if len(words) == 1 and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
                 if not abi.ra_padding:
-                    return None
+                    return b""
                 words.append(PADDING)
             words.append(word)
-        return self._packed(size, info, [], SIGNED * len(words), words)
+        return self._packed(info, SIGNED * len(words), words)
 
     def _offset(self, where: Where) -> int | None:
         odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
@@ -129,26 +122,28 @@ class RuleWords:
             return where.register << 1 | 1 if odd and known and not where.deref and where.offset == 0 else None
         return where.offset if where.deref and not (odd and where.offset & 1) else None
 
-    def _saved_by_control(self, size: int, info: int, of_cfa: int, ra: Where | None, fp: Where | None) -> _Around | None:
-        """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own."""
-        if not self.layout.flex:
-            return None
-        shape, words = "", []
+    def _by_control(self, info: int, words: list[int], ra: Where | None, fp: Where | None) -> bytes:
+        """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own.
+
+        `words`: the CFA's two, to which RA's and FP's are added.
+        """
+        shape = UNSIGNED + SIGNED
         for where, offset in ((ra, self.abi.fixed_ra_offset), (fp, self.abi.fixed_fp_offset)):
             if where == fixed(offset):
                 shape += UNSIGNED
                 words.append(PADDING)
             elif where is None or not (where.deref if where.register is None else where.register in self.abi.base_registers):
-                return None
+                return b""
             else:
                 shape += UNSIGNED + SIGNED
-                words += [_control(where.register, where.deref), where.offset]
-        said = len(shape.rstrip(UNSIGNED))  # an offset is the last word
-        return self._packed(size, info, [of_cfa], shape[:said], words[:said])
+                words += [_control(where), where.offset]
+        count = len(shape.rstrip(UNSIGNED))  # an offset is the last word
+        return self._packed(info, shape[:count], words[:count])
 
 
-def _control(register: int | None, deref: bool) -> int:
-    return FLEX_DEREF_BIT * deref | (0 if register is None else register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT)
+def _control(where: Where) -> int:
+    register = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
+    return FLEX_DEREF_BIT * where.deref | register
 
 
 def _size_of(offset: int) -> int:
@@ -157,8 +152,37 @@ def _size_of(offset: int) -> int:
 
 
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
-    """FRE info byte and data words of one rule; None where that FDE type cannot say it."""
+    """FRE info byte and data words of one rule; None where that FDE type cannot express it."""
     return RuleWords(abi, layout).of(rule)[fde_type] or None
+
+
+def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
+    """Why no FDE type of the version can express a rule; None where one can."""
+    if any(words.of(rule)):
+        return None
+    abi, layout = words.abi, words.layout
+    if rule.cfa is None:
+        return Reason.OUTERMOST
+    if (rule.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale:
+        return Reason.CFA_SCALE
+    if encode_rule(rule, FdeType.FLEX, abi, layout._replace(flex=True)) is not None:
+        return Reason.FLEX
+    registers = {where.register for where in (rule.cfa, rule.ra, rule.fp) if where is not None} - {None}
+    if not registers <= set(abi.base_registers):
+        return Reason.REGISTER
+    if (rule.ra is None and abi.fixed_ra_offset) or _is_cfa_plus_n(rule.ra):
+        return Reason.RA_RULE
+    return Reason.FP_RULE if _is_cfa_plus_n(rule.fp) else Reason.OFFSET_RANGE
+
+
+def expressible(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
+    """True if the version can express all of them."""
+    return all(map(any, map(RuleWords(abi, layout).of, rules)))
+
+
+def _is_cfa_plus_n(where: Where | None) -> bool:
+    """RA or FP = cfa + n, not what is stored there: the one form that has no control word."""
+    return where is not None and where.register is None and not where.deref
 
 
 @cache
@@ -171,7 +195,7 @@ def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
 class EncodedRules:
     """All rules of a table in the words of each FDE type: those of rule r and type t are raw[at[2 * r + t] : at[2 * r + t + 1]].
 
-    Nothing is there where the type cannot say the rule.
+    Nothing is there where the type cannot express the rule.
     """
 
     def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
@@ -182,7 +206,7 @@ class EncodedRules:
         self.at = array("I", accumulate(map(len, blobs), initial=0))
 
     def flexible(self) -> bytes:
-        """For each rule, whether default FDEs cannot say it."""
+        """For each rule, whether default FDEs cannot express it."""
         return bytes(map(eq, self.at[::2], self.at[1::2]))
 
 
@@ -213,15 +237,6 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def fixed(offset: int) -> Where | None:
     """Return the place of a register without a rule in the row: at its fixed offset from the CFA, or unchanged (None)."""
     return Where(None, offset, deref=True) if offset else None
-
-
-def _cfa_word(offset: int, abi: Abi) -> tuple[int, int]:
-    """A CFA offset's word, and the fre_dataword_size that holds it. s390x stores CFA offsets adjusted and scaled down.
-
-    Readers scale it up again in 32 bits: an offset that needs more has no word, though the scaled one would fit.
-    """
-    word, rest = divmod(offset - abi.cfa_adjustment, abi.cfa_scale)
-    return word, len(DATAWORD_LIMITS) if rest or _size_of(offset) == len(DATAWORD_LIMITS) else _size_of(word)
 
 
 def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:

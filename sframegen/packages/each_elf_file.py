@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 from linker.files.target import Written
 from sframegen.api.options import Writing
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, naming
-from sframegen.base.one_file import FaultError, turn
+from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.elf.file import open_regular
 from sframegen.packages.kinds import pass_through
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.files.target import Target
-    from sframegen.api.added import Summary
+    from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
-    from sframegen.api.removed import SectionRemoval
-    from sframegen.checks.check_report import CheckReport
+    from sframegen.api.removing import SectionRemoval
+    from sframegen.checks.finding import CheckReport
     from sframegen.packages.package_pass import PassReport
 
 R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")
@@ -62,7 +62,7 @@ class Visits(Generic[R]):
 
     def __call__(self, path: str, given: Path, changed: Path) -> bool:
         try:
-            with turn():
+            with only_refusals():
                 part = self._each(given, output=changed) if self._is_written else self._each(given)
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}") from error
@@ -88,7 +88,6 @@ def change_package(
     output: StrPath | None = None,
     verify: bool = True,
     dry_run: bool = False,
-    preserve_timestamps: bool = False,
     hard_links: Sequence[StrPath] = (),
     force: bool = False,
     **options: Any,  # noqa: ANN401 - of `each`, with some of those above
@@ -97,7 +96,7 @@ def change_package(
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
-    writing = Writing(output, verify, dry_run, preserve_timestamps, hard_links, force)
+    writing = Writing(output, verify, dry_run, hard_links, force)
     visits = Visits(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
     target = writing.target(path)
     with naming(str(target.path)), target:

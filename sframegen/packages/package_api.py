@@ -11,12 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.api.added import Outcome, Package, total
-from sframegen.api.planned import Plan
-from sframegen.api.removed import SectionRemoval
+from sframegen.api.add_summary import Outcome, Package, Plan, total
+from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
-from sframegen.checks.check_report import NO_SECTION, CheckedPackage, CheckReport
-from sframegen.checks.finding import Finding, Severity
+from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
@@ -24,9 +22,9 @@ from sframegen.packages.each_elf_file import change_package, read_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.added import Summary
+    from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
-    from sframegen.checks.against_cfi.comparison import Verdict
+    from sframegen.checks.finding import Verdict
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"
 MAX_FINDINGS = 200_000  # of a package: all of them are kept until its end
@@ -53,7 +51,7 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
         note = "nothing to add: no program or library in it"
     warnings = summary.warnings + done.warnings
     unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
-    summary = replace(summary, package=package, note=note, warnings=warnings, unloaded=unloaded, per_function=None)
+    summary = replace(summary, package=package, note=note, warnings=warnings, unloaded=unloaded)
     return replace(summary, output=done.written.output, faults=tuple(done.faults))
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.text import first_of
+from sframegen.base.text import count_of, first_of
 from sframegen.profile.packed_frames import FILE_MASK
 from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.tasks import SampledTasks
-from sframegen.profile.units import Unit
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import End
 
@@ -23,9 +22,22 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
     from sframegen.profile.following.files import CodeSpan, TracedFile
 
-IDLE = "[idle]"
 FILE_OF = attrgetter("file")
 FILES = FILE_MASK + 1  # numbers in packed frames: of no file, of the kernel, and of reasons, too
+
+MICROSECOND = 1000  # nanoseconds
+SECOND = 1_000_000  # microseconds
+
+
+class Unit(Enum):
+    """What the numbers of a profile count: time where the time off the CPU is in it. The value is its name in formats."""
+
+    SAMPLES = "samples"
+    MICROSECONDS = "microseconds"
+
+    def words(self, number: int) -> str:
+        """Return a number of them for users."""
+        return count_of(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
 
 
 class Stack(NamedTuple):
@@ -53,15 +65,9 @@ class Stacks:
         node = self.frames.add(self.tree, frames, self.tasks[task].pid)
         return self.tree.row(node, end, task)
 
-    def count(self, row: int, samples: int = 1, weight: int = 0) -> None:
-        self.tree.count(row, samples, weight)
+    def count(self, row: int, samples: int = 1) -> None:
+        self.tree.count(row, samples)
         self.samples += samples
-
-    def count_idle(self, samples: int) -> None:
-        """Samples of CPUs with nothing to do."""
-        idle = self.tasks.number(0, 0)
-        self.tasks.name(idle, IDLE)
-        self.count(self.row(idle, array("Q"), End.KERNEL_THREAD), samples)
 
     def keep_threads(self, tids: frozenset[int]) -> None:
         """Drop the samples of all other threads; of none if there are no `tids`."""
@@ -71,7 +77,7 @@ class Stacks:
         for row, task in enumerate(tree.rows.second[: tree.rows.count]):
             if self.tasks[task].tid not in tids:
                 self.samples -= tree.samples[row]
-                tree.samples[row] = tree.weights[row] = 0
+                tree.samples[row] = 0
 
     def used_files(self) -> set[int]:
         """The numbers of all files in the stacks."""
@@ -110,7 +116,6 @@ class Collected:
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
     # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
-    cgroups: dict[int, str] = field(default_factory=dict)  # names of the control groups of processes, by pid
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
     def keep_names(self, pid: int, spans: Sequence[CodeSpan]) -> None:

@@ -13,12 +13,15 @@ import fcntl
 import os
 import select
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
-from sframegen.base.errors import SframegenError
+from sframegen.base.errors import FormatError, SframegenError
+from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.collected import Collected, notes_on_files
+from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -31,23 +34,31 @@ from sframegen.profile.events.attributes import (
     open_event,
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
-from sframegen.profile.events.event_records import CommRecord, RecordReader, SampleRecord
+from sframegen.profile.events.event_records import REGISTERS_64, CommRecord, RecordReader, SampleRecord
 from sframegen.profile.events.names import CLOCKS
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver, scan
 from sframegen.profile.following.processes import Processes
+from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import WORKERS
-from sframegen.profile.sampling_plan import is_process, with_descendants
+from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
+from sframegen.profile.probe import probe
+from sframegen.profile.sampling_plan import SECOND, is_process, with_descendants
+from sframegen.profile.stack_walks import TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import root_in_words
-from sframegen.profile.walk.copied_samples import Counting, RegisterLayout, registers_mask
+from sframegen.profile.walk.copied_stack import Start
+from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live import proc
 from sframegen.stack.live.process import host_abi
+from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.step import REGISTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from sframegen.format.abi import Abi
     from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
@@ -57,12 +68,16 @@ PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
 ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
 PAGE = 4096
-SECOND = 1_000_000_000  # nanoseconds
 RING_FULL = "the ring buffer was full"
 NOT_REACHED = "in threads and processes that ended before a sampling period was over"
 NOT_REACHED_OR_KERNEL = f"in the kernel, and {NOT_REACHED}"
 MOST_BY_CPU = 5_000  # samples a second of all CPUs: each is a copy, also those that are dropped
 LEAST_MISSED = 0.05  # of all samples: threads that go on do not end with a period, either
+NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
+NO_64_BITS = "32-bit code, for which there are no tables"
+NO_STACK = "the kernel copied nothing of the stack"
+FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
+KERNEL_HALF = 63  # bit of addresses
 USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
 
 
@@ -70,6 +85,33 @@ def copy_size(frequency: int, ring_bytes: int) -> int:
     """The largest copy of a stack with which a ring buffer does not fill too soon: with less, deep stacks end too early."""
     fits = int(ring_bytes / max(frequency * ROOM, 1)) & ~7
     return max(SMALLEST_COPY, min(LARGEST_COPY, fits))
+
+
+class RegisterLayout:
+    """Where registers are in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
+
+    def __init__(self, abi: Abi, mask: int) -> None:
+        known = conventions_of(abi).sampled
+        if known is None:
+            raise FormatError(f"samples of {abi.name} are not read")
+        present = [number for number in range(mask.bit_length()) if mask >> number & 1]
+        places = {number: present.index(at) for number, at in known.places.items() if at in present}
+        if known.pc not in present or abi.sp not in places:
+            raise FormatError("samples have no program counter or stack pointer")
+        self.sp = abi.sp
+        self._pc = present.index(known.pc)
+        self._places = [places.get(number) for number in range(REGISTERS)]
+        self._known = sum(1 << number for number in places)
+
+    def start(self, registers: Sequence[int]) -> Start:
+        values = [0 if at is None else registers[at] for at in self._places]
+        return Start(values, self._known, registers[self._pc])
+
+
+def registers_mask(abi: Abi) -> int:
+    """All registers that a walk can use, for an event's attributes."""
+    known = conventions_of(abi).sampled
+    return sum(1 << number for number in {known.pc, *known.places.values()}) if known else 0
 
 
 class CopiedSession:
@@ -81,7 +123,7 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            builder = opened.enter_context(TableBuilder(WORKERS, TableCache(), stores=plan.stores))
+            self._builder = opened.enter_context(TableBuilder(WORKERS, TableCache(), stores=plan.stores))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")
@@ -91,8 +133,8 @@ class CopiedSession:
             self.collected.notes += event.notes(plan.frequency)
             self._resolver = MappingResolver(files)
             self.processes = Processes(self._resolver, plan.targets)
-            threads, kernel = plan.tells_threads, plan.kernel
-            self._counting = Counting(self.abi, self.collected, builder, threads=threads, kernel=kernel)
+            self._counted = CountedStacks(plan, self.processes, self.collected)
+            self._walks = opened.enter_context(closing(StackWalks(self.abi, files, self.processes, self._builder, self._counted)))
             self._by_cpu = False
             self._before_exec: frozenset[int] = frozenset()  # processes whose samples by CPU do not count yet
             self._descriptors: list[int] = []
@@ -105,7 +147,7 @@ class CopiedSession:
             self._layout = RegisterLayout(self.abi, self._attributes.user_registers)
             self._poll = select.epoll()
             opened.callback(self._poll.close)
-            for fileno in (*self._rings.filenos, builder.fileno()):
+            for fileno in (*self._rings.filenos, self._builder.fileno()):
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
@@ -124,8 +166,8 @@ class CopiedSession:
             for descriptor in (*self._rings.filenos, *self._descriptors):
                 fcntl.ioctl(descriptor, ENABLE, 0)
 
-    def turn(self, seconds: float = 0.1) -> None:
-        self._poll.poll(seconds)
+    def advance(self) -> None:
+        self._poll.poll(0 if self._walks.has_due else WAIT)
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
 
@@ -135,7 +177,12 @@ class CopiedSession:
         for descriptor in (*self._rings.filenos, *self._descriptors):
             fcntl.ioctl(descriptor, DISABLE, 0)
         self._receive()
-        self._counting.finish()
+        deadline = time.monotonic() + TABLES_AT_THE_END
+        while self._walks and time.monotonic() < deadline:
+            select.select([self._builder.fileno()], [], [], 0 if self._walks.has_due else WAIT)
+            self._walks.take_tables()
+            self._walks.walk_due(WALKING)
+        self._walks.finish()
         collected.notes += notes_on_files(collected)
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
@@ -177,8 +224,12 @@ class CopiedSession:
                 if isinstance(record, CommRecord) and record.by_exec:
                     self._before_exec -= {record.pid}
         self.processes.sweep(now)
-        self._counting.forget(self.processes)
-        self._counting.take_tables()
+        for pid in self.processes.ended:
+            self.collected.end_names(pid)
+        self.processes.ended.clear()
+        self.processes.changed.clear()
+        self._walks.take_tables()
+        self._walks.walk_due(WALKING)
 
     def _close_gap(self, begin: int, end: int) -> None:
         """Records of that time are missing: of mappings, and by CPU of whose samples are ours."""
@@ -294,6 +345,60 @@ class CopiedSession:
         raise AssertionError
 
     def _sample(self, record: SampleRecord) -> None:
-        if record.pid in self.processes and self.processes.spans(record.pid) is None:  # records were lost
+        """Walk the stack, with the mappings of this moment."""
+        spans = self.processes.spans(record.pid)
+        if spans is None and record.pid in self.processes:  # records were lost
             self._scan(record.pid)
-        self._counting.take(record, self._layout, self.processes)
+            spans = self.processes.spans(record.pid)
+        if spans is not None:
+            self.collected.keep_names(record.pid, spans)
+        reason = why_lost(record) if spans is not None else End.NO_PROCESS.words
+        if spans is None or reason:
+            self._counted.lose(Unwalked(record.pid, record.tid), reason)
+        else:
+            self._walks.walk(unfinished_of(record, self._layout, kernel=self.plan.kernel), spans)
+
+
+def why_lost(record: SampleRecord) -> str:
+    """Return why a sample cannot be walked; empty if it can."""
+    if record.registers_abi != REGISTERS_64:
+        return NO_64_BITS if record.registers_abi else NO_REGISTERS
+    return "" if len(record.stack) else NO_STACK
+
+
+def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> Unfinished:
+    """Return the walk of a sample, at its begin. `kernel`: frames of the kernel, too."""
+    start = layout.start(record.registers)
+    if kernel:
+        start = start._replace(frames=_kernel_frames(record.callchain))
+    sp, stack = start.values[layout.sp], bytes(record.stack)
+    return Unfinished(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
+
+
+def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:
+    return tuple(
+        FileFrame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT
+    )
+
+
+Session: TypeAlias = KernelSession | CopiedSession
+KERNEL, COPIES = BACKENDS = ("kernel", "copies")
+
+
+def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session, str]:
+    """Return the session, and why it is not in the kernel: a line, empty if it is, or if `backend` asks for copies.
+
+    Raises SframegenError if neither is allowed, or not the one that `backend` names.
+    """
+    needs = plan.needs_kernel_program
+    if backend == COPIES:
+        if needs:
+            raise LoadError(f"{needs}: only with stacks that are walked in the kernel, not with {COPIES}")
+        return CopiedSession(plan), ""
+    try:
+        return KernelSession(plan), ""
+    except (LoadError, EventError) as error:
+        if backend == KERNEL or plan.targets is None or needs:
+            raise
+        remedies = probe().remedies
+        return CopiedSession(plan), "; ".join([f"falling back to stack copies: {error}", *remedies[:1]])

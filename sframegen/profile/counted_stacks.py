@@ -1,23 +1,45 @@
-"""Stacks that the kernel program sends, and the counts that it sends apart -> rows of the tree."""
+"""Stacks that the kernel program sends, and the counts that it sends apart -> rows of the tree.
+
+Those of threads off the CPU are kept until they run again: that may be long after the kernel program has sent them.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted
-from sframegen.profile.following.cgroups import CgroupNames
-from sframegen.profile.off_cpu_stacks import OffCpuStacks, drop_oldest
+from sframegen.profile.bpf.kernel_records import NOTHING, Counted, NewStack
+from sframegen.profile.collected import MICROSECOND, Unit
+from sframegen.profile.following.follower import read_memory
+from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.packed_frames import is_off_cpu
-from sframegen.profile.units import MICROSECOND, Unit
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
-    from sframegen.profile.bpf.kernel_records import CountKey, NewStack, Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_records import CountKey, Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.profile.collected import Collected
-    from sframegen.profile.following.follower import Follower
+    from sframegen.profile.following.processes import Processes
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.stack.walking.frames import End
+
+T = TypeVar("T")
+RAN_AGAIN = "the thread waited when sampling began, and ran again before its stack was read"
+MOST = 1 << 18  # stacks; the kernel program sends those that are used again
+
+
+def drop_oldest(known: dict[CountKey, T]) -> None:
+    """Keep as many as are kept of stacks."""
+    while len(known) > MOST:
+        del known[next(iter(known))]
+
+
+def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:
+    """Read the stack of a thread that waited when profiling began; None if it runs meanwhile."""
+    memory = read_memory(record.pid, record.stack_start, MAX_COPY)
+    return record._replace(stack=memory, asleep=False) if memory and walker.is_asleep(record.tid, record.hash) else None
+
 
 NOT_RECEIVED = "the stack was not received"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"
@@ -27,13 +49,12 @@ KEPT_ROWS = 4  # times that the maps of counts were read
 class CountedStacks:
     """Fills `collected`."""
 
-    def __init__(self, plan: ProfilePlan, follower: Follower, collected: Collected) -> None:
+    def __init__(self, plan: ProfilePlan, processes: Processes, collected: Collected) -> None:
         self.collected = collected
-        self._plan, self._follower = plan, follower
-        self._off_cpu = OffCpuStacks()
+        self._plan, self._processes = plan, processes
+        self._off_cpu: dict[CountKey, NewStack] = {}  # the last that came is at the end; each has its wait-for-CPU twin
         self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
         self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known
-        self._cgroups = CgroupNames() if plan.cgroups else None
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
 
@@ -41,18 +62,28 @@ class CountedStacks:
         """Keep a stack for the counts that will come."""
         row = self._row(record, record.frames, record.end)
         if is_off_cpu(record.frames):
-            self._off_cpu.add(record)
+            self._keep_off_cpu(record)
         elif row is not None:
             self._rows[-1][record.hash, record.pid, record.tid] = row
 
-    def add_walked(self, record: Unfinished, frames: Column, end: End, sample_time: int) -> None:
-        """Count a sample that was walked here. `sample_time`: the nanoseconds that it stands for."""
+    def add_walked(self, record: Unfinished, frames: Column, end: End) -> None:
+        """Count a sample that was walked here."""
         if record.hash:
-            self._off_cpu.add_walked(record, frames, end, record.tid if self._plan.tells_threads else 0)
+            kept = array("Q", frames)  # the walker uses its own again
+            tid = record.tid if self._plan.tells_threads else 0
+            stack = NewStack(record.hash, record.pid, tid, end, record.comm, kept)
+            self._keep_off_cpu(stack)
+            self._keep_off_cpu(stack.waiting())
             return
         row = self._row(record, frames, end)
         if row is not None:
-            self._count(row, Counted(1, sample_time))
+            self._count(row, Counted(1, self._plan.sample_time))
+
+    def _keep_off_cpu(self, stack: NewStack) -> None:
+        key = (stack.hash, stack.pid, stack.tid)
+        self._off_cpu.pop(key, None)  # it goes to the end
+        self._off_cpu[key] = stack
+        drop_oldest(self._off_cpu)
 
     def lose(self, stack: Unwalked, reason: str) -> None:
         """Count a sample as lost; of a thread off the CPU once its time is counted, unless that stack has come until then."""
@@ -64,8 +95,6 @@ class CountedStacks:
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
-        if self._cgroups and record.pid not in self.collected.cgroups:
-            self.collected.cgroups[record.pid] = self._cgroups.name(record.cgroup)
         try:
             return self.collected.stacks.row(self._task(record.pid, record.tid, record.comm), frames, end)
         except (MemoryError, OSError):
@@ -74,10 +103,10 @@ class CountedStacks:
 
     def _task(self, pid: int, tid: int, comm: str = "") -> int:
         """`comm`: the name of the thread."""
-        processes, tasks = self._follower.processes, self.collected.stacks.tasks
+        processes, tasks = self._processes, self.collected.stacks.tasks
         known = self._plan.tells_threads
         task = tasks.number(pid, tid if known else 0, processes.program(pid))
-        tasks.name(task, processes.name_of(pid) or comm, (comm or self._follower.thread_name(pid, tid)) if known else "")
+        tasks.name(task, processes.name_of(pid) or comm, (comm or processes.thread_name(pid, tid)) if known else "")
         return task
 
     def _row_of(self, key: CountKey) -> int | None:
@@ -92,7 +121,7 @@ class CountedStacks:
         early, self._early = self._early, {}
         for key, counted in [*early.items(), *counts.items()]:
             row = self._row_of(key)
-            if row is None and self._plan.off_cpu and not last:
+            if row is None and self._plan.has_times and not last:
                 before = self._early.get(key, NOTHING)
                 self._early[key] = Counted(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
@@ -105,4 +134,4 @@ class CountedStacks:
     def _count(self, row: int, counted: Counted) -> None:
         timed = self.collected.unit is Unit.MICROSECONDS
         number = counted.nanoseconds // MICROSECOND if timed else counted.samples
-        self.collected.stacks.count(row, number, counted.nanoseconds)
+        self.collected.stacks.count(row, number)

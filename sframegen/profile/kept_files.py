@@ -89,12 +89,6 @@ class KeptFiles:
         with self._at(name) as place, writing_new(place, 0o600) as file:
             yield file
 
-    def link(self, name: str, other: str) -> None:
-        """Give the file with this name another one, too."""
-        if self.usable:
-            with suppress(OSError):  # it is there already, or not kept at all
-                os.link(name, other, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-
     def trim(self) -> None:
         """Remove the least recently used files until the rest fits the limit."""
         if not self.usable:
@@ -102,12 +96,12 @@ class KeptFiles:
         with suppress(OSError):
             with os.scandir(self._directory) as entries:
                 found = [(one.name, one.stat(follow_symlinks=False)) for one in entries if one.name.endswith(self._ending)]
-            total = sum(status.st_size // max(status.st_nlink, 1) for _, status in found)  # many have two names
+            total = sum(status.st_size for _, status in found)
             for name, status in sorted(found, key=lambda one: one[1].st_mtime_ns):
                 if total <= self._limit:
                     break
                 os.unlink(name, dir_fd=self._directory)
-                total -= status.st_size // max(status.st_nlink, 1)
+                total -= status.st_size
 
     def close(self) -> None:
         if self.usable:

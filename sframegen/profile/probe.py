@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sframegen.profile.bpf.kernel_needs import check_kernel
-from sframegen.profile.bpf.libbpf import LoadError, create_table, library
-from sframegen.profile.bpf.loading import read_object
+from sframegen.profile.bpf.libbpf import LoadError, create_table, library, read_object
 from sframegen.profile.events.attributes import (
     TYPE_SOFTWARE,
     EventAttributes,

@@ -1,85 +1,91 @@
-"""What is to be sampled."""
+"""What a profile was asked to sample."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.units import Unit
+from sframegen.profile.collected import Unit
+from sframegen.profile.events.names import CLOCKS, CPU_CLOCK, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.detached.stores import Stores
-    from sframegen.profile.bpf.sampling_settings import Only, Sampling
-    from sframegen.profile.events.names import Event
+
+SECOND = 1_000_000_000  # nanoseconds
+
+
+class Grouping(StrEnum):
+    """What stacks are grouped by: the outermost level of all formats."""
+
+    COMM = "comm"
+    PID = "pid"
+    TID = "tid"
+    OBJECT = "object"
 
 
 class ProfilePlan(NamedTuple):
-    """What is sampled. `targets`: pids, with their descendants; None: every process. `tids`: only these threads; none: all."""
+    """The options of `profile`. `targets`: pids, with their descendants; None: every process.
 
-    targets: frozenset[int] | None
-    event: Event
-    frequency: int
+    `tids`: only these threads; none: all. `comm`: only threads with this name. `after_exec`: the targets are to execute the program
+    that is sampled. `stores`: of detached sections.
+    """
+
+    targets: frozenset[int] | None = None
+    event: Event = CPU_CLOCK
+    frequency: int = 99
     tids: frozenset[int] = frozenset()
-    threads: bool = False  # tell threads apart
+    by: str = Grouping.COMM
     kernel: bool = False  # kernel frames, too
-    idle: bool = False  # count idle CPUs
-    after_exec: bool = False  # the targets are to execute the program that is sampled
-    max_memory: int = 1 << 30  # bytes of the tables in the kernel
-    buffer_size: int = 0  # bytes of the ring buffer; 0: by the frequency
-    stores: Stores | None = None  # of detached sections
-    on_cpu: bool = True  # sample the event
-    off_cpu: bool = False  # count the time that threads do not run
-    min_block: int = 0  # nanoseconds: shorter times off the CPU do not count
-    cgroups: bool = False  # keep the names of the processes' control groups
-    only: Only | None = None  # these tasks of all that could be sampled; None: all
+    off_cpu: bool = False  # the time that threads do not run, instead of the event
+    wall: bool = False  # the same, and the event
+    comm: str | None = None
+    after_exec: bool = False
+    stores: Stores | None = None
 
     @property
     def tells_threads(self) -> bool:
-        return self.threads or bool(self.tids)
+        return self.by == Grouping.TID or bool(self.tids)
+
+    @property
+    def on_cpu(self) -> bool:
+        return not self.off_cpu
+
+    @property
+    def has_times(self) -> bool:
+        """Return True if the time off the CPU is counted."""
+        return self.off_cpu or self.wall
 
     @property
     def unit(self) -> Unit:
-        return Unit.MICROSECONDS if self.off_cpu else Unit.SAMPLES
+        return Unit.MICROSECONDS if self.has_times else Unit.SAMPLES
 
     @property
-    def shown_event(self) -> str:
+    def event_label(self) -> str:
         """Return what is sampled, for users."""
-        if not self.off_cpu:
-            return self.event.name
-        return f"time on ({self.event.name}) and off the CPU" if self.on_cpu else "time off the CPU"
+        if self.off_cpu:
+            return "time off the CPU"
+        return f"time on ({self.event.name}) and off the CPU" if self.wall else self.event.name
 
     @property
     def hertz(self) -> int:
         """Return the samples of the event each second; 0: none, or once in `frequency` events."""
         return self.event.hertz(self.frequency) * self.on_cpu
 
-    def sampling(self) -> Sampling:
-        """Return what the kernel program is to sample."""
-        from sframegen.profile.bpf.sampling_settings import EVERYBODY, Sampling  # noqa: PLC0415 - other backends do without
-
-        return Sampling(
-            (self.event.type, self.event.config),
-            self.hertz,
-            self.frequency,
-            kernel_frames=self.kernel,
-            threads=self.tells_threads,
-            buffer_size=self.buffer_size,
-            on_cpu=self.on_cpu,
-            off_cpu=self.off_cpu,
-            min_block=self.min_block,
-            only=self.only or EVERYBODY,
-            after_exec=self.after_exec,
-        )
+    @property
+    def sample_time(self) -> int:
+        """Return the nanoseconds that a sample of a clock stands for; 0 for other events."""
+        return SECOND // self.hertz if self.hertz and self.event.name in CLOCKS else 0
 
     @property
     def needs_kernel_program(self) -> str:
         """Return what copies of stacks cannot do; empty if they can do all of it."""
-        if self.off_cpu:
+        if self.has_times:
             return "time off the CPU"
-        return "choosing a user, a name or a control group" if self.only else ""
+        return "choosing a name" if self.comm is not None else ""
 
     def has_targets(self) -> bool:
         """Return False if all processes that were to be sampled have ended."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-REQUIREMENT = re.compile(r"(?P<project>[\w.-]+)(?P<extras>\[[\w,]+\])?\s*(?P<bounds>[^;\s]*)")
+PROJECT = re.compile(r"[\w.-]+")
 
 
 class Library(NamedTuple):
@@ -43,33 +43,22 @@ NAMES = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")
 SYMBOLS = (NAMES, PLACES)
 
 
-class Requirement(NamedTuple):
-    """As pip reads it: `fsspec[http]>=2025.1`."""
-
-    project: str
-    extras: str = ""
-    bounds: str = ""
-
-    def __str__(self) -> str:
-        return self.project + self.extras + self.bounds
-
-
-def requirements() -> dict[str, Requirement]:
-    """By project, the releases that this installation of sframegen allows; empty where it has no metadata."""
+def requirements() -> dict[str, str]:
+    """By project, what this installation of sframegen needs, as pip reads it; empty where it has no metadata."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than most commands to start
 
     try:
         lines = metadata.requires("sframegen") or ()
     except metadata.PackageNotFoundError:
         return {}
-    found = (REQUIREMENT.match(line) for line in lines)
-    return {match["project"]: Requirement(match["project"], match["extras"] or "", match["bounds"]) for match in found if match}
+    needed = ("".join(line.partition(";")[0].split()) for line in lines)
+    return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each has a name
 
 
 def required(projects: Iterable[str]) -> list[str]:
     """What pip is asked for: the releases that sframegen needs."""
     known = requirements()
-    return [str(known.get(project, project)) for project in projects]
+    return [known.get(project, project) for project in projects]
 
 
 def library_of(module: str | None) -> Library | None:

@@ -1,11 +1,16 @@
-"""Modules of other people that have the name of one of our packages."""
+"""Our own packages: that no module of other people hides them, and which public names they have."""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 from sframegen.program.build import packages_directory
+
+TYPE_CHECKING = False  # like typing's, which takes a while to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = ("cfi", "linker")  # installed next to this package
 MARK = b"A package of sframegen."  # in their __init__.py
@@ -34,3 +39,17 @@ def _place_of(name: str) -> str:
         if spec is not None:
             return spec.origin or "a directory without __init__.py"
     return ""
+
+
+def public_names(package: str) -> tuple[list[str], Callable[[str], object]]:
+    """The names that a package's `__init__.pyi` imports, one a line, and the package's `__getattr__`, which imports one of them."""
+    stub = os.path.join(packages_directory(), *package.split("."), "__init__.pyi")  # noqa: PTH118
+    with open(stub, encoding="utf-8") as file:  # noqa: PTH123
+        module_of = {words[-1]: words[1] for words in map(str.split, file) if words[:1] == ["from"]}
+
+    def get(name: str) -> object:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(module_of[name]), name)
+
+    return list(module_of), get

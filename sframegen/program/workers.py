@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.base.one_file import REFUSALS, turn
+from sframegen.base.one_file import REFUSALS, only_refusals
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -21,7 +21,7 @@ MOST_WORKERS = 1 << 22  # processes that Linux can have
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
     """What `work` returns, or raises to refuse the item."""
     try:
-        with turn():
+        with only_refusals():
             return work(item)
     except REFUSALS as error:
         error.__context__ = error.__cause__ = None  # here and below: tracebacks keep what is in the frames

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import SHN_UNDEF
+from sframegen.elf.records import SHN
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.registry.jit_budget import Budget
-from sframegen.registry.jit_tables import ADDRESSES, JitDescriber, JitTables
+from sframegen.registry.jit_tables import ADDRESSES, Budget, JitDescriber, JitTables
 from sframegen.registry.regions import Region, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.registry.interface import Memory
-    from sframegen.registry.regions import Registry
+    from sframegen.registry.regions import Memory, Registry
     from sframegen.registry.structures import R
 
 SYMBOL = b"__sframegen_jit_tables"
@@ -31,7 +29,7 @@ def list_address(elf: ElfFile) -> int | None:
         table = SymbolTable(elf, section)
         if SYMBOL + b"\0" in table.names:
             for symbol in table:
-                if symbol.st_shndx != SHN_UNDEF and table.names.startswith(SYMBOL + b"\0", symbol.st_name):
+                if symbol.st_shndx != SHN.UNDEF and table.names.startswith(SYMBOL + b"\0", symbol.st_name):
                     return symbol.st_value
     return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import struct
+import time
 from array import array
 from bisect import bisect_right
 from contextlib import suppress
@@ -12,14 +14,16 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
-from sframegen.registry.jit_budget import Budget, BudgetError
+from sframegen.program import patience
+from sframegen.program.signals import ENDING
+from sframegen.registry.regions import BudgetError
 from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from sframegen.format.abi import Abi
-    from sframegen.registry.interface import Memory
+    from sframegen.registry.regions import Memory
     from sframegen.registry.structures import CodeJitInfo
 
 # The info byte. Unnamed bits are 0.
@@ -41,8 +45,37 @@ PIECE = 1 << 16  # entries that are read at a time
 ATTEMPTS = 8  # to read a header that is being written
 
 ADDRESSES = 1 << 64
+MAX_READ = 1 << 21  # of all chains, kept or read again: twice the limit of one chain
+TABLE_COST = 32  # entries that take as long to read as a table, or a member of a list
 Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = struct_size(JitTable)
+
+
+class Budget:
+    """For one reading of all lists and chains of a process, which may be hostile."""
+
+    def __init__(
+        self, seconds: float | None = None, *, entries: int = MAX_READ, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.left = entries
+        self._seconds = patience.current.made_code if seconds is None else seconds
+        self._clock = clock
+        self._until = clock() + self._seconds
+
+    def spend(self, entries: int = 0, tables: int = 0) -> None:
+        """Call it before they are read. Raises BudgetError if that is too many or too late, or if a held signal waits."""
+        self.count(entries, tables)
+        if self._clock() > self._until:
+            raise BudgetError(f"reading the tables of the process took longer than {self._seconds:g} seconds")
+        if not signal.sigpending().isdisjoint(ENDING):
+            raise BudgetError("a signal came while the tables of the process were read")
+
+    def count(self, entries: int, tables: int) -> None:
+        """Count what an earlier reading has kept. Raises BudgetError if that is too many."""
+        cost = entries + TABLE_COST * tables
+        if cost > self.left:
+            raise BudgetError(f"the process has more than {MAX_READ // TABLE_COST:,} tables or {MAX_READ:,} entries")
+        self.left -= cost
 
 
 def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:

@@ -6,11 +6,20 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from sframegen.base.errors import FormatError
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
+
+
+class Memory(Protocol):
+    """The memory of a process."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the bytes at an address, fewer if readable memory ends. Never raises."""
 
 
 class Describer(Protocol):
@@ -29,17 +38,6 @@ class SectionDescriber(NamedTuple):
         return self.section.look_up(pc)
 
 
-class CodeObject(NamedTuple):
-    """The file of the code, from its registration: its addresses [start, end) in the process, and its names."""
-
-    start: int
-    end: int
-    pathname: bytes | None = None
-    build_id: bytes | None = None
-    debug_link: bytes | None = None
-    debug_link_crc: int = 0
-
-
 class Region(NamedTuple):
     """Code at addresses [start, end) of a process. `key`: for unregistering it."""
 
@@ -47,11 +45,14 @@ class Region(NamedTuple):
     end: int
     key: Hashable
     describer: Describer
-    code_object: CodeObject | None = None
 
 
 class RegistryError(OSError):
     """A refused request, with the `errno` of the interface."""
+
+
+class BudgetError(FormatError):
+    """Tables that are not damaged, but more than are read."""
 
 
 class Registry:

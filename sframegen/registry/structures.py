@@ -20,22 +20,6 @@ class SframeSetup(NamedTuple):
     text_size: int
 
 
-class CodeElfInfo(NamedTuple):
-    """struct code_elf_info, of codectl(CODE_REGISTER_ELF). Pathnames and build-id are addresses, 0 for none."""
-
-    elf_start: int
-    elf_end: int
-    text_start: int
-    text_end: int
-    sframe_start: int
-    sframe_end: int
-    pathname: int
-    build_id: int
-    debug_link_pathname: int
-    build_id_len: int
-    debug_link_crc: int
-
-
 class CodeJitInfo(NamedTuple):
     """struct code_jit_info, of codectl(CODE_REGISTER_JIT)."""
 
@@ -85,7 +69,6 @@ class JitNode(NamedTuple):
 
 LAYOUTS: dict[type[Any], tuple[str, int]] = {
     SframeSetup: ("4Q", 32),
-    CodeElfInfo: ("9Q2I", 80),
     CodeJitInfo: ("3Q", 24),
     JitTable: ("3Q2I", 32),
     JitEntry: ("2I3iB3x", 24),
@@ -97,7 +80,7 @@ RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
 }
 assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.items())
 
-R = TypeVar("R", SframeSetup, CodeElfInfo, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
+R = TypeVar("R", SframeSetup, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
 
 
 def struct_size(kind: type[R]) -> int:

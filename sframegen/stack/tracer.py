@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.program import patience
-from sframegen.registry.jit_budget import BudgetError
-from sframegen.registry.regions import Registry
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import LoadedObjects

@@ -6,7 +6,6 @@ from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.format.model import OUTERMOST, FdeType, Rule
-from sframegen.tables.lower import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,7 +83,7 @@ def _merged(pieces: Iterator[Span]) -> Iterator[Span]:
 
 def _pieces(table: FunctionTable) -> Iterator[Span]:
     known: dict[tuple[int, int], RuleClaim] = {}  # by kind and rule
-    for function, start, end in ranges(table):
+    for function, start, end in table.found_ranges():
         number = table.kind[function]
         kind = table.kinds[number]
         span = range(table.first_row[function], table.first_row[function + 1])

@@ -1,3 +1,4 @@
+from sframegen.elf.columns cimport Areas
 from sframegen.format.columns cimport Blocks, Functions, Words
 from sframegen.format.fre_bytes cimport fre_type_for, is_masked, start_width
 

@@ -24,22 +24,61 @@ if not cython.compiled:
     from sframegen.format.fre_bytes import fre_type_for, is_masked, start_width
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
+    from sframegen.elf.columns import Areas
     from sframegen.format.columns import Blocks, Functions, Words
 
 COMPILED: bool = cython.compiled
 
 
-@cython.locals(row_rule="const unsigned int[::1]", wanted="const unsigned char[::1]", rows="unsigned int[::1]")
-def of_rules(row_rule: Column, wanted: Bytes, rows: Column) -> int:
-    """Fills the numbers of all rows whose rule is `wanted`, as far as there is room; returns how many there are."""
-    row: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
-    for row in range(len(row_rule)):
-        if wanted[row_rule[row]]:
-            if count < len(rows):
-                rows[count] = row
-            count += 1
-    return count
+@cython.locals(
+    kind_bytes="const unsigned char[::1]",
+    symbols="const unsigned long long[::1]",
+    unsaid="const unsigned long long[::1]",
+    may_follow="unsigned char[::1]",
+)
+def followers(
+    functions: Functions,
+    kind_bytes: Bytes,
+    areas: Areas,
+    symbols: Column,
+    unsaid: Column,
+    max_gap: cython.ulonglong,
+    may_follow: bytearray,
+) -> None:
+    """Marks each function that may share an FDE with the one before it.
+
+    Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
+    padding, without any of the places that `symbols` and `unsaid` name. Functions and these ascend.
+    """
+    function: cython.Py_ssize_t
+    ahead: cython.Py_ssize_t
+    area: cython.Py_ssize_t = 0
+    symbol: cython.Py_ssize_t = 0
+    left: cython.Py_ssize_t = 0
+    low: cython.ulonglong
+    high: cython.ulonglong
+    for function in range(1, len(functions.start)):
+        ahead = function + 16
+        if cython.compiled and ahead < len(functions.start):
+            areas.fetch(area, functions.start[ahead] - 1)
+        low = functions.start[function - 1] + functions.size[function - 1]
+        high = functions.start[function]
+        if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:
+            continue
+        if is_masked(kind_bytes[3 * functions.kind[function]]):
+            continue
+        while symbol < len(symbols) and symbols[symbol] < low:
+            symbol += 1
+        while left < len(unsaid) and unsaid[left] < low:
+            left += 1
+        if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(unsaid) and unsaid[left] < high):
+            continue
+        while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
+            area += 1
+        if area == len(areas.end) or high >= areas.end[area]:
+            continue
+        if areas.padding_end(area, low, high, True) == high:
+            may_follow[function] = 1
 
 
 @cython.boundscheck(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 
 class Level(NamedTuple):
@@ -24,8 +24,5 @@ class Level(NamedTuple):
 # fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
 # size: the rows of an FDE are still few enough for a linear scan.
 LevelName = Literal["none", "fast", "size"]
-LEVELS: dict[LevelName, Level] = {
-    "none": Level(share=False),
-    "fast": Level(True, 24, 1024, 1, 24),
-    "size": Level(True, 64, 65536, 3, 12, 6),
-}
+_LEVELS = (Level(share=False), Level(True, 24, 1024, 1, 24), Level(True, 64, 65536, 3, 12, 6))
+LEVELS: dict[LevelName, Level] = dict(zip(get_args(LevelName), _LEVELS, strict=True))

@@ -1,53 +1,35 @@
-"""A decoded section's functions for another version: what it cannot say is left out as ranges of code, counted by reason."""
+"""A decoded section's functions for another version: what it cannot express is left out as ranges of code, counted by reason."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby, islice
-from operator import eq, gt
+from operator import eq
 from typing import TYPE_CHECKING
 
 from sframegen.format.layouts import MAX_FUNCTION_ROWS
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
-from sframegen.format.reasons import Reason, unsaid
-from sframegen.format.words import EncodedRules, RuleWords
+from sframegen.format.words import EncodedRules, Reason, RuleWords, why_inexpressible
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
     Row = tuple[int, int]  # offset from the function's start, rule
 
-ADDRESSES = 1 << 64
-
 
 def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
-    """(functions that the version can say, bytes of code left out by reason).
+    """(functions that the version can express, bytes of code left out by reason).
 
     At each address stays what a search finds in `table`, its functions sorted: so what lies after the start of the next function
     goes, and of several at one start the last stays. Rows that repeat the one before are dropped.
     """
     words = RuleWords(abi, layout)
     lowered = _Lowered(table, words)
-    for function, start, end in ranges(table):
+    for function, start, end in table.found_ranges():
         lowered.add(function, start, end)
     return narrow(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
-
-
-def ranges(table: FunctionTable) -> Iterator[tuple[int, int, int]]:
-    """(function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
-    order: Sequence[int] = range(len(table))
-    if any(map(gt, table.start, islice(table.start, 1, None))):
-        order = sorted(order, key=table.start.__getitem__)
-    following = [*(table.start[function] for function in order[1:]), ADDRESSES]
-    for function, limit in zip(order, following, strict=False):
-        start = table.start[function]
-        end = min(start + table.size[function], limit)
-        if start < end:
-            yield function, start, end
 
 
 class _Lowered:
@@ -59,7 +41,7 @@ class _Lowered:
         self.out = FunctionTable(rules=[*table.rules, OUTERMOST])
         self.lost: Counter[Reason] = Counter()
         self.kinds: dict[Kind, int] = {}
-        self.reasons = [unsaid(rule, words) for rule in self.out.rules]
+        self.reasons = [why_inexpressible(rule, words) for rule in self.out.rules]
         self.flex = [not words.of(rule)[FdeType.DEFAULT] for rule in self.out.rules]
         self.not_default = {number for number, flex in enumerate(self.flex) if flex}
 
@@ -110,7 +92,7 @@ class _Lowered:
         return rows
 
     def _add_ranges(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
-        """The function cut where what can be said begins and ends."""
+        """The function cut where what can be expressed begins and ends."""
         groups = [(reason, list(group)) for reason, group in groupby(rows, lambda row: self.reasons[row[1]])]
         limits = [start + group[0][0] for _, group in groups[1:]] + [end]
         for (reason, group), limit in zip(groups, limits, strict=True):

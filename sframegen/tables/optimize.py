@@ -9,8 +9,7 @@ from sframegen.base.columns import room, zeros
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
-from sframegen.tables.join import Groups, cut, find_runs, group, rebuild, take_apart
-from sframegen.tables.neighbours import followers
+from sframegen.tables.join import Groups, cut, find_runs, followers, group, rebuild, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -80,20 +80,6 @@ def test_functions_have_names_and_rows(program: Path) -> None:
     assert "leaf" in [one.name for one in found]
 
 
-def test_an_arrow_table_has_each_row(program: Path) -> None:
-    pytest.importorskip("pyarrow")
-    section = sframegen.read(program)
-    rows = section.to_arrow().to_pylist()
-    assert [(row["start"], row["name"], row["offset"], row["rule"]) for row in rows] == [
-        (one.start, one.name, row.offset, section.equation(row.rule)) for one in section.functions() for row in one.rows
-    ]
-    for row in rows:
-        rule = section.rule_at(row["start"] + row["offset"])
-        if rule and rule.cfa:
-            assert (row["cfa_base"], row["cfa_offset"], row["cfa_deref"]) == (section.base(rule.cfa), *rule.cfa[1:])
-        assert rule is None or (row["ra_base"] is None) is (rule.ra is None)
-
-
 def contents(program: Path) -> dict[str, Any]:
     data = program.read_bytes()
     with program.open("rb") as file:

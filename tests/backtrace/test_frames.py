@@ -11,7 +11,7 @@ import pytest
 
 import sframegen
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
@@ -138,7 +138,7 @@ def test_a_library_whose_file_is_cut_off_while_it_is_loaded(own_stack: OwnStack,
     flags = ("-O1", "-fno-optimize-sibling-calls", "-shared", "-fPIC", "-Wl,--build-id=none")
     library = tmp_path / "many.so"
     sframegen.add_section(own_stack.compile_c(source, *flags, name="many.so"), output=library)
-    [section] = [segment for segment in open_elf(library).segments if segment.p_type == PT_GNU_SFRAME]
+    [section] = [segment for segment in open_elf(library).segments if segment.p_type == PT.GNU_SFRAME]
     assert section.p_filesz > 2 * 4096
     program = own_stack.program("cut.c", own_stack.object(), "-O1", "-ldl")
     assert own_stack.run(program, library, str(section.p_offset + 4096)) == "0 1\n"

@@ -11,7 +11,7 @@ import sframegen
 from sframegen import Severity, Verdict, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_named
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
     from pathlib import Path

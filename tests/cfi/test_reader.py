@@ -12,13 +12,12 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi import reader
-from cfi.faults import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES
+from cfi import opcodes, reader
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, PROGRAM, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import UNKNOWN_START, RegisterRule
-from cfi.section import FollowedRegisters
+from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
 from sframegen.base.errors import FormatError
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
@@ -27,7 +26,7 @@ from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from cfi.opcodes import CfiInstruction
@@ -647,16 +646,16 @@ def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None
         read([frames.section()], AMD64)
 
 
-@for_each(
-    ("pattern", "names"),
-    [
-        (r"(0x\w+) (?:<= byte|and slots).*?# (DW_CFA_\w+)", {one.name: one.opcode for one in INSTRUCTIONS}),
-        (r"action == (\d+)\b.*?# (\w+)", Action.__members__),
-        (r"(?:kind|\[entry \+ [12]\]) == (\d+)\b.*?# (\w+)", Operand.__members__),
-        (r"state\[1?[13]\] = (\d+)\b.*?# (\w+)", RuleKind.__members__),
-    ],
-)
-def test_numbers_in_the_machine_mean_what_is_written_beside_them(pattern: str, names: Mapping[str, int]) -> None:
-    found = re.findall(pattern, (ROOT / "cfi" / "machine.py").read_text())
+def test_opcodes_in_the_machine_are_those_written_beside_them() -> None:
+    found = re.findall(r"(0x\w+) (?:<= byte|and slots).*?# (DW_CFA_\w+)", (ROOT / "cfi" / "machine.py").read_text())
     assert len(found) > 1
-    assert {name: int(number, 0) for number, name in found} == {name: names[name] for _, name in found}
+    opcodes_of = {one.name: one.opcode for one in INSTRUCTIONS}
+    assert {name: int(number, 0) for number, name in found} == {name: opcodes_of[name] for _, name in found}
+
+
+def test_compiled_code_has_the_numbers_of_the_enumerations() -> None:
+    found = re.findall(r"^cdef enum:  # (\w+)\n((?:    \w+ = \d+\n)+)", (ROOT / "cfi/machine.pxd").read_text(), re.MULTILINE)
+    assert [name for name, _ in found] == ["Action", "Operand", "RuleKind"]
+    for name, body in found:
+        members = {key: int(number) for key, number in re.findall(r"(\w+) = (\d+)", body)}
+        assert members.items() <= {one.name: one.value for one in getattr(opcodes, name)}.items()

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import MARKS
-from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, Header
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, SframeHeader
 from tests.checks.readers.mutate import bases, put
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Editor:
         self.layout = LAYOUTS[base.data[2]]
 
     @property
-    def header(self) -> Header:
-        return Header(*struct.unpack_from(MARKS[self.order] + HEADER_CODE, self.data))
+    def header(self) -> SframeHeader:
+        return SframeHeader(*struct.unpack_from(MARKS[self.order] + HEADER_CODE, self.data))
 
     def set_header(self, **fields: int) -> None:
         struct.pack_into(MARKS[self.order] + HEADER_CODE, self.data, 0, *self.header._replace(**fields))

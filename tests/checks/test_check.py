@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sframegen
-from sframegen.checks.against_cfi import differences
-from sframegen.checks.against_cfi.comparison import Truth, Verdict, compare
+from sframegen.checks import against_cfi
+from sframegen.checks.against_cfi import Truth, compare
+from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import cli
 from sframegen.conversion.sources import Sources, find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHDR_SIZE, SHT_PROGBITS, Phdr, Shdr
+from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
@@ -28,6 +29,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from tests import ROOT
 from tests.differential.test_against_gas import ABI_NAMES, Example, examples
 from tests.support.inputs.cfi_programs import TARGETS, source_of
 from tests.support.inputs.cfi_writer import Frames
@@ -83,8 +85,8 @@ class Function(NamedTuple):
 def code_of() -> tuple[ElfFile, int]:
     """A file with SIZE bytes of code, and its address."""
     writer = Writer("little", 1)
-    base = writer.put(".text", SHT_PROGBITS, 6, bytes(SIZE), 0x100).sh_addr
-    return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, SIZE, SIZE, 0x100)]))), base
+    base = writer.put(".text", SHT.PROGBITS, 6, bytes(SIZE), 0x100).sh_addr
+    return ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, SIZE, SIZE, 0x100)]))), base
 
 
 def frames_of(fdes: list[Fde], base: int) -> Sources:
@@ -130,9 +132,9 @@ def by_byte(fdes: list[Fde], table: FunctionTable, base: int, layout: Layout) ->
             counts[Verdict.UNDESCRIBED if given else Verdict.SILENT] += 1
             continue
         expected = CFI[fde.says][1]
-        sayable = layout.flex or (expected not in (DRAP, OUTERMOST) and not fde.signal)
+        expressible = layout.flex or (expected not in (DRAP, OUTERMOST) and not fde.signal)
         if given is None:
-            counts[Verdict.ABSENT if expected and sayable else Verdict.INEXPRESSIBLE] += 1
+            counts[Verdict.ABSENT if expected and expressible else Verdict.INEXPRESSIBLE] += 1
         else:
             right = given == expected and (signal == fde.signal or not layout.signal)
             counts[Verdict.EQUAL if right else Verdict.WRONG] += 1
@@ -315,7 +317,7 @@ def test_keys_of_signed_return_addresses() -> None:
 
 
 def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differences, "SHOWN", 2)
+    monkeypatch.setattr(against_cfi, "SHOWN", 2)
     elf, base = code_of()
     fdes = [Fde(start, 4, "pushed", signal=False) for start in range(0, 40, 8)]
     truth = judged(elf, table_of([Function(0, 40, (0,), 0, signal=False)], base), frames_of(fdes, base))
@@ -518,8 +520,8 @@ def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
 )
 def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
     writer = Writer("little", 2)
-    writer.put(".text", SHT_PROGBITS, 6, bytes(0x1000), 0x100)
-    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
+    writer.put(".text", SHT.PROGBITS, 6, bytes(0x1000), 0x100)
+    load = Phdr(PT.LOAD, 5, 0x100, 0x100, 0x100, 0x1000, 0x1000, 0x100)
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
     with pytest.raises(sframegen.FormatError, match=message):
@@ -585,3 +587,8 @@ def test_rules_that_the_kernel_cannot_use_are_counted(compile_c: Compiler, tmp_p
     assert printed.exit_code == 0
     assert re.findall(r"note: (kernel-\S+) \(0x\w+\): 2 bytes of code", printed.stdout) == list(expected)[:-1]
     assert sframegen.check(tmp_path / "file", consumer="glibc").unusable == {}
+
+
+def test_compiled_code_has_the_numbers_of_verdicts() -> None:
+    body = (ROOT / "sframegen/checks/sweep.pxd").read_text()
+    assert re.findall(r"^    ([A-Z]+) = (\d)$", body, re.MULTILINE) == [(one.name, str(i)) for i, one in enumerate(Verdict)]

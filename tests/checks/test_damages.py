@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.against_cfi.comparison import Verdict
 from sframegen.checks.check import check_file
-from sframegen.checks.finding import Severity
+from sframegen.checks.finding import Severity, Verdict
 from sframegen.elf.file import ElfFile
 from tests.checks.damages import DAMAGES, PARTS, NowhereError, Subject, tried, with_section
 from tests.checks.damages.kinds import Copy

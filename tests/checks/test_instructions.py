@@ -16,8 +16,8 @@ import sframegen
 from corpus.contradictions.found import look
 from corpus.contradictions.kinds import kind
 from sframegen import FormatError, Severity, Where
-from sframegen.checks.against_code.claims import Track, meet, new_track, track
-from sframegen.checks.against_code.contradictions import RIGHT, UNDECIDED, verdict
+from sframegen.checks.contradictions import RIGHT, UNDECIDED, verdict
+from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli.commands import cli
 from sframegen.code.isa.frame_state import CALLERS, FrameState
 from sframegen.elf.file import open_elf

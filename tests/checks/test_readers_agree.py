@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.against_cfi.comparison import Verdict, compare
-from sframegen.checks.finding import Severity
+from sframegen.checks.against_cfi import compare
+from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.second.agreement import second_reading
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import Sources
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3
@@ -33,8 +33,8 @@ SEEDS = 24
 def code() -> tuple[ElfFile, int]:
     """A file with code for all functions, and its address."""
     writer, size = Writer("little", 1), FUNCTIONS * FUNCTION_BYTES
-    base = writer.put(".text", SHT_PROGBITS, 6, bytes(size), 0x100).sh_addr
-    return ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)]))), base
+    base = writer.put(".text", SHT.PROGBITS, 6, bytes(size), 0x100).sh_addr
+    return ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)]))), base
 
 
 @pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)

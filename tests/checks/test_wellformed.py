@@ -18,7 +18,7 @@ from sframegen.checks.specification import rule_list, wellformed
 from sframegen.checks.specification.rule_list import FILE, KEPT, RULES, WALKED
 from sframegen.checks.specification.wellformed import examine
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, RECORDS, SHF_WRITE, SHT_PROGBITS, Phdr, Shdr
+from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
 from sframegen.format.locate import sframe_of
 from tests import ROOT
@@ -211,7 +211,7 @@ def set_segment(kind: int, **fields: int) -> Callable[[bytearray, ElfFile], None
     """Changes the segments of that kind; a field's value is added."""
 
     def change(data: bytearray, elf: ElfFile) -> None:
-        holder = next(segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME)
+        holder = next(segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME)
         for number, segment in enumerate(elf.segments):
             if segment.p_type == kind and segment.p_vaddr <= holder.p_vaddr < segment.p_vaddr + segment.p_memsz:
                 new = segment._replace(**{name: getattr(segment, name) + value for name, value in fields.items()})
@@ -230,34 +230,34 @@ def set_section(**fields: int) -> Callable[[bytearray, ElfFile], None]:
 
 
 def not_loaded(data: bytearray, elf: ElfFile) -> None:
-    set_segment(PT_GNU_SFRAME, p_filesz=-next(s.header.sh_size for s in elf.sections if s.name == ".sframe"))(data, elf)
+    set_segment(PT.GNU_SFRAME, p_filesz=-next(s.header.sh_size for s in elf.sections if s.name == ".sframe"))(data, elf)
     set_section(sh_flags=0)(data, elf)
 
 
 def another_segment(data: bytearray, elf: ElfFile) -> None:
-    segment = next(segment for segment in elf.segments if segment.p_type == PT_GNU_SFRAME)
+    segment = next(segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME)
     RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff, *segment)  # in the place of PT_PHDR
 
 
 def read_only_loads(data: bytearray, elf: ElfFile) -> None:
     for number, segment in enumerate(elf.segments):
-        if segment.p_type == PT_LOAD:
+        if segment.p_type == PT.LOAD:
             RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff + 56 * number, *segment._replace(p_flags=4))
 
 
 FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
     "several-sections": another_segment,
     "not-loaded": not_loaded,
-    "no-segment": set_segment(PT_GNU_SFRAME, p_type=1),
+    "no-segment": set_segment(PT.GNU_SFRAME, p_type=1),
     "no-section": set_section(sh_type=0, sh_name=0),
-    "section-type": set_section(sh_type=SHT_PROGBITS),
-    "section-flags": set_section(sh_flags=SHF_WRITE),
+    "section-type": set_section(sh_type=SHT.PROGBITS),
+    "section-flags": set_section(sh_flags=SHF.WRITE),
     "section-place": set_section(sh_addr=0x10),
-    "segment-size": set_segment(PT_GNU_SFRAME, p_memsz=8),
-    "outside-file": set_segment(PT_GNU_SFRAME, p_offset=1 << 40),
-    "not-mapped": set_segment(PT_LOAD, p_offset=0x1000),
-    "mapped-unreadable": set_segment(PT_LOAD, p_flags=-4),
-    "mapped-writable": set_segment(PT_LOAD, p_flags=2),
+    "segment-size": set_segment(PT.GNU_SFRAME, p_memsz=8),
+    "outside-file": set_segment(PT.GNU_SFRAME, p_offset=1 << 40),
+    "not-mapped": set_segment(PT.LOAD, p_offset=0x1000),
+    "mapped-unreadable": set_segment(PT.LOAD, p_flags=-4),
+    "mapped-writable": set_segment(PT.LOAD, p_flags=2),
     "machine": lambda data, _: data.__setitem__(18, 183),
     "dynamic-read-only": read_only_loads,
 }

@@ -206,14 +206,6 @@ def test_modes_and_attributes_stay(root: Path, mode: int) -> None:
     assert file.stat().st_mtime_ns != 10**18
 
 
-def test_times_stay_if_asked_for(root: Path) -> None:
-    file = root / "usr/bin/tree"
-    os.utime(file, ns=(10**18, 10**18))
-    assert run("-p", root).exit_code == 0
-    assert has_section(file)
-    assert file.stat().st_mtime_ns == 10**18
-
-
 # -- hard links
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.cli.installation.install_commands import as_root, with_remedy
+from sframegen.cli.shared.install_commands import as_root, with_remedy
 from tests.support.loops import for_each
 
 RAISED = {

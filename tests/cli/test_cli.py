@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 import sframegen
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import COMMANDS, GROUPS, cli, main
+from sframegen.cli import commands
+from sframegen.cli.commands import COMMANDS, GROUPS, cli
 from sframegen.cli.shared.output import Run, json_list
-from sframegen.cli.shared.several import outputs_of
 from sframegen.program import build
 from tests.support.loops import for_each
 
@@ -183,8 +183,6 @@ def test_merge_imports_neither_conversions_nor_other_commands() -> None:
         ("lookup", "file"),
         ("add-section",),
         ("add-section", "-o", "out", "a", "b"),
-        ("add-section", "-o", "out", "--output-dir", "dir", "a"),
-        ("add-section", "--output-dir", "dir", "x/a", "y/a"),
         ("add-section", "--min-coverage", "101", "a"),
         ("add-section", "--min-coverage", "most", "a"),
     ],
@@ -248,22 +246,14 @@ def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseExce
         return raised
 
     monkeypatch.setattr(cli, "main", command)
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == status
+    assert commands.run_command() == status
 
 
 def test_a_name_in_the_last_error_is_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli, "main", lambda **_: throw(OSError(5, "bad", "two\nlines\x1b[0m")))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
-    with pytest.raises(SystemExit):
-        main()
+    assert commands.run_command() == 1
     assert capfd.readouterr().err == "sframegen: two\\nlines\\x1b[0m: bad\n"
-
-
-def test_a_name_that_two_files_have_is_in_one_line() -> None:
-    with pytest.raises(click.UsageError, match=r"2 FILEs are named a\\nb\\x1b: they"):
-        outputs_of(("x/a\nb\x1b", "y/a\nb\x1b"), None, "out")
 
 
 @pytest.fixture(scope="module")

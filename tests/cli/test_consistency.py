@@ -110,7 +110,7 @@ def test_values_of_options_have_the_names_of_the_page(path: str) -> None:
     assert {name: metavar for name, metavar in shown.items() if metavar not in METAVARS} == {}
 
 
-@for_each("name", ["--output", "--jobs", "--debug-file", "--duration", "--tid", "--output-dir", "--sections"])
+@for_each("name", ["--output", "--jobs", "--debug-file", "--duration", "--tid", "--sections"])
 def test_an_option_takes_the_same_value_everywhere(name: str) -> None:
     """`-o` is a directory for fleet run, and `--debug-file` one for a tree, which has many files."""
     found = {
@@ -197,9 +197,9 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     """Each could only be dropped silently. Both are named."""
     assert place.is_dir()
     by_name = {name: option for option in options_of(path) for name in option.opts}
-    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1", "--max-memory": "1"}
+    given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1"}
     given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
-    given |= {"--scheduler": "tcp://127.0.0.1:1", "--buffer-size": "1", "--event": "page-faults"}
+    given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])
@@ -210,7 +210,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
 
 def test_wherever_there_is_verbose_and_quiet_they_exclude_each_other() -> None:
     """As other pairs that mean the opposite, or two forms of the same output."""
-    pairs = (("--verbose", "--quiet"), ("--output", "--output-dir"), ("--json", "--folded"))
+    pairs = (("--verbose", "--quiet"), ("--json", "--folded"))
     held = {(path, frozenset(pair)) for path, *pair in EXCLUSIVE}
     for path in CONTEXTS:
         names = {name for option in options_of(path) for name in option.opts}
@@ -230,12 +230,12 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 @for_each(
     ("path", "lacking"),
     [
-        ("add-section", {"--replace", "--detached", "--strict", "--per-function"}),
+        ("add-section", {"--replace", "--detached", "--strict"}),
         ("remove", set()),
     ],
 )
 def test_the_page_names_what_commands_for_trees_lack(path: str, lacking: set[str]) -> None:
-    lacking |= {"--output", "--output-dir"}
+    lacking |= {"--output"}
     tree = {"add-section": "add-tree"}.get(path, f"{path}-tree")
     of_one, of_tree = ({name for option in options_of(f"sframegen {one}") for name in option.opts} for one in (path, tree))
     assert {name for name in of_one - of_tree if name.startswith("--")} == lacking
@@ -254,7 +254,6 @@ def test_add_tree_has_what_add_section_has(path: str) -> None:
         "--min-coverage",
         "--synthesize",
         "--unloaded",
-        "--compress",
         "--min-kernel",
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,20 +14,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from linker.existing.find_section import find_place
+from linker.existing.in_place import find_slot
 from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, RECORDS, Shdr
+from sframegen.elf.records import PT, RECORDS, Shdr
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from sframegen.tables.compare import difference, spans
 from tests.support import producers
 from tests.support.inputs.linker_inputs import restored
@@ -152,20 +151,20 @@ def test_version_2_with_rows_without_words_is_written_again(
 
 
 def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
-    before = find_place(open_elf(file))
+    before = find_slot(open_elf(file))
     data = file.read_bytes()
     change = api.convert(file, 2)
     elf = open_elf(file)
     size = change.section_bytes
     assert size < before.size
-    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT_GNU_SFRAME] == [
+    assert [(s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in elf.segments if s.p_type == PT.GNU_SFRAME] == [
         (before.offset, before.address, size, size)
     ]
     section = elf.section(".sframe")
     assert section is not None
     assert (section.header.sh_offset, section.header.sh_addr, section.header.sh_size) == (before.offset, before.address, size)
     assert bytes(elf.data[before.offset + size : before.offset + before.size]) == bytes(before.size - size)
-    assert find_place(elf).room == before.room
+    assert find_slot(elf).room == before.room
     changed = {at for at, (old, new) in enumerate(zip(data, file.read_bytes(), strict=True)) if old != new}
     elsewhere = {at for at in changed if not before.offset <= at < before.offset + before.size}
     assert len(elsewhere) <= 2 * 8 + 2 * 8 + 4  # the sizes in two headers, and the undo record's CRC
@@ -254,12 +253,12 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     result = run("--dry-run", "--format", 2, file)
     assert result.exit_code == 0
     assert "written over: " in result.stdout
-    result = run("--format", 2, "--json", "--output-dir", tmp_path / "new", file)
+    result = run("--format", 2, "--json", "-o", tmp_path / "new", file)
     [document] = json.loads(result.stdout)
-    new = tmp_path / "new" / file.name
+    new = tmp_path / "new"
     assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
     assert document["left_out"].keys() <= {reason.value for reason in Reason}
-    assert document["section_bytes"] == find_place(open_elf(new)).size
+    assert document["section_bytes"] == find_slot(open_elf(new)).size
     assert (version_of(new), new.stat().st_mode) == (2, file.stat().st_mode)
     assert file.read_bytes() == data
     several = json.loads(run("--format", 3, "--json", file, new).stdout)
@@ -267,13 +266,11 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     assert run("-q", "--format", 2, file).output == ""
 
 
-def test_times_and_hard_links(file: Path) -> None:
-    os.utime(file, ns=(10**18, 10**18))
+def test_hard_links(file: Path) -> None:
     (file.parent / "other").hardlink_to(file)
-    result = run("-p", "--format", 2, file)
+    result = run("--format", 2, file)
     assert result.exit_code == 0
     assert "1 other name (hard links)" in result.stderr
-    assert file.stat().st_mtime_ns == 10**18
     assert version_of(file.parent / "other") == 3
 
 
@@ -385,7 +382,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.converting.write_all", write_all)
     data = file.read_bytes()
     result = run("--optimize", "none", "--format", 2, file)
     assert result.exit_code == 1
@@ -401,7 +398,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
     shutil.copy2(added, first)
     if version == 3:
         api.convert(first, 2)
-    data, place = first.read_bytes(), find_place(open_elf(first))
+    data, place = first.read_bytes(), find_slot(open_elf(first))
     outcomes: Counter[int] = Counter()
     for offset in range(place.size):
         damaged = bytearray(data)

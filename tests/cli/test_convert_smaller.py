@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sframegen
-from linker.existing.find_section import find_place
+from linker.existing.in_place import find_slot
 from sframegen import api
 from sframegen.cli.commands import cli
 from sframegen.conversion import section_borders
@@ -65,7 +65,7 @@ def faults_of(file: Path) -> list[tuple[str, int | None]]:
 
 @pytest.mark.parametrize("level", ["fast", "size"])
 def test_a_linkers_section_becomes_smaller_in_its_place(level: str, linked: Path, file: Path) -> None:
-    before, place = read_sframe(open_elf(linked)), find_place(open_elf(linked))
+    before, place = read_sframe(open_elf(linked)), find_slot(open_elf(linked))
     result = run("--optimize", level, file)
     assert result.exit_code == 0, result.output
     after = read_sframe(open_elf(file))
@@ -87,7 +87,7 @@ def test_a_linkers_section_becomes_smaller_in_its_place(level: str, linked: Path
 def test_a_segment_that_is_longer_than_its_section(linked: Path, file: Path) -> None:
     """As GNU ld's may be. It changes nothing of what follows the section."""
     elf = open_elf(linked)
-    place = find_place(elf)
+    place = find_slot(elf)
     [note] = [one for one in elf.sections if one.name == ".note.gnu.property"]
     end = note.header.sh_offset + note.header.sh_size
     assert place.offset + place.size <= note.header.sh_offset

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from sframegen.backtrace import preloading as module
-from sframegen.cli.installation import description
-from sframegen.cli.installation import install_commands as installing
-from sframegen.cli.installation.description import Part, parts, within
+from sframegen.cli.shared import install_commands as installing
+from sframegen.cli.shared import installation
+from sframegen.cli.shared.installation import Component, parts, within
 from sframegen.profile.bpf import libbpf
 from sframegen.program import libraries
 from sframegen.program.build import build_kind
-from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Requirement
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS
 from tests import ROOT
 
 DAMAGES = {
@@ -42,7 +42,7 @@ def parts_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
     return {part["name"]: part for part in json.loads(done.stdout)["parts"]}
 
 
-def part(name: str) -> Part:
+def part(name: str) -> Component:
     [found] = [part for part in parts() if part.name == name]
     return found
 
@@ -90,7 +90,7 @@ def test_it_runs_without_click_and_without_capstone(module: str, damage: str, tm
 
 def test_what_is_not_installed(tmp_path: Path) -> None:
     """An environment of all that is installed here except LIEF and the metadata of sframegen."""
-    packages = Path(description.__file__).parents[3]
+    packages = Path(installation.__file__).parents[3]
     for entry in packages.iterdir():
         if not entry.name.startswith(("lief", "sframegen-")):
             (tmp_path / entry.name).symlink_to(entry)
@@ -105,12 +105,12 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_a_release_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = {"capstone": Requirement("capstone", "", "<5.1,>=99")}
-    monkeypatch.setattr(description, "requirements", lambda: needed)
+    needed = {"capstone": "capstone<5.1,>=99"}
+    monkeypatch.setattr(installation, "requirements", lambda: needed)
     monkeypatch.setattr(libraries, "requirements", lambda: needed)
     found = part("capstone")
     assert not found.works
-    assert found.found == f"version {metadata.version('capstone')}, where sframegen needs <5.1,>=99"
+    assert found.found == f"version {metadata.version('capstone')}, where sframegen needs capstone<5.1,>=99"
     assert found.remedy.endswith("'capstone<5.1,>=99'")
 
 
@@ -136,7 +136,7 @@ def test_every_dependency_has_a_row() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def names(lines: list[str]) -> set[str]:
-        return {match[1] for line in lines if (match := libraries.REQUIREMENT.match(line))}
+        return {match[0] for line in lines if (match := libraries.PROJECT.match(line))}
 
     assert {one.project for one in DEPENDENCIES} >= names(project["dependencies"]) - {"backports.zstd"}
     assert {one.project for one in DEPENDENCIES} <= names(project["dependencies"])
@@ -171,7 +171,7 @@ def test_perf_events_that_the_level_does_not_forbid_have_no_remedy(
 
 
 def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(description, "is_compiled", lambda _: False)
+    monkeypatch.setattr(installation, "is_compiled", lambda _: False)
     found = part("compiled modules")
     assert (found.works, found.found) == (False, "interpreted: all")
     assert "pip install --force-reinstall --no-deps" in found.remedy
@@ -182,10 +182,10 @@ def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("apt-get"):
         assert "apt-get install gcc python3-dev && " in found.remedy
     monkeypatch.setattr(installing, "lacks_to_compile", list)
-    monkeypatch.setattr(description, "is_compiled", lambda name: name != "cfi.scan")
+    monkeypatch.setattr(installation, "is_compiled", lambda name: name != "cfi.scan")
     assert part("compiled modules").found == "interpreted: cfi.scan"
 
 
 def test_a_part_that_does_not_work_has_its_use_and_its_remedy() -> None:
-    assert list(Part("g", "n", "u", False, "why", "command").lines()) == ["no  n: why; needed for u", "      command"]
-    assert list(Part("g", "n", "u", True, "1.0").lines()) == ["ok  n: 1.0"]
+    assert list(Component("g", "n", "u", False, "why", "command").lines()) == ["no  n: why; needed for u", "      command"]
+    assert list(Component("g", "n", "u", True, "1.0").lines()) == ["ok  n: 1.0"]

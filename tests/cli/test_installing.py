@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.cli.installation import install_commands as installing
-from sframegen.cli.installation.install_commands import compiling, getting, getting_again, with_remedy
+from sframegen.cli.shared import install_commands as installing
+from sframegen.cli.shared.install_commands import compiling, getting, getting_again, with_remedy
 from sframegen.program import libraries
-from sframegen.program.libraries import DEPENDENCIES, FLEET, Requirement, library_of
+from sframegen.program.libraries import DEPENDENCIES, FLEET, library_of
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 CLICK, CAPSTONE, LIEF, *_ = DEPENDENCIES
 NEEDED = {
-    "click": Requirement("click", "", ">=8"),
-    "lief": Requirement("lief", "", ">=1"),
-    "fsspec": Requirement("fsspec", "[http]", ">=2025.1"),
+    "click": "click>=8",
+    "lief": "lief>=1",
+    "fsspec": "fsspec[http]>=2025.1",
 }
 
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen import add_section
-from sframegen.checks.against_cfi.comparison import Verdict
+from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.trees import each_file
 from sframegen.cli.trees.tree_files import Found, Name
@@ -77,12 +77,7 @@ def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c
 
 
 def test_add_section(file: Path) -> None:
-    document = printed("add-section", "--per-function", file)
-    summary, function, _ = TABLES["add-section"]
-    assert_documented(document, summary)
-    assert document["per_function"]
-    for each in document["per_function"]:
-        assert_documented(each, function)
+    summary, _ = TABLES["add-section"]
     assert_documented(printed("add-section", file), summary)
     assert_documented(printed("add-section", "--dry-run", "--replace", "--format", "2", file), summary)
 
@@ -91,14 +86,13 @@ def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
     archive = tmp_path / "x.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(file, "usr/bin/file")
-    document = printed("add-section", "--per-function", archive)
-    summary, _, package = TABLES["add-section"]
+    document = printed("add-section", archive)
+    summary, package = TABLES["add-section"]
     assert_documented(document, summary)
     assert_documented(document["package"], package)
     [each] = document["package"]["files"]
     assert_documented(each, summary)
     assert each["file"] == "usr/bin/file"
-    assert each["per_function"]
 
 
 def test_convert_and_remove(file: Path) -> None:

@@ -312,11 +312,11 @@ FAULT = "sframegen fault, please report it: KeyError: 'bug' (PLACE); SFRAMEGEN_T
 def test_whatever_happens_the_link_stands(here: Path, object_file: str, work: str, line: str, fatal: bool) -> None:
     code = f"""
 import os, signal, sys
-from sframegen import api
-from sframegen.cli.commands import main
-def add_section(*_, **__):
+from sframegen.api import adding
+from sframegen.cli.start import main
+def add(*_, **__):
     {work}
-api.add_section = add_section
+adding.add = add
 sys.argv[1:] = ["link", *{["--fatal"] * fatal}, "--", "ld", "-e", "main", {object_file!r}]
 main()
 """

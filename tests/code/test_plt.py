@@ -12,7 +12,7 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import MAX_SIZE, find_plt
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS
+from sframegen.elf.records import SHF, SHT
 from sframegen.format.abi import AARCH64, AMD64, abi_of
 from sframegen.format.abi import S390X as S390X_ABI
 from sframegen.format.locate import read_sframe
@@ -324,9 +324,9 @@ RETPOLINES_NOW = bytes.fromhex(f"e80b000000 {TRAP} cccccccc {THUNK}")
 RETPOLINE_NOW_ENTRY = bytes.fromhex("4c8b1d11111111 e900000000 cccccccc")
 
 
-def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF_ALLOC | SHF_EXECINSTR) -> ElfFile:
+def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF.ALLOC | SHF.EXECINSTR) -> ElfFile:
     writer = Writer("little", 0)
-    writer.put(name, SHT_PROGBITS, flags, code)
+    writer.put(name, SHT.PROGBITS, flags, code)
     writer.headers[name] = writer.headers[name]._replace(sh_addr=address)
     return ElfFile(memoryview(writer.finish([])))
 
@@ -406,7 +406,7 @@ def test_mold_3(abi: Abi, first: str, entry: str, direct: str, steps: list[tuple
 
 def test_sections_that_are_not_what_they_are_called() -> None:
     code = FIRST + LAZY_ENTRY
-    assert len(find_plt(file_with(".plt", code, flags=SHF_ALLOC), AMD64).functions()) == 0
+    assert len(find_plt(file_with(".plt", code, flags=SHF.ALLOC), AMD64).functions()) == 0
     assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).functions()) == 2
     with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
         find_plt(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64).functions()

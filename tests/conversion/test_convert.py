@@ -9,8 +9,7 @@ from sframegen.conversion.convert import convert
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import FdeType, FunctionTable, Kind
-from sframegen.format.reasons import Reason
-from sframegen.format.words import encode_rule
+from sframegen.format.words import Reason, encode_rule
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.loops import for_each
 

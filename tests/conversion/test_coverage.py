@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from itertools import pairwise
@@ -16,13 +15,11 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.padding import FAIL, padding_states
-from sframegen.elf.records import EM_AARCH64, EM_S390, EM_X86_64, PHDR_SIZE, PT_LOAD, SHT_PROGBITS, Phdr
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
 from sframegen.format.abi import AMD64, abi_of
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer, without_sections
 from tests.support.loops import for_each
@@ -59,12 +56,12 @@ class Text(NamedTuple):
     def elf(self) -> tuple[ElfFile, int]:
         """The file, and the address of its first byte of code."""
         writer = Writer("little", 1)
-        base = writer.put(".all", SHT_PROGBITS, 2, self.content, 0x100).sh_addr
+        base = writer.put(".all", SHT.PROGBITS, 2, self.content, 0x100).sh_addr
         for number, (start, end) in enumerate(self.sections or ()):
             header = writer.headers[".all"]._replace(sh_flags=6, sh_addr=base + start, sh_offset=base + start, sh_size=end - start)
             writer.headers[f".text.{number}"] = header
         size = len(self.content)
-        data = writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])
+        data = writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])
         return ElfFile(memoryview(data if self.sections is not None else without_sections(data))), base
 
 
@@ -165,19 +162,6 @@ def test_every_byte_has_the_fate_that_the_definition_gives_it(text: Text, fdes: 
     assert sum(fates["covered"].values()) == coverage.covered_bytes
 
 
-@given(st.builds(Text, contents, st.none()), fde_lists)
-def test_functions_add_up_to_the_file(text: Text, fdes: list[Fde]) -> None:
-    fates, coverage = fates_of(text, fdes)
-    added = {"covered": dict(NO_FATES["covered"]), "left_out": {}}
-    for function in coverage.per_function(FunctionNames(function_symbols(text.elf()[0]))):
-        assert total(function.fates) == function.size
-        for group, counts in function.fates.items():
-            for fate, count in counts.items():
-                added[group][fate] = added[group].get(fate, 0) + count
-    fates["left_out"].pop(IGNORED, None)
-    assert added == {group: fates[group] for group in added}
-
-
 def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     elf, base = Text(bytes(SIZE)).elf()
     eh, debug = Frames(), Frames(eh=False)
@@ -236,8 +220,8 @@ def test_outermost_rows_among_others() -> None:
 )
 def test_segments_that_no_program_has(second: dict[str, int], message: str) -> None:
     writer = Writer("little", 2)
-    writer.put(".text", SHT_PROGBITS, 6, bytes(SIZE), 0x100)
-    load = Phdr(PT_LOAD, 5, 0x100, 0x100, 0x100, SIZE, SIZE, 0x100)
+    writer.put(".text", SHT.PROGBITS, 6, bytes(SIZE), 0x100)
+    load = Phdr(PT.LOAD, 5, 0x100, 0x100, 0x100, SIZE, SIZE, 0x100)
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     with pytest.raises(FormatError, match=message):
         coverage_of(elf).fates(elf)
@@ -249,21 +233,21 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
 @for_each(
     ("machine", "fill", "padding"),
     [
-        (EM_X86_64, "90", 1),
-        (EM_X86_64, "6690 666690 cc 00", 7),
-        (EM_X86_64, "0f1f00 0f1f4000 0f1f440000 660f1f440000 0f1f8000000000 0f1f840000000000", 33),
-        (EM_X86_64, "66666666662e0f1f840000000000 90", 15),
-        (EM_X86_64, "90 c3 90", 1),
-        (EM_X86_64, "0f0b", 0),  # a trap that ends a function
-        (EM_X86_64, "660000", 0),  # add %al,(%rax)
-        (EM_X86_64, "0f1f4001", 0),
-        (EM_X86_64, "f30f1efa", 0),  # endbr64: code
-        (EM_AARCH64, "1f2003d5 00000000 1f2003d5", 12),
-        (EM_AARCH64, "00040014 1f2003d5", 0),  # a branch, whose first byte is zero
-        (EM_AARCH64, "1f2003d5 5f2403d5", 4),  # bti c
-        (EM_S390, "0700 0707 070f 47000000 a7040000 c00400000000 0000", 22),
-        (EM_S390, "07fe 0707", 0),  # br %r14
-        (EM_S390, "0707 c0f400000010", 2),
+        (EM.X86_64, "90", 1),
+        (EM.X86_64, "6690 666690 cc 00", 7),
+        (EM.X86_64, "0f1f00 0f1f4000 0f1f440000 660f1f440000 0f1f8000000000 0f1f840000000000", 33),
+        (EM.X86_64, "66666666662e0f1f840000000000 90", 15),
+        (EM.X86_64, "90 c3 90", 1),
+        (EM.X86_64, "0f0b", 0),  # a trap that ends a function
+        (EM.X86_64, "660000", 0),  # add %al,(%rax)
+        (EM.X86_64, "0f1f4001", 0),
+        (EM.X86_64, "f30f1efa", 0),  # endbr64: code
+        (EM.AARCH64, "1f2003d5 00000000 1f2003d5", 12),
+        (EM.AARCH64, "00040014 1f2003d5", 0),  # a branch, whose first byte is zero
+        (EM.AARCH64, "1f2003d5 5f2403d5", 4),  # bti c
+        (EM.S390, "0700 0707 070f 47000000 a7040000 c00400000000 0000", 22),
+        (EM.S390, "07fe 0707", 0),  # br %r14
+        (EM.S390, "0707 c0f400000010", 2),
     ],
 )
 def test_padding_by_machine(machine: int, fill: str, padding: int) -> None:
@@ -316,10 +300,9 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
     elf = open_elf(linked)
     coverage = coverage_of(elf)
-    functions = list(coverage.per_function(FunctionNames(function_symbols(elf))))
-    one, two, three = (function.start for function in functions)
-    body = functions[0].size
-    assert [(function.name, function.size) for function in functions] == [("one", body), (None, body), (None, 2 * body)]
+    one, two, three = coverage.pieces.start
+    body = coverage.pieces.end[0] - one
+    assert [end - start for start, end in zip(coverage.pieces.start, coverage.pieces.end, strict=True)] == [body, body, 2 * body]
     assert (two - one, three - two) == (64, 32)
     fates = check(elf)
     assert fates["covered"] == {"default": 3 * body, "flex": 0, "outermost": body, "signal": 0}
@@ -352,7 +335,7 @@ def test_compiled_files(compile_c: Compiler, flags: tuple[str, ...]) -> None:
 def test_an_executable_segment_that_holds_more_than_code(compile_c: Compiler) -> None:
     file = compile_c(PROGRAM, "-O2", "-Wl,-z,noseparate-code")
     elf = open_elf(file)
-    [text] = [segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & 1]
+    [text] = [segment for segment in elf.segments if segment.p_type == PT.LOAD and segment.p_flags & 1]
     not_code = sum(s.header.sh_size for s in elf.sections if s.header.sh_flags == 2 and s.header.sh_addr < text.p_filesz)
     apart = check(elf)
     assert text.p_offset == 0
@@ -386,19 +369,6 @@ def test_the_end_of_a_no_op_that_reaches_into_a_function(corpus_file: Callable[[
 
 
 # -- the command
-
-
-def test_json_per_function(compile_c: Compiler) -> None:
-    file = compile_c(PROGRAM, "-O2")
-    arguments = ["add-section", "--dry-run", "--json", str(file)]
-    [document] = json.loads(CliRunner().invoke(cli, [*arguments, "--per-function"]).stdout)
-    functions = document["per_function"]
-    assert len(functions) == document["functions"]
-    assert [function["start"] for function in functions] == sorted(function["start"] for function in functions)
-    [main] = [function for function in functions if function["name"] == "main"]
-    assert main["fates"] == {"covered": {"default": main["size"]}, "left_out": {}}
-    assert sum(function["size"] for function in functions) == document["code_bytes"]
-    assert json.loads(CliRunner().invoke(cli, arguments).stdout) == [document | {"per_function": None}]
 
 
 def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:

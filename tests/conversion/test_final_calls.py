@@ -13,8 +13,13 @@ from click.testing import CliRunner
 
 from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import EHDR_SIZE, EM_AARCH64, EM_S390, EM_X86_64, PF_X, PHDR_SIZE, PT_LOAD
+from sframegen.elf.records import EHDR_SIZE, EM, PF, PHDR_SIZE, PT
+from sframegen.elf.symbols import functions_named
+from sframegen.format.abi import abi_of
+from sframegen.format.layouts import V3
 from sframegen.tables.levels import LEVELS
 from tests.support.loops import for_each
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from sframegen.conversion.coverage import Coverage
     from sframegen.tables.levels import LevelName
     from tests.support.peers import Peers
 
@@ -75,9 +81,14 @@ def function(name: str, *body: str) -> str:
 
 def after(file: Path, name: str) -> int:
     """The address after the function."""
-    functions = add_section(file, dry_run=True, per_function=True, replace=True).per_function or ()
-    [found] = [one for one in functions if one.name == name]
-    return found.start + found.size
+    [found] = functions_named(open_elf(file), name.encode())
+    pieces = coverage_of(file).pieces
+    return pieces.end[list(pieces.start).index(found.address)]
+
+
+def coverage_of(file: Path) -> Coverage:
+    elf = open_elf(file)
+    return convert_sources(find_sources(elf, None), elf.executable_ranges(), abi_of(elf), V3).coverage
 
 
 @for_each("level", LEVELS)
@@ -147,10 +158,10 @@ def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) ->
     other = function("other", "nop", "ret")
     source = f".text\n{other}.p2align 4\none: .cfi_startproc\n{before}\ncall one\n{behind}\n.cfi_endproc\nnop\nnop"
     file = link(peers, tmp_path, source)
-    summary = add_section(file, per_function=True)
+    start = coverage_of(file).pieces.start[1]
+    summary = add_section(file)
     assert (summary.final_calls, summary.fates["no_cfi"][AFTER_CALL]) == (0, 0)
-    assert summary.per_function is not None
-    assert read(file).rule_at(summary.per_function[1].start + 5) is None
+    assert read(file).rule_at(start + 5) is None
 
 
 # Two calls at the end, one of them followed by more padding than functions of one FDE may have between them, and one by a function.
@@ -175,13 +186,12 @@ def file(peers: Peers, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("level", LEVELS)
 def test_it_is_no_code_that_is_covered(level: LevelName, file: Path) -> None:
     arguments = ["add-section", "--optimize", level, "--strict", "--min-coverage", "100"]
-    done = CliRunner().invoke(cli, [*arguments, "--json", "--per-function", "--dry-run", str(file)])
+    done = CliRunner().invoke(cli, [*arguments, "--json", "--dry-run", str(file)])
     assert done.exit_code == 0
     [document] = json.loads(done.stdout)
     assert (document["final_calls"], document["final_calls_without_padding"]) == (2, 1)
     assert document["fates"]["no_cfi"] == {"padding": 5, AFTER_CALL: 40, "code": 0, "not code": 0}
     assert document["covered_bytes"] == document["code_bytes"] == sum(document["fates"]["covered"].values()) == 3 + 3 + 2 + 2
-    assert sum(one["size"] for one in document["per_function"]) == document["code_bytes"]
     lines = CliRunner().invoke(cli, [*arguments, "-v", str(file)]).stdout.splitlines()
     assert "  1 of 2 functions ending with a call: no padding after it that could have the call's rule" in lines
     assert [line.split()[0] for line in lines if line.endswith(AFTER_CALL)] == ["40"]
@@ -262,7 +272,7 @@ def s390x_calls(code: bytes) -> bool:
     return at == len(code) and name.startswith(("c0e5", "a7e5", "0de"))
 
 
-ENDS_WITH_CALL = {EM_X86_64: x86_64_calls, EM_AARCH64: aarch64_calls, EM_S390: s390x_calls}
+ENDS_WITH_CALL = {EM.X86_64: x86_64_calls, EM.AARCH64: aarch64_calls, EM.S390: s390x_calls}
 
 
 @pytest.mark.parametrize("name", ["bash", "libstdcxx", "libc", "arm64-bash", "s390x-bash"])
@@ -270,11 +280,11 @@ def test_real_files(name: str, corpus_file: Callable[[str], Path], tmp_path: Pat
     """Calls are known by decoding whole functions; add-section looks at their last bytes only."""
     path, out = corpus_file(name), tmp_path / "out"
     elf = open_elf(path)
-    summary = add_section(path, dry_run=True, per_function=True)
-    functions = summary.per_function or ()
+    summary = add_section(path, dry_run=True)
+    pieces = coverage_of(path).pieces
     ends_with_call = ENDS_WITH_CALL[elf.header.e_machine]
-    after = [one.start + one.size for one in functions if ends_with_call(bytes(elf.at(one.start, one.size)))]
-    adjoining = len({function.start for function in functions}.intersection(after))
+    after = [end for start, end in zip(pieces.start, pieces.end, strict=True) if ends_with_call(bytes(elf.at(start, end - start)))]
+    adjoining = len(set(pieces.start).intersection(after))
     few = len(after) // 100  # other instructions that end like a call; no-ops before code that nothing describes
     assert len(after) <= summary.final_calls <= len(after) + few
     assert adjoining <= summary.final_calls_without_padding <= adjoining + few
@@ -317,7 +327,7 @@ def test_the_segment_that_follows_in_memory_is_another(
     subprocess.run([peers.tool("as"), "-o", made, source], check=True)
     subprocess.run([peers.tool("ld"), "--eh-frame-hdr", "-T", script, "-o", linked, made], check=True)
     segments = open_elf(linked).segments
-    first, other = (load for load in segments if load.p_type == PT_LOAD and load.p_flags & PF_X)
+    first, other = (load for load in segments if load.p_type == PT.LOAD and load.p_flags & PF.X)
     end = first.p_vaddr + first.p_filesz
     assert other.p_vaddr == end
     at = first.p_offset + first.p_filesz

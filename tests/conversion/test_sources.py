@@ -16,7 +16,7 @@ from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_EH_FRAME, packed
+from sframegen.elf.records import PT, packed
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AMD64
 from tests.support.inputs.cfi_writer import assembled
@@ -78,7 +78,7 @@ def test_eh_frame_is_found_without_section_headers(compile_c: Compiler, tmp_path
 def test_the_segment_counts_only_without_section_headers(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     program, hidden = compile_c(SOURCE, "-O2"), tmp_path / "hidden"
     subprocess.run([peers.tool("objcopy"), "--rename-section", ".eh_frame=.hidden", program, hidden], check=True)
-    assert any(segment.p_type == PT_GNU_EH_FRAME for segment in open_elf(hidden).segments)
+    assert any(segment.p_type == PT.GNU_EH_FRAME for segment in open_elf(hidden).segments)
     assert find_sources(open_elf(hidden)).sections == []
 
 
@@ -237,7 +237,7 @@ def test_a_count_of_fdes_that_no_file_has_room_for_is_no_count(compile_c: Compil
     """Found by fuzzing: 2 ** 64 - 1 did not fit into the compiled reader's numbers."""
     data = bytearray(compile_c("int main(void) { return 0; }").read_bytes())
     elf = ElfFile(memoryview(bytes(data)))
-    [header] = [segment for segment in elf.segments if segment.p_type == PT_GNU_EH_FRAME]
+    [header] = [segment for segment in elf.segments if segment.p_type == PT.GNU_EH_FRAME]
     data[header.p_offset + 2] = 0x04  # DW_EH_PE_udata8
     data[header.p_offset + 8 : header.p_offset + 16] = b"\xff" * 8
     data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)  # no section headers

@@ -6,8 +6,7 @@ from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.layouts import V2, V3, Layout
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.format.reasons import Reason
-from sframegen.format.words import RuleWords
+from sframegen.format.words import Reason, RuleWords
 from tests.support.inputs.cfi_writer import sleb
 from tests.support.loops import for_each
 

@@ -17,7 +17,7 @@ from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.detached.detached_file import Identity, detached_file, identity_of, path_in_store, section_in
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHF_COMPRESSED, Ehdr, Phdr
+from sframegen.elf.records import PT, RECORDS, SHF, Ehdr, Phdr
 from sframegen.packages.package_api import add_to_package
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import with_many_segments
@@ -163,7 +163,7 @@ def test_a_link_of_nobody_else_is_followed_and_a_fifo_is_no_place(program: Path,
 
 def test_too_many_segments_are_one_line(program: Path) -> None:
     elf = ElfFile(memoryview(with_many_segments(program.read_bytes(), 0xFFFF)))
-    loads = [segment._replace(p_type=PT_LOAD) for segment in elf.segments]
+    loads = [segment._replace(p_type=PT.LOAD) for segment in elf.segments]
     elf.segments = loads
     with pytest.raises(FormatError, match="too large for a detached file"):
         detached_file(elf, identity(program), b"section", 0)
@@ -210,7 +210,7 @@ def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path
     section = next(section for section in elf.sections if section.name == ".sframe")
     code = RECORDS[type(section.header), "little"]
     at = elf.header.e_shoff + section.number * code.size
-    data[at : at + code.size] = code.pack(*section.header._replace(sh_flags=SHF_COMPRESSED))
+    data[at : at + code.size] = code.pack(*section.header._replace(sh_flags=SHF.COMPRESSED))
     data[section.header.sh_offset + 8 : section.header.sh_offset + 16] = (1 << 60).to_bytes(8, "little")
     with pytest.raises(FormatError, match=r"1,152,921,504,606,846,976 bytes are too many"):
         section_in(memoryview(bytes(data)), "name", identity(program))
@@ -223,7 +223,7 @@ def test_another_reader_judges_it(reader: Reader, program: Path, tmp_path: Path)
     (tmp_path / "good").write_bytes(good)
     assert verify_detached(elf, b"section", 0, tmp_path / "good", reader) == []
     assert verify_detached(elf, b"another", 0, tmp_path / "good", reader) == [".sframe is not the planned one"]
-    assert verify_detached(elf, b"section", SHF_COMPRESSED, tmp_path / "good", reader) == [".sframe is not the planned one"]
+    assert verify_detached(elf, b"section", SHF.COMPRESSED, tmp_path / "good", reader) == [".sframe is not the planned one"]
     written = ElfFile(memoryview(good))
     header = RECORDS[Ehdr, "little"].pack(*written.header._replace(e_entry=1))
     (tmp_path / "bad").write_bytes(header + good[len(header) :])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen
 from sframegen.format.model import FdeType, Where
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from tests.support.inputs.cfi_programs import TARGETS
 from tests.support.inputs.cfi_writer import sleb, uleb
 from tests.support.loops import for_each

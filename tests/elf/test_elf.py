@@ -14,7 +14,7 @@ from sframegen import add_section
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.elf.file import ElfFile, open_elf, open_text
 from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
-from sframegen.elf.records import PF_R, PF_X, PT_LOAD, SHT_NULL, SHT_STRTAB
+from sframegen.elf.records import PF, PT, SHT
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
 from tests.support.loops import for_each
@@ -71,9 +71,9 @@ def test_both_byte_orders(order: int) -> None:
 
 
 def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
-    first = struct.pack("<IIQQQQIIQQ", 0, SHT_NULL, 0, 0, 0, 2, 1, 1, 0, 0)  # sh_size: shnum, sh_link: shstrndx, sh_info: phnum
-    names = struct.pack("<IIQQQQIIQQ", 1, SHT_STRTAB, 0, 0, 64 + 56 + 128, 8, 0, 0, 0, 0)
-    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0x1000, 0x1000, 256, 256, 0x1000)
+    first = struct.pack("<IIQQQQIIQQ", 0, SHT.NULL, 0, 0, 0, 2, 1, 1, 0, 0)  # sh_size: shnum, sh_link: shstrndx, sh_info: phnum
+    names = struct.pack("<IIQQQQIIQQ", 1, SHT.STRTAB, 0, 0, 64 + 56 + 128, 8, 0, 0, 0, 0)
+    load = struct.pack("<IIQQQQQQ", PT.LOAD, PF.R | PF.X, 0, 0x1000, 0x1000, 256, 256, 0x1000)
     elf = ElfFile(memoryview(header(phnum=0xFFFF, shoff=64 + 56, shstrndx=0xFFFF) + load + first + names + b"\0.names\0"))
     assert [section.name for section in elf.sections] == ["", ".names"]
     assert len(elf.segments) == 1
@@ -82,7 +82,7 @@ def test_counts_that_do_not_fit_the_header_are_in_section_header_0() -> None:
 
 def named(table: bytes, places: list[int]) -> ElfFile:
     """A file of sections with names at these places of the table."""
-    sections = [(place, SHT_STRTAB, 0, 0, 64, len(table), 0, 0, 0, 0) for place in places]
+    sections = [(place, SHT.STRTAB, 0, 0, 64, len(table), 0, 0, 0, 0) for place in places]
     rows = b"".join(struct.pack("<IIQQQQIIQQ", *section) for section in sections)
     return ElfFile(memoryview(header(shnum=len(places), shoff=64 + len(table), shstrndx=1) + table + rows))
 
@@ -96,7 +96,7 @@ def test_names_of_sections_are_whole_however_long_and_all_together_limited() -> 
 
 
 def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
-    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
+    load = struct.pack("<IIQQQQQQ", PT.LOAD, PF.R | PF.X, 0, (1 << 64) - 120, 0, 120, 120, 0x1000)
     with pytest.raises(FormatError, match="PT_LOAD at 0xffffffffffffff88 has no valid size"):
         ElfFile(memoryview(header(phnum=1) + load)).executable_ranges()
 
@@ -104,7 +104,7 @@ def test_a_segment_that_ends_behind_all_addresses_is_refused() -> None:
 def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
     """As those of vmlinux, where that of each CPU's data is at 0. Every address is found; only an unloaded section fits."""
     before = open_elf(compile_c("int main(void) { return 0; }", "-no-pie"))
-    numbers = [number for number, segment in enumerate(before.segments) if segment.p_type == PT_LOAD]
+    numbers = [number for number, segment in enumerate(before.segments) if segment.p_type == PT.LOAD]
     table = list(before.segments)
     for number, other in zip(numbers, reversed(numbers), strict=True):
         table[number] = before.segments[other]
@@ -114,7 +114,7 @@ def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
     elf = open_elf(file)
     assert elf.executable_ranges() == before.executable_ranges()
     for segment in before.segments:
-        if segment.p_type == PT_LOAD:
+        if segment.p_type == PT.LOAD:
             for address in (segment.p_vaddr, segment.p_vaddr + segment.p_filesz - 1):
                 assert elf.at(address, 1) == before.at(address, 1)
     with pytest.raises(RefusedError, match=r"PT_LOAD at 0x4\w+ is out of order: the one before it ends at 0x4") as refused:
@@ -124,7 +124,7 @@ def test_segments_need_not_ascend(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def test_a_kernel_gets_no_section() -> None:
-    load = struct.pack("<IIQQQQQQ", PT_LOAD, PF_R | PF_X, 0, 0xFFFFFFFF81000000, 0x1000000, 120, 120, 0x200000)
+    load = struct.pack("<IIQQQQQQ", PT.LOAD, PF.R | PF.X, 0, 0xFFFFFFFF81000000, 0x1000000, 120, 120, 0x200000)
     with pytest.raises(FormatError, match=r"PT_LOAD at 0xffffffff81000000 ends above 0x8000000000000000: .*perhaps a kernel"):
         check_loads(ElfFile(memoryview(header(kind=2, phnum=1) + load)))
 

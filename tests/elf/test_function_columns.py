@@ -7,17 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import (
-    SHF_EXECINSTR,
-    SHN_UNDEF,
-    SHT_PROGBITS,
-    SHT_STRTAB,
-    SHT_SYMTAB,
-    STT_FUNC,
-    STT_GNU_IFUNC,
-    STT_NOTYPE,
-    STT_OBJECT,
-)
+from sframegen.elf.records import SHF, SHN, SHT, STT
 from sframegen.elf.symbols import FunctionColumns
 from tests.support.loops import for_each
 
@@ -30,16 +20,16 @@ if TYPE_CHECKING:
 NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0open\0$d\0label\0last\0"
 # name, st_info, st_shndx, address, size
 SYMBOLS = [
-    ("sized", STT_FUNC, 1, 0x1000, 0x10),
-    ("local", STT_FUNC, 1, 0xFFFFFFFF80000000, 0),
-    ("data", STT_OBJECT, 1, 0x1008, 0),
-    ("elsewhere", STT_FUNC | 1 << 4, SHN_UNDEF, 0x1004, 0),
-    ("resolver", STT_GNU_IFUNC | 1 << 4, 0x100, 0x1020, 0),
-    ("global", STT_FUNC | 1 << 4, 1, 0xFFFFFFFF80000000, 4),
-    ("open", STT_FUNC, 1, 0x2000, 0),
-    ("$d", STT_NOTYPE, 1, 0x2008, 0),
-    ("label", STT_NOTYPE | 1 << 4, 1, 0x2010, 0),
-    ("last", STT_FUNC, 1, 0x3000, 0),
+    ("sized", STT.FUNC, 1, 0x1000, 0x10),
+    ("local", STT.FUNC, 1, 0xFFFFFFFF80000000, 0),
+    ("data", STT.OBJECT, 1, 0x1008, 0),
+    ("elsewhere", STT.FUNC | 1 << 4, SHN.UNDEF, 0x1004, 0),
+    ("resolver", STT.GNU_IFUNC | 1 << 4, 0x100, 0x1020, 0),
+    ("global", STT.FUNC | 1 << 4, 1, 0xFFFFFFFF80000000, 4),
+    ("open", STT.FUNC, 1, 0x2000, 0),
+    ("$d", STT.NOTYPE, 1, 0x2008, 0),
+    ("label", STT.NOTYPE | 1 << 4, 1, 0x2010, 0),
+    ("last", STT.FUNC, 1, 0x3000, 0),
 ]
 CODE = range(0x3000, 0x3010)  # of the only section with code
 
@@ -56,10 +46,10 @@ def file_of(
     size = 64 * (3 + len(code_at))
     sections = [
         bytes(64),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_SYMTAB, 0, 0, 64 + size, len(table), 2, 0, 8, 24),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_STRTAB, 0, 0, 64 + size + len(table), len(NAMES), 0, 0, 1, 0),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.SYMTAB, 0, 0, 64 + size, len(table), 2, 0, 8, 24),
+        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.STRTAB, 0, 0, 64 + size + len(table), len(NAMES), 0, 0, 1, 0),
         *(
-            struct.pack(f"{code}IIQQQQIIQQ", 0, SHT_PROGBITS, SHF_EXECINSTR, one.start, 0, one.stop - one.start, 0, 0, 1, 0)
+            struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.PROGBITS, SHF.EXECINSTR, one.start, 0, one.stop - one.start, 0, 0, 1, 0)
             for one in code_at
         ),
     ]
@@ -113,16 +103,15 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
 
 
 @for_each("seed", range(40))
-def test_sections_in_one_another(seed: int) -> None:
-    """A function without a size ends at the first end of those that hold its beginning; one may reach round the address space."""
+def test_sections_beside_one_another(seed: int) -> None:
+    """A function without a size ends where the section does that holds its beginning; one may reach round the address space."""
     random = Random(seed)
     top = (1 << 64) - 48
     base = random.choice([0x1000, top])
-    code = [
-        range(start, start + random.randrange(24)) for start in (base + random.randrange(40) for _ in range(random.randrange(9)))
-    ]
+    borders = sorted(base + random.randrange(48) for _ in range(2 * random.randrange(5)))
+    code = [range(start, end) for start, end in zip(borders[::2], [*borders[1:-1:2], base + 63], strict=False)]
     for begin in range(base, base + 48):
-        columns = FunctionColumns(file_of("little", [("last", STT_FUNC, 1, begin, 0)], code))
-        end = min((one.stop for one in code if one.start <= begin < one.stop), default=1 << 64)
+        columns = FunctionColumns(file_of("little", [("last", STT.FUNC, 1, begin, 0)], code))
+        end = next((one.stop for one in code if one.start <= begin < one.stop), 1 << 64)
         held = [address for address in range(base, base + 48) if begin <= address < end]
         assert [address for _, found in columns.at_each(range(base, base + 48)) for address in found] == held

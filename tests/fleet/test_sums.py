@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from sframegen.api.added import SUMS, Summary
+from sframegen.api.add_summary import SUMS, Summary
 from sframegen.fleet.collecting import FILE_SUMS, PACKAGE_SUMS
 from sframegen.fleet.result_rows import FileRow, PackageRow
 from tests.support.loops import for_each

@@ -12,7 +12,7 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -106,7 +106,7 @@ def without_section_headers(file: Path, to: Path) -> Path:
 def with_patch(file: Path, to: Path, offset: int, code: str, value: int) -> Path:
     """A copy with another number at this offset of its SFrame section."""
     data = bytearray(file.read_bytes())
-    segment = next(s for s in open_elf(file).segments if s.p_type == PT_GNU_SFRAME)
+    segment = next(s for s in open_elf(file).segments if s.p_type == PT.GNU_SFRAME)
     struct.pack_into("<" + code, data, segment.p_offset + offset, value)
     to.write_bytes(data)
     return to
@@ -182,7 +182,7 @@ def test_section_is_found_without_section_headers(rare: Path, tmp_path: Path) ->
 def test_section_is_found_without_a_segment(rare: Path, tmp_path: Path) -> None:
     data = bytearray(rare.read_bytes())
     elf = open_elf(rare)
-    number = next(n for n, s in enumerate(elf.segments) if s.p_type == PT_GNU_SFRAME)
+    number = next(n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME)
     struct.pack_into("<I", data, elf.header.e_phoff + 56 * number, 0)
     bare = tmp_path / "bare"
     bare.write_bytes(data)
@@ -350,7 +350,7 @@ def test_section_without_functions_is_a_header() -> None:
 
 def test_damaged_sections_are_read_or_refused_in_one_line(rare: Path, tmp_path: Path) -> None:
     data = rare.read_bytes()
-    segment = next(s for s in open_elf(rare).segments if s.p_type == PT_GNU_SFRAME)
+    segment = next(s for s in open_elf(rare).segments if s.p_type == PT.GNU_SFRAME)
     damaged = tmp_path / "damaged"
     for offset in range(segment.p_filesz):
         copy = bytearray(data)

@@ -12,7 +12,7 @@ from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V1, V2, V3, WRITABLE, Header
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V1, V2, V3, WRITABLE, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import decode_rule, encode_rule
 from tests.support.loops import for_each
@@ -87,7 +87,7 @@ def test_data_words_are_the_smallest_that_hold_the_offsets(offset: int, size: in
 @for_each("offset", [1 << 31, -(1 << 31) - 1])
 def test_offsets_beyond_32_bits_are_not_encoded(offset: int) -> None:
     assert encode_rule(sp_plus(offset), FdeType.DEFAULT, AMD64, V3) is None
-    with pytest.raises(FormatError, match="cannot say"):
+    with pytest.raises(FormatError, match="cannot express"):
         Encoder(table_of([(0, sp_plus(offset))], 8), AMD64)
 
 
@@ -126,7 +126,7 @@ def test_what_a_version_cannot_say_is_refused_where_it_is_used() -> None:
         Encoder(table, AMD64, V2)
         table.kind[0] = 1
         Encoder(table, AMD64, V3)
-        with pytest.raises(FormatError, match="version 2 cannot say"):
+        with pytest.raises(FormatError, match="version 2 cannot express"):
             Encoder(table, AMD64, V2)
 
 
@@ -140,8 +140,8 @@ def test_row_starts_are_as_wide_as_the_last_one_needs(last: int, width: int) -> 
 def test_the_shape_that_every_consumer_accepts() -> None:
     table = table_of([(0, sp_plus(8)), (4, sp_plus(16, -16)), (9, OUTERMOST)], 32)
     section = encode(table)
-    header = Header(*struct.unpack_from("<" + HEADER_CODE, section))
-    assert header == Header(0xDEE2, 3, 0x5, 3, 0, -8, 0, 1, 3, 5 + 3 + 4 + 2, 0, 16)
+    header = SframeHeader(*struct.unpack_from("<" + HEADER_CODE, section))
+    assert header == SframeHeader(0xDEE2, 3, 0x5, 3, 0, -8, 0, 1, 3, 5 + 3 + 4 + 2, 0, 16)
     assert struct.unpack_from("<qII", section, HEADER_SIZE) == (0x1000 - (ADDRESS + HEADER_SIZE), 32, 0)
     assert section[HEADER_SIZE + 16 :] == bytes([3, 0, 0, 0, 0]) + bytes([0, 3, 8]) + bytes([4, 5, 16, 0xF0]) + bytes([9, 1 * 0])
 
@@ -175,7 +175,7 @@ def test_version_2_gets_no_row_without_words_and_has_it_read() -> None:
     assert raw == b"\0"
     assert decode_rule(FdeType.DEFAULT, raw, AMD64, V2) == OUTERMOST
     assert [encode_rule(OUTERMOST, fde_type, AMD64, V2) for fde_type in FdeType] == [None, None]
-    with pytest.raises(FormatError, match="version 2 cannot say"):
+    with pytest.raises(FormatError, match="version 2 cannot express"):
         Encoder(table_of([(0, sp_plus(8)), (4, OUTERMOST)], 8), AMD64, V2)
 
 
@@ -266,7 +266,7 @@ def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
     rows = b"".join(struct.pack("<HBb", start, 3, 8) for start in range(0xFFFF))
     block = struct.pack("<HBBB", 0xFFFF, 1, 0, 0) + rows
     count = 10_000
-    header = Header(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
+    header = SframeHeader(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
     index = struct.pack("<qII", 0, 0x10000, 0) * count
     with pytest.raises(FormatError, match="655350000 rows in"):
         decode(struct.pack("<" + HEADER_CODE, *header) + index + block, ADDRESS)
@@ -276,7 +276,7 @@ def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
 def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bool) -> None:
     """80 functions with one block of 1,313 rows: 16 for each of the section's 6,565 bytes."""
     block = struct.pack("<HBBB", 1313, 1, 0, 0) + b"".join(struct.pack("<HBb", start, 3, 8) for start in range(1313))
-    header = Header(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
+    header = SframeHeader(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
     section = struct.pack("<" + HEADER_CODE, *header) + struct.pack("<qII", 0, 0x10000, 0) * count + block
     if is_read:
         assert 16 * len(section) == len(decode(section, ADDRESS).table.row_start) == 105_040

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT_GNU_SFRAME, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT, SHF, SHT, Phdr
 from sframegen.format.abi import AMD64
 from sframegen.format.encode import Encoder
 from sframegen.format.locate import joined_sections, unloaded_of
@@ -15,7 +15,7 @@ def file_with(kind: int, flags: int, *, segment: int = 0) -> ElfFile:
     writer = Writer("little", 1)
     header = writer.put(".sframe", kind, flags, bytes(32))
     place = header.sh_offset
-    return ElfFile(memoryview(writer.finish([Phdr(PT_GNU_SFRAME, 4, place, place, place, segment, segment, 8)])))
+    return ElfFile(memoryview(writer.finish([Phdr(PT.GNU_SFRAME, 4, place, place, place, segment, segment, 8)])))
 
 
 @for_each("padding", [0, 1, 63, 64, 65, 191, 192, 400])
@@ -31,12 +31,12 @@ def test_sections_that_a_linker_joined_are_found_one_by_one(padding: int) -> Non
 
 
 def test_sections_that_are_not_loaded() -> None:
-    unloaded = unloaded_of(file_with(SHT_PROGBITS, 0))
+    unloaded = unloaded_of(file_with(SHT.PROGBITS, 0))
     assert unloaded is not None
     assert unloaded.name == ".sframe"
-    assert unloaded_of(file_with(SHT_PROGBITS, SHF_ALLOC)) is None
-    assert unloaded_of(file_with(SHT_PROGBITS, 0, segment=32)) is None
-    assert unloaded_of(file_with(SHT_NOBITS, 0)) is None
+    assert unloaded_of(file_with(SHT.PROGBITS, SHF.ALLOC)) is None
+    assert unloaded_of(file_with(SHT.PROGBITS, 0, segment=32)) is None
+    assert unloaded_of(file_with(SHT.NOBITS, 0)) is None
     assert unloaded_of(ElfFile(memoryview(small_file()))) is None
     assert unloaded_of(ElfFile(memoryview(inject_bytes(small_file())))) is None
     assert unloaded_of(ElfFile(memoryview(inject_bytes(small_file(), unloaded=True)))) is not None

@@ -15,7 +15,7 @@ from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode, open_section
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, Header
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, V2, V3, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Match, Rule, Where, look_up_in
 from sframegen.format.section_bytes import BAD, NO_ROWS, NOT_COVERED
 from tests.support.loops import for_each
@@ -183,7 +183,7 @@ def test_many_at_once() -> None:
 
 def test_starts_that_count_from_the_section_and_an_index_behind_its_rows() -> None:
     data = small()
-    header = Header(*struct.unpack_from("<" + HEADER_CODE, data))
+    header = SframeHeader(*struct.unpack_from("<" + HEADER_CODE, data))
     fres = data[HEADER_SIZE + 32 :]
     header = header._replace(flags=1, auxhdr_len=3, freoff=0, fdeoff=len(fres))
     index = bytearray(data[HEADER_SIZE : HEADER_SIZE + 32])
@@ -236,7 +236,7 @@ def test_what_is_damaged_is_named(offset: int, value: bytes, message: str) -> No
 def test_a_row_s_info_byte_lies_in_the_sub_section() -> None:
     """Of the second row only its start does. The byte that follows the section would be an info byte with another fault."""
     rows = b"\x00\x03\x08" + b"\x04"
-    header = Header(0xDEE2, 2, 1, 3, 0, -8, 0, 1, 2, len(rows), 0, V2.index_size)
+    header = SframeHeader(0xDEE2, 2, 1, 3, 0, -8, 0, 1, 2, len(rows), 0, V2.index_size)
     entry = struct.pack("<iIIIBBH", 0x1000 - ADDRESS, 16, 0, 2, 0, 0, 0)
     section = open_section(struct.pack("<" + HEADER_CODE, *header) + entry + rows + b"\x60", ADDRESS)
     message = rf"^\.sframe\+{HEADER_SIZE + V2.index_size + 3:#x}: FRE reaches past the end of the section"
@@ -247,7 +247,7 @@ def test_a_row_s_info_byte_lies_in_the_sub_section() -> None:
 def test_a_function_that_claims_more_rows_than_there_are_bytes() -> None:
     """2 ** 32 - 1 rows of version 2, over 30,000 real ones: a look-up ends with the sub-section."""
     rows = b"".join(struct.pack("<HBb", start, 3, 8) for start in range(30_000))
-    header = Header(0xDEE2, 2, 5, 3, 0, -8, 0, 1, 1, len(rows), 0, 20)
+    header = SframeHeader(0xDEE2, 2, 5, 3, 0, -8, 0, 1, 1, len(rows), 0, 20)
     entry = struct.pack("<iIIIBBH", 0x1000 - ADDRESS - HEADER_SIZE, 0xFFFFFFFF, 0, 0xFFFFFFFF, 1, 0, 0)
     section = open_section(struct.pack("<" + HEADER_CODE, *header) + entry + rows, ADDRESS)
     assert section.rule_at(0x1000 + 29_998) == RULES[0]
@@ -293,7 +293,7 @@ def test_truncated_at_any_byte() -> None:
 
 @given(st.binary(min_size=5, max_size=60), st.integers(0, 0xFFFF), st.sampled_from([V2, V3]))
 def test_any_bytes_as_rows(fres: bytes, offset: int, layout: Layout) -> None:
-    header = Header(0xDEE2, layout.version, 1, 3, 0, -8, 0, 1, 1, len(fres), 0, layout.index_size)
+    header = SframeHeader(0xDEE2, layout.version, 1, 3, 0, -8, 0, 1, 1, len(fres), 0, layout.index_size)
     entry = {
         V2: struct.pack("<iII", 0x1000 - ADDRESS, 0x10000, 0) + struct.pack("<I4s", fres[4], fres[:4]),
         V3: struct.pack("<qII", 0x1000 - ADDRESS, 0x10000, 0),

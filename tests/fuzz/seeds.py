@@ -16,34 +16,20 @@ from typing import TYPE_CHECKING
 
 from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
 from linker.inject.apply import write_all
-from linker.inject.movable import PT_NULL
-from linker.objects.add_to_objects import prepare, write_object
+from linker.objects.change_objects import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import (
-    ET_REL,
-    PT_LOAD,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHF_GROUP,
-    SHF_INFO_LINK,
-    SHT_GROUP,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_STRTAB,
-    SHT_SYMTAB,
-    Phdr,
-)
+from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.registry.jit_writer import STRIDE, JitWriter
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.tables.levels import LEVELS
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.jit_entries import entry_of
+from tests.support.inputs.jit_writer import STRIDE, JitWriter
 from tests.support.inputs.linker_inputs import (
     Writer,
     inject_bytes,
@@ -204,7 +190,7 @@ def frames(*, eh: bool, big: bool = False, dwarf64: bool = False) -> bytes:
 def library_with_frames() -> bytes:
     """Code, CFI in `.eh_frame` that describes it, and symbols."""
     writer = Writer("little", 2)
-    text = writer.put(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, b"\x90" * 128, 64)
+    text = writer.put(".text", SHT.PROGBITS, SHF.ALLOC | SHF.EXECINSTR, b"\x90" * 128, 64)
     made = Frames(address=0)
     cie = made.cie(augmentation="zR", data=b"\x1b")
     at = len(writer.data)
@@ -213,17 +199,17 @@ def library_with_frames() -> bytes:
         made.fde(
             cie, made.number(text.sh_addr + 40 * number - place, 4), made.number(40, 4), bytes([0x41, 0x0E, 16, 0x44, 0x0E, 8])
         )
-    writer.put(".eh_frame", SHT_PROGBITS, SHF_ALLOC, bytes(made.data))
+    writer.put(".eh_frame", SHT.PROGBITS, SHF.ALLOC, bytes(made.data))
     end = len(writer.data)
-    writer.put(".strtab", SHT_STRTAB, 0, b"\0one\0leaf\0", 1)
+    writer.put(".strtab", SHT.STRTAB, 0, b"\0one\0leaf\0", 1)
     writer.put(
         ".symtab",
-        SHT_SYMTAB,
+        SHT.SYMTAB,
         0,
         writer.symbols((1, 0x12, ".text", text.sh_addr), (5, 0x12, ".text", text.sh_addr + 40)),
         link=".strtab",
     )
-    return writer.finish([Phdr(PT_LOAD, 5, 0, 0, 0, end, end, 0x1000), Phdr(PT_NULL, 0, 0, 0, 0, 0, 0, 0)])
+    return writer.finish([Phdr(PT.LOAD, 5, 0, 0, 0, end, end, 0x1000), Phdr(PT.NULL, 0, 0, 0, 0, 0, 0, 0)])
 
 
 def relocatable() -> bytes:
@@ -232,20 +218,20 @@ def relocatable() -> bytes:
     cie = made.cie(augmentation="zR", data=b"\x1b")
     fdes = [made.fde(cie, bytes(4), made.number(32, 4), bytes([0x41, 0x0E, 16, 0x44, 0x0E, 8])) for _ in range(2)]
     writer = Writer("little", 0)
-    writer.put(".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR | SHF_GROUP, b"\x90" * 64)
-    writer.put(".eh_frame", SHT_PROGBITS, SHF_ALLOC, bytes(made.data))
-    writer.put(".strtab", SHT_STRTAB, 0, b"\0one\0two\0", 1)
+    writer.put(".text", SHT.PROGBITS, SHF.ALLOC | SHF.EXECINSTR | SHF.GROUP, b"\x90" * 64)
+    writer.put(".eh_frame", SHT.PROGBITS, SHF.ALLOC, bytes(made.data))
+    writer.put(".strtab", SHT.STRTAB, 0, b"\0one\0two\0", 1)
     symbols = writer.symbols((0, 3, ".text", 0), (1, 0x12, ".text", 0), (5, 0x12, ".text", 32))
-    writer.put(".symtab", SHT_SYMTAB, 0, symbols, link=".strtab")
+    writer.put(".symtab", SHT.SYMTAB, 0, symbols, link=".strtab")
     relocations = b"".join(struct.pack("<QQq", fde + 8, 1 << 32 | 2, 32 * number) for number, fde in enumerate(fdes))
-    writer.put(".rela.eh_frame", SHT_RELA, 0, relocations, link=".symtab")
-    writer.put(".group", SHT_GROUP, 0, struct.pack("<II", 1, 1), 4, link=".symtab")
+    writer.put(".rela.eh_frame", SHT.RELA, 0, relocations, link=".symtab")
+    writer.put(".group", SHT.GROUP, 0, struct.pack("<II", 1, 1), 4, link=".symtab")
     for name in writer.headers:  # nothing has an address; relocations apply to section 2, the group is called by symbol 2
         writer.headers[name] = writer.headers[name]._replace(sh_addr=0)
-    writer.headers[".rela.eh_frame"] = writer.headers[".rela.eh_frame"]._replace(sh_info=2, sh_flags=SHF_INFO_LINK)
+    writer.headers[".rela.eh_frame"] = writer.headers[".rela.eh_frame"]._replace(sh_info=2, sh_flags=SHF.INFO_LINK)
     writer.headers[".group"] = writer.headers[".group"]._replace(sh_info=2, sh_entsize=4)
     data = bytearray(writer.finish([]))
-    data[16:18] = ET_REL.to_bytes(2, "little")
+    data[16:18] = ET.REL.to_bytes(2, "little")
     data[32:40] = bytes(8)  # e_phoff
     return bytes(data)
 

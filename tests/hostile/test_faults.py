@@ -68,7 +68,7 @@ class Scenario(NamedTuple):
 
 
 ADD = ["add-section", "-j1", "--no-verify"]
-IN_PLACE = Scenario([*ADD, "-p", "program"], {"program": "program"}, ["program"], MORE_FAULTS)
+IN_PLACE = Scenario([*ADD, "program"], {"program": "program"}, ["program"], MORE_FAULTS)
 SCENARIOS = {
     "in place": IN_PLACE,
     "in place, poor file system": IN_PLACE._replace(poor=True),
@@ -76,12 +76,7 @@ SCENARIOS = {
     "output that exists": Scenario(
         [*ADD, "-o", "output", "program"], {"program": "program", "output": "other"}, ["output"], mode=COPIED_MODE
     ),
-    "two outputs": Scenario(
-        [*ADD, "--output-dir", "new", "program", "other"],
-        {"program": "program", "other": "other"},
-        ["new/program", "new/other"],
-        mode=COPIED_MODE,
-    ),
+    "two files": Scenario([*ADD, "program", "other"], {"program": "program", "other": "other"}, ["program", "other"]),
     "hard links": Scenario([*ADD, "program", "link"], {"program": "program", "link": "program"}, ["program", "link"]),
     "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
     "replace": Scenario([*ADD, "--replace", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),

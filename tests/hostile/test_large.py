@@ -12,7 +12,7 @@ import pytest
 
 from sframegen import add_section, convert, read
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Ehdr, Phdr, Shdr
+from sframegen.elf.records import PT, RECORDS, SHT, Ehdr, Phdr, Shdr
 from sframegen.format.locate import sframe_of
 from tests.support.loops import for_each
 
@@ -28,7 +28,7 @@ MEMORY_KB = 200_000  # at most; measured: 25,000
 # The command line, which prints at its end how much memory it had at most, files that it maps included.
 MEASURED = """
 import atexit, sys
-from sframegen.cli.commands import main
+from sframegen.cli.start import main
 def tell():
     print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
 atexit.register(tell)
@@ -46,7 +46,7 @@ def with_hole(program: Path, large: Path, size: int) -> Path:
     elf = open_elf(program)
     start = len(elf.data) + -len(elf.data) % 4096
     header = elf.header._replace(e_shoff=start + size, e_shnum=elf.shnum + 1)
-    added = Shdr(0, SHT_PROGBITS, 0, 0, start, size, 0, 0, 1, 0)
+    added = Shdr(0, SHT.PROGBITS, 0, 0, start, size, 0, 0, 1, 0)
     with large.open("wb") as out:
         out.write(elf.data)
         out.seek(start + size - len(MARK))
@@ -61,7 +61,7 @@ def with_hole(program: Path, large: Path, size: int) -> Path:
 def with_memory(program: Path, large: Path, size: int) -> Path:
     """The program with `size` bytes more of .bss."""
     elf = open_elf(program)
-    number = max(n for n, segment in enumerate(elf.segments) if segment.p_type == PT_LOAD)
+    number = max(n for n, segment in enumerate(elf.segments) if segment.p_type == PT.LOAD)
     segment = elf.segments[number]._replace(p_memsz=elf.segments[number].p_memsz + size)
     content = bytearray(elf.data)
     code = RECORDS[Phdr, elf.byte_order]
@@ -120,7 +120,7 @@ def test_too_little_memory_for_lief(program: Path, tmp_path: Path) -> None:
     before = large.stat()
     limit = 5 * GIB  # the file, and what it is copied from
     done = subprocess.run(
-        [sys.executable, "-c", "from sframegen.cli.commands import main; main()", "add-section", large],
+        [sys.executable, "-c", "from sframegen.cli.start import main; main()", "add-section", large],
         check=False,
         capture_output=True,
         text=True,

@@ -21,31 +21,7 @@ import linker
 import sframegen
 from linker.inject import undo_record
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import (
-    ET_DYN,
-    ET_REL,
-    PF_R,
-    PF_X,
-    PT_DYNAMIC,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_NOTE,
-    RECORDS,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHT_DYNSYM,
-    SHT_GNU_SFRAME,
-    SHT_GROUP,
-    SHT_NOTE,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_STRTAB,
-    SHT_SYMTAB,
-    Ehdr,
-    Phdr,
-    Shdr,
-    Sym,
-)
+from sframegen.elf.records import ET, PF, PT, RECORDS, SHF, SHT, Ehdr, Phdr, Shdr, Sym
 from sframegen.elf.symbols import FunctionColumns
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import HEADER_CODE, MAGIC
@@ -89,7 +65,7 @@ def work(run: Callable[[bytes], None], data: bytes) -> tuple[int, int]:
 # -- ELF files
 
 
-def elf_file(body: bytes, sections: list[Shdr], segments: list[Phdr] | None = None, kind: int = ET_DYN) -> bytes:
+def elf_file(body: bytes, sections: list[Shdr], segments: list[Phdr] | None = None, kind: int = ET.DYN) -> bytes:
     """Program headers, `body` at file offset 4096, section headers: the first section is the null one."""
     segments = segments or []
     table = b"".join(RECORDS[Phdr, "little"].pack(*segment) for segment in segments)
@@ -111,37 +87,37 @@ NAMES = b"\0.text\0.eh_frame\0.sframe\0"
 TEXT, EH_FRAME, SFRAME = (NAMES.index(name) for name in (b".text", b".eh_frame", b".sframe"))
 
 
-def many(count: int, body: bytes, *sections: Shdr, segments: list[Phdr] | None = None, kind: int = ET_DYN) -> bytes:
+def many(count: int, body: bytes, *sections: Shdr, segments: list[Phdr] | None = None, kind: int = ET.DYN) -> bytes:
     """`count` times these sections, after one of names at the body's end."""
-    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
     return elf_file(body + NAMES, [names, *[one for one in sections for _ in range(count)]], segments, kind)
 
 
-def load(offset: int, size: int, flags: int = PF_R) -> Phdr:
-    return Phdr(PT_LOAD, flags, offset, offset, offset, size, size, 0x1000)
+def load(offset: int, size: int, flags: int = PF.R) -> Phdr:
+    return Phdr(PT.LOAD, flags, offset, offset, offset, size, size, 0x1000)
 
 
 def note_sections(count: int) -> bytes:
     body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
-    notes = [section(SHT_NOTE, BODY + 16 * n, 16 * (2 * count - n), SHF_ALLOC) for n in range(count)]
+    notes = [section(SHT.NOTE, BODY + 16 * n, 16 * (2 * count - n), SHF.ALLOC) for n in range(count)]
     return many(1, body * 2 * count, *notes)
 
 
 def note_sections_of_a_linked_file(count: int) -> bytes:
     body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
-    return many(count, body * count, section(SHT_NOTE, BODY, 16 * count, SHF_ALLOC), segments=[load(0, BODY + 16 * count)])
+    return many(count, body * count, section(SHT.NOTE, BODY, 16 * count, SHF.ALLOC), segments=[load(0, BODY + 16 * count)])
 
 
 def note_segments(count: int) -> bytes:
     body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
-    notes = [Phdr(PT_NOTE, PF_R, BODY + 16 * n, 0, 0, 16 * (2 * count - n), 0, 4) for n in range(min(count, 72))]
-    return many(1, body * 2 * count, section(SHT_PROGBITS, BODY, 16), segments=notes)
+    notes = [Phdr(PT.NOTE, PF.R, BODY + 16 * n, 0, 0, 16 * (2 * count - n), 0, 4) for n in range(min(count, 72))]
+    return many(1, body * 2 * count, section(SHT.PROGBITS, BODY, 16), segments=notes)
 
 
 def endless_names(count: int) -> bytes:
     body = b"x" * 64 * count
-    names = section(SHT_STRTAB, BODY, len(body))
-    return elf_file(body, [names, *[section(SHT_PROGBITS, BODY, 1, sh_name=n) for n in range(count)]])
+    names = section(SHT.STRTAB, BODY, len(body))
+    return elf_file(body, [names, *[section(SHT.PROGBITS, BODY, 1, sh_name=n) for n in range(count)]])
 
 
 def symbol_tables(count: int) -> bytes:
@@ -153,11 +129,11 @@ def symbol_tables(count: int) -> bytes:
     body = bytes(frames.data).ljust(0x1000, b"\0") + b"\x90" * 64
     body += RECORDS[Sym, "little"].pack(0, 2, 0, 1, 0x2000, 8) * count
     at, size = BODY + 0x1040, 24 * count
-    text = section(SHT_PROGBITS, BODY + 0x1000, 64, SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
-    cfi = section(SHT_PROGBITS, BODY, len(frames.data), SHF_ALLOC, sh_name=EH_FRAME)
-    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
-    tables = [section(SHT_SYMTAB, at, size), section(SHT_DYNSYM, at, size)] * count
-    return elf_file(body + NAMES, [names, text, cfi, *tables], [load(0, BODY + len(body), PF_R | PF_X)])
+    text = section(SHT.PROGBITS, BODY + 0x1000, 64, SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
+    cfi = section(SHT.PROGBITS, BODY, len(frames.data), SHF.ALLOC, sh_name=EH_FRAME)
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
+    tables = [section(SHT.SYMTAB, at, size), section(SHT.DYNSYM, at, size)] * count
+    return elf_file(body + NAMES, [names, text, cfi, *tables], [load(0, BODY + len(body), PF.R | PF.X)])
 
 
 # -- code
@@ -165,10 +141,10 @@ def symbol_tables(count: int) -> bytes:
 
 def code_file(code: bytes, *sections: Shdr, data: bytes = b"", segments: Sequence[Phdr] = ()) -> bytes:
     """`code` of which nothing says what it is, and `data` after it."""
-    text = section(SHT_PROGBITS, BODY, len(code), SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
+    text = section(SHT.PROGBITS, BODY, len(code), SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
     body = code + data
-    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, text, *sections], [load(BODY, len(code), PF_R | PF_X), *segments])
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, text, *sections], [load(BODY, len(code), PF.R | PF.X), *segments])
 
 
 def all_branch_to_the_first(count: int) -> bytes:
@@ -196,7 +172,7 @@ def begins_everywhere(count: int) -> bytes:
     symbols = b"".join(RECORDS[Sym, "little"].pack(0, 2, 0, 2, BODY + n, 1) for n in range(len(code)))
     pointers = b"".join((BODY + n).to_bytes(8, "little") for n in range(len(code)))
     at = BODY + len(code)
-    tables = section(SHT_SYMTAB, at, len(symbols), sh_link=1, sh_entsize=24)
+    tables = section(SHT.SYMTAB, at, len(symbols), sh_link=1, sh_entsize=24)
     return code_file(code, tables, data=symbols + pointers, segments=[load(at, len(symbols) + len(pointers))])
 
 
@@ -212,7 +188,7 @@ def described_code(code: bytes, rows: bytes = b"") -> bytes:
     frames = Frames(address=at)
     frames.plain_fde(frames.cie(), BODY, len(code), rows)
     size = len(frames.data)
-    cfi = section(SHT_PROGBITS, at, size, SHF_ALLOC, sh_name=EH_FRAME)
+    cfi = section(SHT.PROGBITS, at, size, SHF.ALLOC, sh_name=EH_FRAME)
     return code_file(code, cfi, data=bytes(at - BODY - len(code)) + frames.data, segments=[load(at, size)])
 
 
@@ -234,7 +210,7 @@ def frames_of_all_sizes(count: int) -> bytes:
 def shared_relocations(count: int) -> bytes:
     body = bytes(24 * count)
     at = BODY + 16
-    tables = [section(SHT_RELA, at, len(body))] * count
+    tables = [section(SHT.RELA, at, len(body))] * count
     return code_file(b"\xc3" * 16, *tables, data=body, segments=[load(at, len(body))] * min(count, 64))
 
 
@@ -242,22 +218,22 @@ def shared_relocations(count: int) -> bytes:
 
 
 def objects_file(count: int, body: bytes, *sections: Shdr) -> bytes:
-    text = section(SHT_PROGBITS, BODY, 64, SHF_ALLOC | SHF_EXECINSTR, sh_name=TEXT)
-    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, text, *sections * count], kind=ET_REL)
+    text = section(SHT.PROGBITS, BODY, 64, SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, text, *sections * count], kind=ET.REL)
 
 
 def relocation_tables(count: int) -> bytes:
     body = bytes(24 * count)
-    cfi = section(SHT_PROGBITS, BODY, 0, SHF_ALLOC, sh_name=EH_FRAME)
-    return objects_file(1, body, cfi, *[section(SHT_RELA, BODY, len(body), sh_info=3)] * count)
+    cfi = section(SHT.PROGBITS, BODY, 0, SHF.ALLOC, sh_name=EH_FRAME)
+    return objects_file(1, body, cfi, *[section(SHT.RELA, BODY, len(body), sh_info=3)] * count)
 
 
 def relocated_sections(count: int) -> bytes:
     """Sections of relocations and what they apply to, each looked for among all others."""
-    one, all_sections = section(SHT_RELA, BODY, 0), []
+    one, all_sections = section(SHT.RELA, BODY, 0), []
     for number in range(count):
-        all_sections += [section(SHT_GNU_SFRAME, BODY, 0), one._replace(sh_info=3 + 2 * number)]
+        all_sections += [section(SHT.GNU_SFRAME, BODY, 0), one._replace(sh_info=3 + 2 * number)]
     return objects_file(1, b"", *all_sections)
 
 
@@ -265,7 +241,7 @@ def frame_sections(count: int) -> bytes:
     frames = Frames(address=0)
     frames.plain_fde(frames.cie(), 0, 30)
     size = len(frames.data)
-    cfi = section(SHT_PROGBITS, BODY, size, SHF_ALLOC, sh_name=EH_FRAME)
+    cfi = section(SHT.PROGBITS, BODY, size, SHF.ALLOC, sh_name=EH_FRAME)
     return objects_file(1, bytes(frames.data) * count, *[cfi._replace(sh_offset=BODY + size * n) for n in range(count)])
 
 
@@ -274,13 +250,13 @@ def group_sections(count: int) -> bytes:
     cie = frames.cie()
     frames.plain_fde(cie, 0, 30)
     body = bytes(frames.data) + bytes(4 * count)
-    cfi = section(SHT_PROGBITS, BODY, len(frames.data), SHF_ALLOC, sh_name=EH_FRAME)
-    return objects_file(1, body, cfi, *[section(SHT_GROUP, BODY, len(body))] * count)
+    cfi = section(SHT.PROGBITS, BODY, len(frames.data), SHF.ALLOC, sh_name=EH_FRAME)
+    return objects_file(1, body, cfi, *[section(SHT.GROUP, BODY, len(body))] * count)
 
 
 def sframe_sections(count: int) -> bytes:
     body = shared_rows(count)
-    return objects_file(1, body, *[section(SHT_GNU_SFRAME, BODY, len(body), SHF_ALLOC)] * count)
+    return objects_file(1, body, *[section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC)] * count)
 
 
 def long_names(count: int) -> bytes:
@@ -349,9 +325,9 @@ def with_record(data: bytes, entries: int) -> bytes:
 
 def recorded_sections(count: int) -> bytes:
     body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0)
-    sections = [section(SHT_GNU_SFRAME, BODY, len(body), SHF_ALLOC, sh_name=SFRAME)]
-    sections += [section(SHT_PROGBITS, BODY, 1, SHF_ALLOC | SHF_EXECINSTR)] * count
-    names = section(SHT_STRTAB, BODY + len(body), len(NAMES))
+    sections = [section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC, sh_name=SFRAME)]
+    sections += [section(SHT.PROGBITS, BODY, 1, SHF.ALLOC | SHF.EXECINSTR)] * count
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
     return with_record(elf_file(body + NAMES, [names, *sections], [load(0, BODY)]), count)
 
 
@@ -359,9 +335,9 @@ def own_segments(count: int) -> bytes:
     """Segments that are of a section alone, and a dynamic section that could name a place in each."""
     count = min(count, 64)
     body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0) + bytes([1] * 16) * 16 * count
-    sframe = Phdr(PT_GNU_SFRAME, PF_R, BODY, BODY, BODY, 28, 28, 8)
-    dynamic = Phdr(PT_DYNAMIC, PF_R, BODY + 28, 0, 0, len(body) - 28, 0, 8)
-    return many(1, body, section(SHT_PROGBITS, 0, 0), segments=[sframe, dynamic, *[load(BODY, 28)] * count])
+    sframe = Phdr(PT.GNU_SFRAME, PF.R, BODY, BODY, BODY, 28, 28, 8)
+    dynamic = Phdr(PT.DYNAMIC, PF.R, BODY + 28, 0, 0, len(body) - 28, 0, 8)
+    return many(1, body, section(SHT.PROGBITS, 0, 0), segments=[sframe, dynamic, *[load(BODY, 28)] * count])
 
 
 CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
@@ -411,22 +387,22 @@ def test_a_decoded_table_costs_what_its_size_allows() -> None:
 def test_code_of_many_segments_is_searched_once() -> None:
     """Segments that all have the same bytes, at other addresses."""
     code = b"\x90" * 1000
-    segments = [load(BODY, len(code), PF_R | PF_X)._replace(p_vaddr=BODY * n) for n in range(1, 65)]
-    elf = ElfFile(memoryview(many(1, code, section(SHT_PROGBITS, BODY, len(code)), segments=segments)))
+    segments = [load(BODY, len(code), PF.R | PF.X)._replace(p_vaddr=BODY * n) for n in range(1, 65)]
+    elf = ElfFile(memoryview(many(1, code, section(SHT.PROGBITS, BODY, len(code)), segments=segments)))
     assert 4 * len(code) <= sum(len(part) for _, part in readable_code(elf)) <= len(elf.data)
 
 
 def functions_without_a_size(count: int) -> bytes:
     """Each in a section of its own, which is in all that come before."""
     rows = b"".join(RECORDS[Sym, "little"].pack(0, 2, 0, 1, BODY + 8 * n, 0) for n in range(count))
-    code = [section(SHT_PROGBITS, BODY + 8 * n, 8 * (2 * count - n), SHF_EXECINSTR) for n in range(count)]
-    return many(1, rows, section(SHT_SYMTAB, BODY, len(rows), sh_link=1), *code)
+    code = [section(SHT.PROGBITS, BODY + 8 * n, 8 * (2 * count - n), SHF.EXECINSTR) for n in range(count)]
+    return many(1, rows, section(SHT.SYMTAB, BODY, len(rows), sh_link=1), *code)
 
 
 def name_all(data: bytes) -> None:
     elf = ElfFile(memoryview(data))
     columns = FunctionColumns(elf)
-    addresses = [one.header.sh_addr + 1 for one in elf.sections if one.header.sh_flags & SHF_EXECINSTR]
+    addresses = [one.header.sh_addr + 1 for one in elf.sections if one.header.sh_flags & SHF.EXECINSTR]
     assert len(columns.at_each(addresses)) == len(addresses)
 
 

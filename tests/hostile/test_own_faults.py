@@ -31,7 +31,7 @@ MARK = b"PLANTED"
 # The command line, in which files that end with the mark show a fault: in the process itself, or in those that it forks.
 PLANTED = """
 import struct, sys
-from sframegen.cli.commands import main
+from sframegen.cli.start import main
 from sframegen.elf.file import ElfFile
 
 counts = ElfFile._counts
@@ -220,7 +220,7 @@ def test_other_commands_end_in_one_line(command: str) -> None:
     code = f"""
 import sys
 from importlib import import_module
-from sframegen.cli.commands import main
+from sframegen.cli.start import main
 
 def planted(*_, **__):
     raise LookupError("planted")

@@ -53,11 +53,11 @@ signal.alarm(120)
     """
 target = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, start_new_session=True)
 try:
-    with CopiedSession(ProfilePlan(frozenset({target.pid}), event_named("cpu-clock"), 199, threads=True)) as session:
+    with CopiedSession(ProfilePlan(frozenset({target.pid}), event_named("cpu-clock"), 199, by="tid")) as session:
         session.begin()
         target.stdin.close()
         while session.samples < 200 or len(session.collected.stacks.tasks) < 3:
-            session.turn()
+            session.advance()
         found = session.finish()
 finally:
     import os
@@ -137,7 +137,7 @@ with CopiedSession(ProfilePlan(frozenset([target.pid]), event_named("cpu-clock")
     session.begin()
     target.stdin.close()
     while target.poll() is None:
-        session.turn()
+        session.advance()
     found = session.finish()
 print(json.dumps([session.samples, dict(found.lost)]))
 """

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.backends import BACKENDS, open_session
-from sframegen.profile.copied_session import RING_FULL
+from sframegen.profile.copied_session import BACKENDS, RING_FULL, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -90,7 +89,7 @@ def sampled(pid: int, backend: str) -> list[NamedStack]:
     with session:
         session.begin()
         while session.samples < SAMPLES:
-            session.turn()
+            session.advance()
         collected = session.finish()
     assert set(collected.lost) <= {RING_FULL}  # on a busy machine we may have to wait for longer than it has room
     return name_stacks(collected).stacks

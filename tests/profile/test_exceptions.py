@@ -13,7 +13,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
-from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import GUESSED, unpacked_frame
@@ -162,7 +162,7 @@ def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
             with session:
                 session.begin()
                 while session.samples < SAMPLES:
-                    session.turn()
+                    session.advance()
                 collected = session.finish()
         finally:
             process.kill()

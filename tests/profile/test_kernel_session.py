@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile import kernel_session
-from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
+from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following import processes
@@ -122,11 +123,11 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
                 session.begin()
                 os.write(process.stdin.fileno(), b".")
                 assert process.stdout.readline() == b"here\n"
-                session.turn(0)
-                session.turn(0)
+                session.advance()
+                session.advance()
                 os.write(process.stdin.fileno(), b".")
                 while session.samples < SAMPLES:
-                    session.turn()
+                    session.advance()
                 collected = session.finish()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -204,10 +205,11 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999, buffer_size=BUFFER)
+            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)
+            monkeypatch.setattr(kernel_walker, "ring_bytes", lambda *_: BUFFER)
             with KernelSession(plan) as session:
                 with monkeypatch.context() as context:
-                    context.setattr(session, "_publish", lambda: None)
+                    context.setattr(session._publications, "publish", lambda: None)
                     session.begin()
                 ring, taken = session._walker.ring, session._walker.statistics
                 while ring._bytes < 2 * BUFFER and taken()[Statistic.SAMPLES] < 50 * BUFFER // MAX_COPY:
@@ -269,32 +271,15 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
             with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
                 session.begin()
                 while session.samples < 1:  # what was mapped at its begin is known
-                    session.turn()
+                    session.advance()
                 scan = session.follower.scan
                 monkeypatch.setattr(session.follower, "scan", slow_scan)
                 session._publications.due.add(process.pid)
                 for _ in range(5):
-                    session.turn()
+                    session.advance()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     assert len(readings) == 1
-
-
-@pytest.mark.sampled
-def test_what_is_still_collected_has_names_and_a_length(compile_c: Compiler) -> None:
-    program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
-    with subprocess.Popen([program], start_new_session=True) as process:
-        try:
-            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
-                session.begin()
-                deadline = time.monotonic() + 30
-                while session.samples < SAMPLES // 4 and time.monotonic() < deadline:
-                    session.turn()
-                shown = name_stacks(session.collected, live=True)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert shown.seconds > 0
-    assert {one.frames[-1].name for one in shown.stacks if one.frames} == {"main"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -305,7 +290,7 @@ def test_nothing_stays_open(backend: str) -> None:
         with open_session(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 999), backend)[0] as session:
             session.begin()
             while session.samples < 20:
-                session.turn()
+                session.advance()
             name_stacks(session.finish())
         del session
         gc.collect()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from sframegen.cli import profile as profile_command
 from sframegen.cli.commands import cli
-from sframegen.cli.shared import profile_destinations
-from sframegen.profile.symbols import source_lines
+from sframegen.profile.report import source_lines
 from tests.profile.test_profile import sframegen
 from tests.support.kernel_events import needs_bpf
 
@@ -60,8 +60,8 @@ def test_a_command(program: Path) -> None:
         ("inlined", INLINED, True),
     ]
     assert all(frame["source"].endswith("/program.c") for frame in found)
-    found = hottest("--no-inlined", "--no-lines", "--", program)
-    assert [(frame["function"], frame["line"], frame["source"]) for frame in found] == [("work", 0, "")]
+    found = hottest("--no-inlined", "--", program)
+    assert [(frame["function"], frame["line"]) for frame in found] == [("work", WORK)]
     lines = sframegen("--lines", "-F", 999, "--", program).stdout
     assert f"inlined [inlined]:{INLINED} < work:{WORK} < main" in lines
     assert "HOTTEST LINES" in lines
@@ -78,11 +78,10 @@ def test_a_stripped_command_with_its_debug_file(program: Path, tmp_path: Path) -
     assert [frame["function"] for frame in hottest("--", stripped)] == ["work", "inlined"]
 
 
-@pytest.mark.parametrize("option", ["--lines", "--inlined"])
-def test_without_the_library(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for lines learns what to install; who does not, gets none."""
-    monkeypatch.setattr(profile_destinations, "find_spec", lambda _: None)
-    done = CliRunner().invoke(cli, ["profile", option, "--", "true"])
+    monkeypatch.setattr(profile_command, "find_spec", lambda _: None)
+    done = CliRunner().invoke(cli, ["profile", "--lines", "--", "true"])
     assert done.exit_code == 1
     assert "sframegen: source lines and inlined functions need symbolic; to install it: " in done.stderr
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sframegen.cli.shared.profile_destinations import Live, sample
-from sframegen.profile.backends import BACKENDS
+from sframegen.cli.profile import sample
+from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import event_named
 from sframegen.profile.sampling_plan import ProfilePlan, with_descendants
 from sframegen.program.signals import Interrupts
@@ -293,7 +293,7 @@ def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) 
 @pytest.mark.sampled
 def test_the_whole_machine(running: int) -> None:
     group = f"chain (pid {running})"
-    profile = sampled_for(3, "--system", "--by", "pid", "--idle", enough=lambda profile: group in profile["groups"])
+    profile = sampled_for(3, "--system", "--by", "pid", enough=lambda profile: group in profile["groups"])
     assert group in profile["groups"]
 
 
@@ -361,7 +361,6 @@ def test_what_is_wrong_is_one_line() -> None:
         (["9" * 5000], 2, "9: not a process id"),
         ([], 2, "give one of these"),
         (["--system", "1"], 2, "give one of these"),
-        (["--idle", "1"], 2, "--idle is for --system"),
         (["--output", "a.unknown", "--", "true"], 2, "a.unknown: unknown output format (known: "),
         (["--", "./none"], 2, "neither a process id nor a program"),
         (["1", "true"], 2, "true: not a process id, as 1 is"),
@@ -385,7 +384,7 @@ class Received:
     def __init__(self) -> None:
         self.used = 0
 
-    def turn(self) -> None:
+    def advance(self) -> None:
         signal.raise_signal(signal.SIGINT)
         self.used += 1
 
@@ -393,5 +392,5 @@ class Received:
 def test_a_signal_waits_until_what_was_received_is_used() -> None:
     session = Received()
     with Interrupts() as interrupts:
-        sample(session, interrupts, None, None, Live(session))  # type: ignore[arg-type] # all of a session that it needs
+        sample(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
     assert session.used == 1

@@ -12,7 +12,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
-from sframegen.profile.backends import BACKENDS, open_session
+from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -80,7 +80,7 @@ def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
         with session:
             session.begin()
             while session.samples < 60:
-                session.turn()
+                session.advance()
             collected = session.finish()
     found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in name_stacks(collected).stacks}
     assert found == {("__libc_start_call_main", "main", "middle", "inside", "spin")}

@@ -52,17 +52,8 @@ def test_a_process_that_sleeps_already() -> None:
     assert profile["complete"] >= 600_000
 
 
-@pytest.mark.sampled
-def test_short_times_are_left_out_and_said() -> None:
-    profile = as_json("--wall", "--min-block", 5000, "--", "sleep", "0.2")
-    assert microseconds(profile, "[off CPU: sleeping]") == 0
-    assert any(note.startswith("left out as too short: ") for note in profile["notes"])
-
-
-def test_each_page_fault_is_a_sample_of_its_control_group() -> None:
-    profile = as_json("-e", "page-faults", "-F", 1, "--by", "cgroup", "--", "true")
-    assert profile["samples"] > 10
-    assert all(group.startswith("/") for group in profile["groups"])
+def test_each_page_fault_is_a_sample() -> None:
+    assert as_json("-e", "page-faults", "-F", 1, "--", "true")["samples"] > 10
 
 
 @pytest.mark.sampled
@@ -74,11 +65,7 @@ def test_nobody_of_that_name_is_sampled() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--off-cpu", "--wall", "--system"), "--off-cpu"),
-        (("--min-block", "3", "--system"), "--min-block is for --off-cpu and --wall"),
         (("--wall", "-e", "page-faults", "--system"), "--wall needs a clock event"),
-        (("--user", "no such user"), "no such user"),
-        (("--cgroup", "/no such group"), "control group"),
-        (("--off-cpu", "--idle", "--system"), "--idle counts samples, not time"),
     ]
     said = {message: sframegen(*arguments, status=2).stderr for arguments, message in cases}
     assert {message: line for message, line in said.items() if message not in line} == {}

@@ -11,9 +11,9 @@ import pytest
 
 from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.packed_frames import OffCpu
+from sframegen.profile.stack_walks import StackWalks
 from sframegen.profile.stacks import growing
 from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
@@ -51,7 +51,7 @@ def test_each_gets_its_own_bytes_again() -> None:
 def test_all_of_a_record_comes_back() -> None:
     where = Start([1 << 63, *range(31)], 0xFF, 0x1000, exact=False, frames=tuple(range(MAX_DEPTH)), guessed=True)
     one = waiting(1, bytes(MAX_COPY))
-    one = one._replace(record=one.record._replace(where=where, holes=5, cgroup=7))
+    one = one._replace(record=one.record._replace(where=where, holes=5))
     with closing(WaitingStacks()) as stacks:
         assert not stacks.add(one)
         assert not stacks.add(waiting(2, b""))
@@ -110,16 +110,16 @@ def test_it_is_known_how_many_want_a_table() -> None:
 
 @pytest.mark.sampled
 def test_a_turn_ends_between_two_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = KernelSession.__new__(KernelSession)
+    walks = StackWalks.__new__(StackWalks)
     walked: list[int] = []
-    monkeypatch.setattr(KernelSession, "_walk", lambda _self, record, _spans: walked.append(record.missing))
-    with closing(WaitingStacks()) as session._waiting:
+    monkeypatch.setattr(StackWalks, "walk", lambda _self, record, _spans: walked.append(record.missing))
+    with closing(WaitingStacks()) as walks._waiting:
         for number in (1, 2, 3):
-            session._waiting.add(waiting(number, b"x"))
-        session._waiting.make_due({1, 2, 3})
-        session._walk_due(-1)
+            walks._waiting.add(waiting(number, b"x"))
+        walks._waiting.make_due({1, 2, 3})
+        walks.walk_due(-1)
         assert walked == [1]
-        session._walk_due()
+        walks.walk_due()
         assert walked == [1, 2, 3]
 
 

@@ -27,7 +27,6 @@ REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
 LATER = {"backports.zstd", "lief"}  # part of Python from 3.14 on; read back with pyelftools where there is none
 CONTROL = (ROOT / "debian/control").read_text()
 SPEC = (ROOT / "packaging/sframegen.spec").read_text()
-RECIPE = (ROOT / "packaging/conda/recipe.yaml").read_text()
 
 
 def bounds(requirements: list[str]) -> dict[str, list[tuple[str, str]]]:
@@ -77,15 +76,6 @@ def test_the_spec_names_the_other_dependencies() -> None:
         assert f"\nBuildRequires:  python3dist({project}) >= {dict(limits)['>=']}\n" in SPEC
 
 
-def test_the_conda_recipe_says_what_pyproject_does() -> None:
-    listed = re.findall(r"^ +(?:- |then: )([\w.-]+)(?: ([<>=\d.,]+))?$", RECIPE, re.MULTILINE)
-    limits = {name.removeprefix("py-"): re.findall(r"(>=|<)([\d.]+)", bound) for name, bound in listed if bound}
-    oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
-    assert limits == RUNNING | BUILDING | {"python": [(">=", oldest)]}
-    assert f"\n  version: {sframegen.__version__}\n" in RECIPE
-    assert f"\n  summary: {PROJECT['project']['description']}\n  license: {PROJECT['project']['license']}\n" in RECIPE
-
-
 def test_the_oldest_python_is_that_of_pyproject() -> None:
     oldest = PROJECT["project"]["requires-python"]
     assert SPEC.count(f" {oldest.replace('>=', '>= ')}\n") == 2
@@ -106,10 +96,10 @@ def test_each_file_that_is_named_exists() -> None:
 def test_each_script_can_be_run() -> None:
     tests = re.findall(r"^Tests: (.+)$", (ROOT / "debian/tests/control").read_text(), re.MULTILINE)
     recipes = re.findall(r"packager,([\w-]+)\)", (ROOT / "Makefile").read_text())
-    scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", "installed-with-apt", *recipes)]
+    scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", *recipes)]
     scripts += ["debian/rules", "tools/demo", "tools/in-chroot"]
     scripts += [f"debian/tests/{name}" for name in tests]
-    assert len(scripts) == 12
+    assert len(scripts) == 11
     assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,7 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
         if example["name"]:
             (tmp_path / example["name"]).write_text(example["file"])
         elif example["python"]:
-            if page in CONSOLE_ONLY or ("to_arrow" in example["python"] and find_spec("pyarrow") is None):
+            if page in CONSOLE_ONLY:
                 continue
             printed = run(sys.executable, "-W", "error", "-c", example["python"])
             if example["text"]:

@@ -130,7 +130,7 @@ def test_without_a_compiler_what_must_be_compiled_is_an_error(source: Path) -> N
         installed(source, CC=str(source), SFRAMEGEN_PURE="0")
 
 
-TWO = {"cfi.numbers", "cfi.scan"}
+TWO = {"sframegen.base.columns", "cfi.scan"}
 # It makes modules without contents.
 COMPILER = """#!/bin/sh
 case "$*" in

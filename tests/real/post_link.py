@@ -16,7 +16,7 @@ import pytest
 from sframegen import FormatError, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME
+from sframegen.elf.records import PT, SHT
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import blocking_script
 from tests.support.programs import PRINTED, PROGRAM
@@ -152,7 +152,7 @@ class Workshop:
     def interpreter(self) -> Path:
         """The subject's own, by a longer name; a link to nowhere for one that has none."""
         elf = open_elf(self.original)
-        name = next((elf.slice(s.p_offset, s.p_filesz, "PT_INTERP") for s in elf.segments if s.p_type == PT_INTERP), b"")
+        name = next((elf.slice(s.p_offset, s.p_filesz, "PT_INTERP") for s in elf.segments if s.p_type == PT.INTERP), b"")
         machine = self.subject.machine
         link = self.directory / LONG_NAME
         if name and not link.is_symlink():
@@ -257,15 +257,15 @@ def judge(file: Path, shop: Workshop) -> None:
     """ToolError where it does not run, or its section is not what and where it should be."""
     try:
         elf, before = open_elf(file), open_elf(shop.result)
-        segments = [(s.p_vaddr, s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT_GNU_SFRAME]
-        sections = [s.header[3:6] for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME]
+        segments = [(s.p_vaddr, s.p_offset, s.p_filesz) for s in elf.segments if s.p_type == PT.GNU_SFRAME]
+        sections = [s.header[3:6] for s in elf.sections if s.header.sh_type == SHT.GNU_SFRAME]
         if not len(segments) == len(sections) == 1 or segments != sections:
             raise ToolError(f"PT_GNU_SFRAME {segments}, .sframe {sections}")
         if rules(file) != shop.rules:
             raise ToolError("other rules")
-        first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+        first = next(s for s in elf.segments if s.p_type == PT.LOAD)
         for s in () if shop.subject.min_kernel else elf.segments:
-            if s.p_type == PT_PHDR and s.p_vaddr != first.p_vaddr - first.p_offset + elf.header.e_phoff:
+            if s.p_type == PT.PHDR and s.p_vaddr != first.p_vaddr - first.p_offset + elf.header.e_phoff:
                 raise ToolError("old kernels look for the program headers elsewhere")
         if build_id_of(elf) != build_id_of(before):
             raise ToolError("another build-id")

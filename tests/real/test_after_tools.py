@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.payload import check_end
+from linker.inject.image import check_end
 from sframegen import add_section, remove
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD
+from sframegen.elf.records import PT
 from tests import ROOT
 from tests.real.post_link import NO_BETTER, SUBJECTS, TOOLS, WARNS, WORKS, Subject, Tool, ToolError, Workshop, apply, judge, outcome
 from tests.support.loops import for_each
@@ -66,8 +66,8 @@ def test_before_any_tool(subject: Subject, shop_of: Callable[[Subject], Workshop
     judge(shop.result, shop)
     new = [s.p_type for s in open_elf(shop.result).segments]
     loads = 2 if "tail" in shop.subject.name else 1
-    assert new.count(PT_LOAD) == [s.p_type for s in open_elf(shop.original).segments].count(PT_LOAD) + loads
-    assert new.count(PT_GNU_SFRAME) == 1
+    assert new.count(PT.LOAD) == [s.p_type for s in open_elf(shop.original).segments].count(PT.LOAD) + loads
+    assert new.count(PT.GNU_SFRAME) == 1
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=named)
@@ -114,7 +114,7 @@ def test_add_section_the_tool_and_then_remove(
     apply(tool, shop, shop.result, file)
     remove(file, verify=False)
     elf = open_elf(file)
-    assert PT_GNU_SFRAME not in {s.p_type for s in elf.segments}
+    assert PT.GNU_SFRAME not in {s.p_type for s in elf.segments}
     assert ".sframe" not in {s.name for s in elf.sections}
     assert build_id_of(elf) == build_id_of(open_elf(shop.original))
     assert tool.leaves.encode() in file.read_bytes()

@@ -11,7 +11,7 @@ import pytest
 
 from sframegen import add_section
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import blocking_script
 from tests.support.loops import for_each
@@ -59,7 +59,7 @@ def expected(file: Path, *, added: bool) -> str:
     if not added:
         return "flags 0"
     elf = open_elf(file)
-    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    [segment] = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
     header = bytes(elf.slice(segment.p_offset, 28, "PT_GNU_SFRAME"))
     return f"flags 1 at {segment.p_vaddr:#x}: {header.hex(' ')}"
 

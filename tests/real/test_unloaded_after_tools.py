@@ -11,7 +11,7 @@ import pytest
 
 from sframegen import Severity, add_section, check
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, SHF_COMPRESSED
+from sframegen.elf.records import PT, SHF
 from sframegen.format.locate import unloaded_of
 from tests import ROOT
 from tests.real.post_link import NEW_RPATH, WITH_RPATH
@@ -72,7 +72,7 @@ def state(file: Path, was_compressed: bool) -> str:
     section = unloaded_of(open_elf(file))
     if section is None:
         return DROPPED
-    is_compressed = bool(section.header.sh_flags & SHF_COMPRESSED)
+    is_compressed = bool(section.header.sh_flags & SHF.COMPRESSED)
     if check(file).worst() is Severity.ERROR:
         return DAMAGED
     return KEPT if is_compressed == was_compressed else (COMPRESSED if is_compressed else EXPANDED)
@@ -86,13 +86,13 @@ def outcome(tool: str, file: Path, directory: Path, peers: Peers) -> str:
     subprocess.run([peers.tool(name), *(places.get(word, word) for word in arguments)], check=True, capture_output=True)
     section = unloaded_of(open_elf(file))
     assert section is not None
-    was_compressed = bool(section.header.sh_flags & SHF_COMPRESSED)
+    was_compressed = bool(section.header.sh_flags & SHF.COMPRESSED)
     kept_for_debug = debug.exists() and unloaded_of(open_elf(debug))
     if kept_for_debug:
         assert open_elf(debug).contents(kept_for_debug) == open_elf(file).contents(section)
     if not out.exists():
         return COPIED if kept_for_debug else DROPPED
-    assert PT_GNU_SFRAME not in {segment.p_type for segment in open_elf(out).segments}
+    assert PT.GNU_SFRAME not in {segment.p_type for segment in open_elf(out).segments}
     assert subprocess.run([out], capture_output=True, text=True, check=True).stdout == PRINTED
     found = state(out, was_compressed)
     return TO_DEBUG if found == DROPPED and kept_for_debug else found

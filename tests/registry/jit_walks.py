@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PF_X, PT_LOAD
+from sframegen.elf.records import PF, PT
 from sframegen.elf.symbols import functions_of
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
@@ -128,7 +128,7 @@ class Truth:
         elf = open_elf(program)
         symbols = {symbol.name: symbol for symbol in functions_of(elf)}
         row = next(row for row in process.mappings() if row.executable and row.path == str(program))
-        code = next(segment for segment in elf.segments if segment.p_type == PT_LOAD and segment.p_flags & PF_X)
+        code = next(segment for segment in elf.segments if segment.p_type == PT.LOAD and segment.p_flags & PF.X)
         bias = row.start - (code.p_vaddr & ~0xFFF)
         self.enter, self.leaf = (bias + symbols[name].address for name in ("enter", "leaf"))
         self.leaf_size = symbols["leaf"].size

@@ -15,13 +15,12 @@ from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.model import OUTERMOST, Rule, Where, look_up_in
 from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
-from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
 from sframegen.registry.jit_list import JitRegions, read_nodes
-from sframegen.registry.jit_tables import TABLE_SIZE, JitDescriber, JitTables, refresh_chains, rule_of_entry
-from sframegen.registry.jit_writer import STRIDE, JitWriter
-from sframegen.registry.regions import Registry
+from sframegen.registry.jit_tables import TABLE_COST, TABLE_SIZE, Budget, JitDescriber, JitTables, refresh_chains, rule_of_entry
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
 from tests.support.inputs.jit_entries import entry_of
+from tests.support.inputs.jit_writer import STRIDE, JitWriter
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 

@@ -15,10 +15,10 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.registry.jit_list import JitRegions, list_address
-from sframegen.registry.jit_writer import JitWriter
 from sframegen.registry.regions import Registry
 from sframegen.registry.structures import JitEntry, JitList, encode
 from tests.registry.jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
+from tests.support.inputs.jit_writer import JitWriter
 from tests.support.processes.memories import Running
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.tables.decoded_table import ELEMENT, PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS
-from sframegen.profile.tables.table_of import RULE_BYTES
+from sframegen.profile.tables.decoded_table import ELEMENT, PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS
 from sframegen.stack.walking.step import RuleFlag
 
 if TYPE_CHECKING:

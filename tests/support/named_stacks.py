@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
 from sframegen.stack.walking.frames import End
 
@@ -39,7 +39,7 @@ def count(profile: Named, stack: NamedStack) -> None:
         node = profile.tree.nodes.of(place, node)
     task = profile.tasks.number(stack.pid, stack.tid)
     profile.tasks.name(task, stack.process, stack.thread)
-    profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples, 0)
+    profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples)
 
 
 def named(*stacks: NamedStack, by: str = "comm") -> Named:

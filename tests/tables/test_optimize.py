@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sframegen import add_section, read
 from sframegen.base.columns import zeros
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT_LOAD, RECORDS, SHT_PROGBITS, Phdr, Sym
+from sframegen.elf.function_scan import symbol_values
+from sframegen.elf.records import PT, RECORDS, SHT, Phdr, Sym
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
@@ -20,7 +21,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.levels import LEVELS, Level
-from sframegen.tables.neighbours import symbol_values
 from sframegen.tables.optimize import Borders, cut_up, join, may_follow
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
@@ -174,9 +174,9 @@ def code_with(gap: bytes) -> tuple[ElfFile, int, FunctionTable]:
     """A file with three functions of no-ops, `gap` between the first two, none between the others; its address, its functions."""
     writer = Writer("little", 1)
     content = b"\x90" * 16 + gap + b"\x90" * 33
-    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
-    elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
+    elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
     table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True))])
     for start in (0, 16 + len(gap), 32 + len(gap)):
         table.append(base + start, 16, 0, [(0, 0)])

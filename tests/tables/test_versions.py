@@ -21,10 +21,9 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_SIZE, V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.reasons import Reason
-from sframegen.format.words import encode_rule
+from sframegen.format.words import Reason, encode_rule
 from sframegen.tables.compare import difference, spans
-from sframegen.tables.lower import lower, ranges
+from sframegen.tables.lower import lower
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
@@ -360,7 +359,7 @@ def test_a_search_finds_a_function_up_to_the_next_one() -> None:
     table = FunctionTable(kinds=[Kind()], rules=[PLAIN])
     for start, size in (((1 << 64) - 8, 16), (0x100, 0x10), (0x100, 0x30), (0x120, 8), (0x200, 0)):
         table.append(start, size, 0, [(0, 0)])
-    assert list(ranges(table)) == [(2, 0x100, 0x120), (3, 0x120, 0x128), (0, (1 << 64) - 8, 1 << 64)]
+    assert list(table.found_ranges()) == [(2, 0x100, 0x120), (3, 0x120, 0x128), (0, (1 << 64) - 8, 1 << 64)]
 
 
 def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:

@@ -6,13 +6,13 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from tools.lint import code, commands, compiled, documents, packaging, words
+from tools.lint import code, compiled, documents, packaging
 from tools.lint.sources import tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RULES = [rule for module in (code, compiled, commands, documents, packaging, words) for rule in module.RULES]
+RULES = [rule for module in (code, compiled, documents, packaging) for rule in module.RULES]
 
 
 def offenders(rule: Callable[[], Iterator[str]]) -> Iterator[str]:

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import sframegen
 from tools.bare.__main__ import SMOKE
-from tools.lint.sources import found, text_of, tracked
-from tools.lint.words import pages
+from tools.lint.sources import found, pages, text_of, tracked
 from tools.rooms import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LISTS = ("index.md", "contributing.md", "reports.md", "upstream.md")  # in docs/: the side bar
-LISTED = re.compile(r"^- \[([^]]+)\]\(([^)]+)\): ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 TARGET = re.compile(r"`make ((?:[a-z]+-)*[a-z]+)`|^\$ make ((?:[a-z]+-)*[a-z]+)", re.MULTILINE)
 FOLDER = r"(?:benchmarks|cfi|conformance|corpus|debian|docs|linker|packaging|sframegen|tests|tools)"
@@ -24,7 +21,6 @@ NO_PLACE = re.compile("[A-Z]{3}|riscv64|/.debhelper/|^docs/reference/")  # of an
 FIGURE = re.compile(r"(?<!Linux )(?<!libLLVM )(?<![\d.])(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+(?= times| ms\b))")
 MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)  # corpus/report_pages.py writes it
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-ADDRESS = re.compile(r"\S+@\S+|https?://\S+")
 
 
 def without_blocks(name: str) -> str:
@@ -32,26 +28,11 @@ def without_blocks(name: str) -> str:
     return re.sub(r"^```.*?^```$", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
 
 
-def title(name: str) -> str:
-    return text_of(name).partition("\n")[0].removeprefix("# ")
-
-
 def links_lead_to_files() -> Iterator[str]:
     for name in pages():
         for match in LINK.finditer(without_blocks(name)):
             if not ((ROOT / name).parent / match[1]).is_file():
                 yield from found(name, re.compile(rf"(?<=\]\(){re.escape(match[1])}"), "no such file")
-
-
-def the_side_bar_lists_each_page_under_its_title() -> Iterator[str]:
-    listed = [(name, *pair) for name in LISTS for pair in LISTED.findall(text_of(f"docs/{name}"))]
-    places = [f"docs/{page}" for _, _, page in listed]
-    for name, shown, page in listed:
-        if f"docs/{page}" in tracked() and title(f"docs/{page}") != shown:
-            yield f"docs/{name}: {page} has another title: {title(f'docs/{page}')}"
-    for name in pages():
-        if name.startswith("docs/") and name != "docs/index.md" and places.count(name) != 1:
-            yield f"{name}: listed {places.count(name)} times in {', '.join(LISTS)} of docs/"
 
 
 def what_pages_name_is_there() -> Iterator[str]:
@@ -64,18 +45,6 @@ def what_pages_name_is_there() -> Iterator[str]:
             if not NO_PLACE.search(place) and not (ROOT / place).exists():
                 yield f"{name}: {place}: not there"
     yield from (f"tools/bare/__main__.py: {place}: not there" for place in SMOKE.split() if not (ROOT / place).exists())
-
-
-def reports_of_faults_go_to_no_invented_address() -> Iterator[str]:
-    for name in ("CONTRIBUTING.md", "SECURITY.md"):
-        yield from found(name, ADDRESS, "nobody reads it")
-
-
-def each_promise_of_security_names_its_tests() -> Iterator[str]:
-    promised = text_of("SECURITY.md").partition("## What is promised")[2].partition("\n## ")[0]
-    for promise in re.split(r"^- ", promised, flags=re.MULTILINE)[1:]:
-        if not re.search(r"Tests: .*`(?:tests|corpus|tools)/", promise, re.DOTALL):
-            yield f"SECURITY.md: {promise.partition('.')[0]}: names no tests"
 
 
 def oldest(name: str) -> str:
@@ -112,10 +81,7 @@ def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[st
 
 RULES = (
     links_lead_to_files,
-    the_side_bar_lists_each_page_under_its_title,
     what_pages_name_is_there,
-    reports_of_faults_go_to_no_invented_address,
-    each_promise_of_security_names_its_tests,
     reports_name_the_version_that_wrote_them,
     figures_of_readme_are_on_the_page_that_is_linked_after_them,
 )

@@ -1,4 +1,4 @@
-"""Rules on what is released: pyproject.toml, the citation, the changelog, pinned releases, licenses."""
+"""Rules on what is released: pyproject.toml, the changelog, pinned releases, licenses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 import sframegen
 from sframegen.program.build import MODULES
-from tools.lint.sources import differ, files, found, project, text_of, tracked
+from tools.lint.sources import differ, files, project, text_of, tracked
 from tools.release import sbom
 from tools.rooms import PACKAGES, ROOT
 
@@ -32,16 +32,6 @@ def the_changelog_has_each_version_and_kind_once() -> Iterator[str]:
         kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
         wrong = [kind for kind in kinds if kind not in KINDS or kinds.count(kind) > 1]
         yield from (f"CHANGELOG.md: {heading}: {kind}: unknown, or there twice" for kind in dict.fromkeys(wrong))
-
-
-def the_citation_says_what_the_package_says() -> Iterator[str]:
-    own, text = project()["project"], text_of("CITATION.cff")
-    said = dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
-    keywords = re.findall(r"^  - (.*)$", text.partition("\nkeywords:\n")[2], re.MULTILINE)
-    for key, expected in {"title": own["name"], "abstract": own["description"], "cff-version": "1.2.0", "version": None}.items():
-        yield from differ("CITATION.cff", key, said.get(key), expected)  # the version stands in one place
-    yield from differ("CITATION.cff", "license", said["license"], own["license"].partition(" AND ")[0])  # it takes no expression
-    yield from differ("CITATION.cff", "keywords", keywords, own["keywords"])
 
 
 def pinned_releases_are_those_that_pyproject_promises() -> Iterator[str]:
@@ -96,19 +86,11 @@ def debian_has_the_license_of_each_file() -> Iterator[str]:
     yield from (f"{name}: under both licenses, or in debian/copyright: not in both" for name in sources ^ listed)
 
 
-def one_script_installs_packages_of_the_system() -> Iterator[str]:
-    """It removes none, and names those that conflict."""
-    for name in ("Makefile", ".ci/run"):
-        yield from found(name, re.compile("apt-get"), "tools/install-packages is for that")
-
-
 RULES = (
     the_changelog_has_each_version_and_kind_once,
-    the_citation_says_what_the_package_says,
     pinned_releases_are_those_that_pyproject_promises,
     an_sdist_has_the_types_of_all_compiled_modules,
     the_sbom_has_a_license_for_each_dependency,
     what_makes_a_release_has_exact_versions_and_hashes,
     debian_has_the_license_of_each_file,
-    one_script_installs_packages_of_the_system,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import tomllib
 from functools import cache
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from tools.rooms import ROOT
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator
 
 NOT_SOURCES = {"build", "dist", "__pycache__"}
@@ -41,6 +41,11 @@ def files(*folders: str, ending: str = ".py") -> list[str]:
     return [name for name in tracked() if name.endswith(ending) and name.startswith(tuple(f"{one}/" for one in folders))]
 
 
+def pages() -> list[str]:
+    """README, the documents beside it, and docs/."""
+    return [name for name in tracked() if (name.endswith(".md") and name.startswith("docs/")) or re.fullmatch(r"\w+\.md", name)]
+
+
 @cache
 def text_of(name: str) -> str:
     return (ROOT / name).read_text(errors="replace")
@@ -67,12 +72,6 @@ def found(name: str, pattern: re.Pattern[str], why: str, text: str | None = None
     text = text_of(name) if text is None else text
     for match in pattern.finditer(text):
         yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())}: {why}"
-
-
-def part(name: str, heading: str) -> str:
-    """The text below a heading of a page."""
-    level = heading.partition(" ")[0]
-    return f"\n{text_of(name)}".partition(f"\n{heading}\n")[2].partition(f"\n{level} ")[0]
 
 
 def differ(place: str, what: str, found: object, expected: object) -> Iterator[str]:

@@ -89,16 +89,11 @@ def condition_of(requirement: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415 - here only: the tests have no environment of releases
-    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
-
     dist = Path("dist")
     [pure] = dist.glob("sframegen-*-py3-none-any.whl")
     version = pure.name.split("-")[1]
     released = sorted(file for file in dist.glob(f"sframegen-{version}*") if file.suffix in {".whl", ".gz"})
     text = json.dumps(document(version, released, resolved(pure)), indent=2) + "\n"
-    if wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
-        raise SystemExit(f"the SBOM is not valid: {wrong}")
     (dist / f"sframegen-{version}.cdx.json").write_text(text)
 
 

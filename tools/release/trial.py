@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 BEGIN = "<!-- make test-wheel writes this: begin -->"
 TESTED_WITH = ("pytest", "hypothesis")
 OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and install it
-MUSL = ("musllinux_1_1", "musllinux_1_2")
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 SDIST = "sframegen-*[0-9].tar.gz"  # `make release` puts another tarball beside it, the conformance suite's
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
@@ -144,38 +143,6 @@ def dependencies(python: Python, version: str, abi: str) -> Path:
     return folder
 
 
-class OnMusl(NamedTuple):
-    """Whether pip finds, for a system with musl, wheels of all that the pure wheel needs. No suite has such a Python to run it."""
-
-    machine: Machine
-    version: str
-
-    @property
-    def name(self) -> str:
-        return f"musl {self.machine.name} {self.version}"
-
-    def run(self, file: Path) -> dict[str, Any]:
-        abis = [part for abi in (f"cp{self.version.replace('.', '')}", "abi3", "none") for part in ("--abi", abi)]
-        platforms = [part for name in MUSL for part in ("--platform", f"{name}_{self.machine.name}")]
-        options: list[str | Path] = [
-            "--dry-run",
-            "--quiet",
-            "--ignore-installed",
-            "--only-binary",
-            ":all:",
-            "--target",
-            CACHE / "nothing",
-        ]
-        python = ["--python-version", self.version, "--implementation", "cp", *abis, *platforms]
-        command: list[str | Path] = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *options, *python, file]
-        done = subprocess.run(command, check=False, text=True, capture_output=True)
-        row = {"machine": self.machine.name, "python": self.version, "free-threaded": False, "way": "pip", "what": f"{PURE}, musl"}
-        return row | ({"failed": done.stderr.strip().splitlines()[-1]} if done.returncode else {"not run": True})
-
-    def chosen(self, dist: Path) -> Path | None:
-        return next(dist.glob("sframegen-*-py3-none-any.whl"), None)
-
-
 class Trial(NamedTuple):
     python: Python
     way: str  # pip, uv or pipx
@@ -244,7 +211,7 @@ def changed_since(sdist: Path) -> list[str]:
         return [name for name, stream in ours.items() if not (ROOT / name).exists() or (ROOT / name).read_bytes() != stream.read()]
 
 
-def trials(given: Sequence[Path]) -> Iterator[Trial | OnMusl]:
+def trials(given: Sequence[Path]) -> Iterator[Trial]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
     compiler = ("gcc", "libc6-dev")
@@ -256,7 +223,6 @@ def trials(given: Sequence[Path]) -> Iterator[Trial | OnMusl]:
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, WHEEL)
     yield Trial(Python(amd64, "trixie"), "pip", PURE)
-    yield OnMusl(amd64, "3.13")
     yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", *compiler)), "pip", SOURCE)
 
 
@@ -272,8 +238,6 @@ def row_of(found: dict[str, Any]) -> str:
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
         cells += ["", "", "", "", f"no: {found['failed']}"]
-    elif "not run" in found:
-        cells += ["", "", "", "", "pip finds wheels of all dependencies; not run"]
     else:
         parts = [found["build"], *(part if found[part] is True else f"no {part}" for part in PARTS)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []

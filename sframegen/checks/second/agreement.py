@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.dwarf.callframe import RegisterRule
 
 from sframegen.base.text import count_of
-from sframegen.checks.against_cfi.differences import place_names
+from sframegen.checks.against_cfi import place_names
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.second.meaning import Outcome, depends_on_pc, is_plain, verdict
+from sframegen.checks.second.meaning import Agreement, compare_rule, depends_on_pc, is_plain
 from sframegen.checks.second.pyelftools_cfi import FdeColumns, read
-from sframegen.checks.second.spans import LONGEST, NOTHING, UNJUDGED, function_spans, section_spans
-from sframegen.elf.ranges import Range, gaps
+from sframegen.checks.tracks import SILENT, Track, meet, new_track
 from sframegen.format.equations import equation, register_name
+from sframegen.format.model import Rule
+from sframegen.tables.compare import RepeatedRules, RuleClaim, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from sframegen.checks.against_cfi.comparison import Truth
+    from sframegen.checks.against_cfi import Truth
     from sframegen.checks.second.pyelftools_cfi import CfiRow, RegisterRow
-    from sframegen.checks.second.spans import SectionRule, SectionSpans
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
 
 SHOWN = 20  # findings of one rule; of others the bytes are counted
-ROOM = 1 << 16  # places that are recorded
 MOST_BY_PC = 64  # states: each is run for every place in a period. Linkers write one or two
+LONGEST = 64  # bytes: the longest PLT entries; others divide it
 BOTH = "the section says {given}; pyelftools, unlike sframegen, reads {state} from the CFI"
 FIRST = "the section says {given}, as pyelftools reads the CFI, but sframegen reads it differently"
 LEFT_OUT = "the section says nothing; pyelftools, unlike sframegen, reads {state} from the CFI"
@@ -39,22 +42,30 @@ class Disagreement(NamedTuple):
     """Code that has `given` in the section (None: nothing) and `state` in the CFI. `size`: bytes, repetitions included."""
 
     start: int
-    end: int
     size: int
     state: CfiRow
-    given: SectionRule | None
+    given: RuleClaim | None
 
-    def outside(self, ranges: list[Range]) -> Iterator[Disagreement]:
-        for start, end in gaps(ranges, self.start, self.end):
-            whole = (start, end) == (self.start, self.end)
-            yield self._replace(start=start, end=end, size=self.size if whole else end - start)
+
+@dataclass
+class Disagreements:
+    """The first of them, and the bytes of the rest."""
+
+    first: list[Disagreement] = field(default_factory=list)
+    rest: int = 0
+
+    def add(self, one: Disagreement) -> None:
+        if len(self.first) < SHOWN:
+            self.first.append(one)
+        else:
+            self.rest += one.size
 
 
 @dataclass
 class SecondReading:
     """Bytes of code by outcome of the comparison, and bytes that only one reader describes."""
 
-    code: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("same", "other", "left_out", "unjudged"), 0))
+    code: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Agreement), 0))
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -63,35 +74,32 @@ def second_reading(
 ) -> SecondReading:
     """`truth`: the comparison with the first reader of the CFI. A rule that both call wrong is reported once."""
     functions = _read(sources, abi, progress)
-    spans = function_spans(functions, elf.executable_ranges())
-    compared = _Compared(list(functions.states), section_spans(section.table), abi, signal=section.layout.signal)
+    claims: dict[RuleClaim, int] = {}
+    given = new_track()
+    for span in spans(section.table):
+        given.add(*span[:2], claims.setdefault(span[2], len(claims)))
+    rows = functions.track(elf.executable_ranges())
+    comparison = _Comparison(list(functions.states), list(claims), given, abi, signal=section.layout.signal)
     result = SecondReading()
-    found: dict[str, list[Disagreement]] = {"other": [], "left_out": []}
-    described = [(start, start + size) for start, size in zip(truth.table.start, truth.table.size, strict=True)]
-    for start, end, said in spans:
-        for what, place in compared.places(start, end, said):
-            for part in place.outside(described) if what == "left_out" else [place]:
-                result.code[what] += part.size
-                if what in found and len(found[what]) < ROOM:
-                    found[what].append(part)
-    result.code["unjudged"] = max(0, truth.compared_bytes - result.code["same"] - result.code["other"])
+    only_second, only_first, left_out = Disagreements(), Disagreements(), Disagreements()
     wrong = truth.wrong
-    if wrong is not None:
-        only_first = [
-            place
-            for low, high in wrong
-            for start, end, said in spans.within(low, high)
-            if said >= 0
-            for what, place in compared.places(start, end, said)
-            if what == "same"
-        ]
-        only_second = [one for place in found["other"] for one in place.outside(wrong)]
-        result.findings += _findings(elf, "second-reader", BOTH, only_second, abi)
-        result.findings += _findings(elf, "second-reader", FIRST, only_first, abi)
-    result.findings += _findings(elf, "second-reader-left-out", LEFT_OUT, found["left_out"], abi)
-    if result.code["unjudged"]:
+    for start, end, (state, claim, is_described, is_wrong) in meet(rows, given, _track(_described(truth)), _track(wrong or [])):
+        for agreement, one in comparison.parts(start, end, state, claim):
+            if agreement is Agreement.LEFT_OUT:
+                if is_described != SILENT:
+                    continue
+                left_out.add(one)
+            elif wrong is not None and (is_wrong == SILENT) is (agreement is Agreement.OTHER):
+                (only_second if agreement is Agreement.OTHER else only_first).add(one)
+            result.code[agreement] += one.size
+    judged = result.code[Agreement.SAME] + result.code[Agreement.OTHER]
+    unjudged = result.code[Agreement.UNJUDGED] = max(0, truth.compared_bytes - judged)
+    result.findings += _findings(elf, "second-reader", BOTH, only_second, abi)
+    result.findings += _findings(elf, "second-reader", FIRST, only_first, abi)
+    result.findings += _findings(elf, "second-reader-left-out", LEFT_OUT, left_out, abi)
+    if unjudged:
         why = "".join(f"; {count_of(count, 'FDE')}: {reason}" for reason, count in functions.unread.most_common())
-        message = f"{result.code['unjudged']:,} bytes of code are not judged by pyelftools{why}"
+        message = f"{unjudged:,} bytes of code are not judged by pyelftools{why}"
         result.findings.append(Finding("second-reader-unjudged", Severity.NOTE, message))
     return result
 
@@ -109,67 +117,87 @@ def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | N
     return functions
 
 
-class _Compared:
+def _described(truth: Truth) -> Iterator[Range]:
+    """Code of which the first reader finds a rule."""
+    return ((start, start + size) for start, size in zip(truth.table.start, truth.table.size, strict=True))
+
+
+def _track(ranges: Iterable[Range]) -> Track:
+    found = new_track()
+    for start, end in ranges:
+        found.add(start, end, 0)
+    return found
+
+
+class _Comparison:
     """Rows of the CFI against what a section gives. `signal`: whether the section's version marks signal frames."""
 
-    def __init__(self, states: list[CfiRow], section: SectionSpans, abi: Abi, *, signal: bool) -> None:
+    def __init__(self, states: list[CfiRow], claims: list[RuleClaim], given: Track, abi: Abi, *, signal: bool) -> None:
         self.states = states
-        self.section = section
+        self.claims = claims
+        self.given = given
         self.abi = abi
         self.signal = signal
         self.by_pc = [depends_on_pc(state, abi) for state in states]
         self.skips_by_pc = sum(self.by_pc) > MOST_BY_PC
         self.plain = [is_plain(state, abi) for state in states]
-        self.known: dict[tuple[int, int, SectionRule], Outcome] = {}
+        self.known: dict[tuple[int, int, RuleClaim], Agreement] = {}
 
-    def places(self, start: int, end: int, state: int) -> Iterator[tuple[str, Disagreement]]:
-        """Compare all code from `start` to `end`, where the CFI has one row."""
-        if state == UNJUDGED or (self.skips_by_pc and self.by_pc[state]):
+    def parts(self, start: int, end: int, state: int, claim: int) -> Iterator[tuple[Agreement, Disagreement]]:
+        """Compare code for which the CFI has one row, and the section one claim; without what cannot be judged."""
+        if state < 0 or (self.skips_by_pc and self.by_pc[state]):
             return
-        for low, high, said in self.section.spans.within(start, end):
-            if said == NOTHING:
-                if self.plain[state]:
-                    yield "left_out", Disagreement(low, high, high - low, self.states[state], None)
-            elif said >= 0 and not self.by_pc[state]:
-                given = self.section.given[said]
-                what = self._verdict(state, given, 0)
-                if what is not Outcome.UNJUDGED:
-                    yield what.name.lower(), Disagreement(low, high, high - low, self.states[state], given)
-            else:
-                yield from self._by_address(low, high, state, said)
+        row = self.states[state]
+        if claim == SILENT:
+            if self.plain[state]:
+                yield Agreement.LEFT_OUT, Disagreement(start, end - start, row, None)
+            return
+        given = self.claims[claim]
+        if not self.by_pc[state] and not isinstance(given.rule, RepeatedRules):
+            agreement = self._compare(state, given, 0)
+            if agreement is not Agreement.UNJUDGED:
+                yield agreement, Disagreement(start, end - start, row, given)
+            return
+        # What depends on the address does so modulo LONGEST: one address with each residue stands for all others.
+        for address in range(start, min(end, start + LONGEST)):
+            at_address = self._rule_at(given, address)
+            agreement = self._compare(state, at_address, address % 16) if at_address else Agreement.UNJUDGED
+            if agreement is not Agreement.UNJUDGED:
+                yield agreement, Disagreement(address, (end - address + LONGEST - 1) // LONGEST, row, at_address)
 
-    def _by_address(self, low: int, high: int, state: int, said: int) -> Iterator[tuple[str, Disagreement]]:
-        """Whatever depends on the address does so modulo LONGEST: one of those with each residue stands for them."""
-        for address in range(low, min(high, low + LONGEST)):
-            given = self.section.at(said, address)
-            what = self._verdict(state, given, address % 16) if given else Outcome.UNJUDGED
-            if given and what is not Outcome.UNJUDGED:
-                count = (high - address + LONGEST - 1) // LONGEST
-                yield what.name.lower(), Disagreement(address, address + 1, count, self.states[state], given)
+    def _rule_at(self, given: RuleClaim, address: int) -> RuleClaim | None:
+        """Return the rule at one address of a range; None if it is repeated with a period that no PLT has."""
+        if not isinstance(given.rule, RepeatedRules):
+            return given
+        period, rows = given.rule
+        if not period or LONGEST % period:
+            return None
+        offset = (address - self.given.start_of(address)) % period
+        return given._replace(rule=rows[bisect_right(rows, offset, key=itemgetter(0)) - 1][1])
 
-    def _verdict(self, state: int, given: SectionRule, residue: int) -> Outcome:
+    def _compare(self, state: int, given: RuleClaim, residue: int) -> Agreement:
         key = state, residue, given
         if key not in self.known:
             row = self.states[state]
             marks = (self.signal and row.signal != given.signal) or (row.signed and row.key_b != given.key_b)
-            found = verdict(row, given.rule, self.abi, residue)
-            self.known[key] = Outcome.OTHER if marks and found is Outcome.SAME else found
+            assert isinstance(given.rule, Rule)
+            found = compare_rule(row, given.rule, self.abi, residue)
+            self.known[key] = Agreement.OTHER if marks and found is Agreement.SAME else found
         return self.known[key]
 
 
-def _findings(elf: ElfFile, rule: str, says: str, places: list[Disagreement], abi: Abi) -> Iterator[Finding]:
-    shown = places[:SHOWN]
-    names = place_names(elf, [place.start for place in shown])
-    for place in shown:
-        given = _given(place.given, abi) if place.given else ""
-        message = f"{names[place.start]}, {count_of(place.size, 'byte')}: {says.format(given=given, state=_row(place.state, abi))}"
-        yield Finding(rule, Severity.ERROR, message, address=place.start)
-    rest = sum(place.size for place in places[SHOWN:])
-    if rest:
-        yield Finding(rule, Severity.ERROR, f"{count_of(rest, 'byte')} more, about which the readers disagree")
+def _findings(elf: ElfFile, rule: str, says: str, found: Disagreements, abi: Abi) -> Iterator[Finding]:
+    names = place_names(elf, [one.start for one in found.first])
+    for start, size, state, given in found.first:
+        message = f"{names[start]}, {count_of(size, 'byte')}: {says.format(given=_given(given, abi), state=_row(state, abi))}"
+        yield Finding(rule, Severity.ERROR, message, address=start)
+    if found.rest:
+        yield Finding(rule, Severity.ERROR, f"{count_of(found.rest, 'byte')} more, about which the readers disagree")
 
 
-def _given(given: SectionRule, abi: Abi) -> str:
+def _given(given: RuleClaim | None, abi: Abi) -> str:
+    if given is None or not isinstance(given.rule, Rule):
+        return ""
     return equation(given.rule, abi) + _marks(given.signal, given.rule.ra_signed and given.key_b)
 
 

@@ -6,7 +6,7 @@ no common form, and expressions are run, not understood.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,12 +31,13 @@ MAX_PLAIN = 1 << 24  # bytes: an offset that surely has words
 NOWHERE = -1  # the value of a register that is lost
 
 
-class Outcome(IntEnum):
-    """The outcome of comparing a rule with a row."""
+class Agreement(StrEnum):
+    """Whether a section agrees with a row of the CFI. The values are keys of `check --json`."""
 
-    SAME = 0
-    OTHER = 1
-    UNJUDGED = 2
+    SAME = "same"
+    OTHER = "other"
+    LEFT_OUT = "left_out"
+    UNJUDGED = "unjudged"
 
 
 class UnjudgedError(Exception):
@@ -75,16 +76,16 @@ def _random(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def verdict(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Outcome:
-    """`residue`: the PC modulo 16."""
+def compare_rule(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement:
+    """Compare the values of a row and a rule. `residue`: the PC modulo 16."""
     try:
         for number in WORLDS:
             world = World(number, _random(f"{number} pc") & ~15 | residue, abi.pc)
             if _of_row(state, abi, world) != _of_rule(rule, abi, world):
-                return Outcome.OTHER
+                return Agreement.OTHER
     except UnjudgedError:
-        return Outcome.UNJUDGED
-    return Outcome.SAME
+        return Agreement.UNJUDGED
+    return Agreement.SAME
 
 
 def depends_on_pc(state: CfiRow, abi: Abi) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,14 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from elftools.dwarf.callframe import CIE, FDE, CallFrameInfo, CFARule, RegisterRule
 from elftools.dwarf.structs import DWARFStructs
 
+from sframegen.checks.tracks import new_track
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from elftools.dwarf.callframe import CallFrameInstruction
 
     from cfi.section import CfiSection
+    from sframegen.checks.tracks import Track
+    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
+UNJUDGED = -2  # in place of the number of a state
 MASK = 0xFFFFFFFFFFFFFFFF
 ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
@@ -92,6 +98,43 @@ class FdeColumns:
             self.row_start.append(start)
             self.row_state.append(-1)
         self.first_row.append(len(self.row_start))
+
+    def track(self, executable: Sequence[Range]) -> Track:
+        """The state of all executable code, UNJUDGED where it is not known or several functions give different ones."""
+        found = new_track()
+        starts = [low for low, _ in executable]
+        order = sorted(range(len(self.start)), key=self.start.__getitem__)
+        at = 0
+        while at < len(order):
+            start, end = self.start[order[at]], self.end[order[at]]
+            following = at + 1
+            while following < len(order) and self.start[order[following]] < end:
+                end = max(end, self.end[order[following]])
+                following += 1
+            number = bisect_right(starts, start) - 1
+            if number >= 0 and start < executable[number][1]:
+                self._add_overlapping(found, order[at:following], min(end, executable[number][1]))
+            at = following
+        return found
+
+    def _add_overlapping(self, track: Track, group: list[int], end: int) -> None:
+        """Functions that overlap. Earlier sections take precedence."""
+        start = self.start[group[0]]
+        best = min(self.section[one] for one in group)
+        group = [one for one in group if self.section[one] == best]
+        if len({self._rows_of(one) for one in group}) > 1:
+            track.add(start, end, UNJUDGED)
+            return
+        rows = range(self.first_row[group[0]], self.first_row[group[0] + 1])
+        end = min(end, self.end[group[0]])
+        for row in rows:
+            following = self.row_start[row + 1] if row + 1 < rows.stop else end
+            state = self.row_state[row]
+            track.add(min(self.row_start[row], end), min(following, end), UNJUDGED if state < 0 else state)
+
+    def _rows_of(self, one: int) -> tuple[int, int, bytes, bytes]:
+        rows = slice(self.first_row[one], self.first_row[one + 1])
+        return self.start[one], self.end[one], self.row_start[rows].tobytes(), self.row_state[rows].tobytes()
 
 
 class UnreadError(Exception):

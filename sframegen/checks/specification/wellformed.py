@@ -29,7 +29,7 @@ from sframegen.format.layouts import (
     MAGIC,
     MANGLED_RA_BIT,
     PAUTH_KEY_B_BIT,
-    Header,
+    SframeHeader,
 )
 from sframegen.format.model import FdeType
 from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places
@@ -64,7 +64,7 @@ class Facts:
     expected_order: ByteOrder | None = None  # the file's byte order
     byte_order: ByteOrder | None = None
     loaded: bool = True
-    header: Header | None = None
+    header: SframeHeader | None = None
     layout: Layout | None = None
     counts: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -117,12 +117,12 @@ def examine(
     return facts
 
 
-def _read_header(view: memoryview, facts: Facts) -> Header | None:
+def _read_header(view: memoryview, facts: Facts) -> SframeHeader | None:
     if len(view) < HEADER_SIZE:
         facts.add("header-size", f"{len(view)} bytes of {HEADER_SIZE}", 0)
         return None
     for order in ORDERS:
-        header = Header(*struct.unpack_from(MARKS[order] + HEADER_CODE, view))
+        header = SframeHeader(*struct.unpack_from(MARKS[order] + HEADER_CODE, view))
         if header.magic != MAGIC:
             continue
         facts.byte_order = order
@@ -135,7 +135,7 @@ def _read_header(view: memoryview, facts: Facts) -> Header | None:
     return None
 
 
-def _judge_header(header: Header, layout: Layout, facts: Facts, order: ByteOrder) -> Abi:
+def _judge_header(header: SframeHeader, layout: Layout, facts: Facts, order: ByteOrder) -> Abi:
     """Return the ABI with the fixed offsets of the header; a stand-in if it is unknown."""
     if header.flags & ~layout.flags:
         facts.add("flags", f"{header.flags & ~layout.flags:#x}", 3)

@@ -19,17 +19,17 @@ class Example(NamedTuple):
     line: str  # for a shell
 
 
-class Value(NamedTuple):
+class CombinedValue(NamedTuple):
     """A parameter of a command that several options make up."""
 
     name: str
     make: Callable[..., object]  # is given the options' values, by their names
 
 
-class Part(click.Option):
+class PartOption(click.Option):
     """An option that makes up a `Value`, with others."""
 
-    def __init__(self, *arguments: Any, value: Value, **options: Any) -> None:  # noqa: ANN401 - click's
+    def __init__(self, *arguments: Any, value: CombinedValue, **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
         self.value = value
 
@@ -77,9 +77,9 @@ class Command(click.Command):
         return rest
 
     def _put_together(self, ctx: click.Context) -> None:
-        values: dict[Value, dict[str, object]] = {}
+        values: dict[CombinedValue, dict[str, object]] = {}
         for option in self.params:
-            if isinstance(option, Part) and option.name:
+            if isinstance(option, PartOption) and option.name:
                 values.setdefault(option.value, {})[option.name] = ctx.params.pop(option.name)
         for value, parts in values.items():
             ctx.params[value.name] = value.make(**parts)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from sframegen.cli.shared.command import Part, Value
+from sframegen.cli.shared.command import CombinedValue, PartOption
 from sframegen.cli.shared.output import PathName
 from sframegen.program.workers import MOST_WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from sframegen.cli.shared.command import Decorator
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg] # older releases of click have no arguments for it
+class NumberInRange(click.ParamType):  # type: ignore[type-arg] # older releases of click have no arguments for it
     """From `least` to `most`; with `more`, more than `least`. `kind`: int or float."""
 
     name = "number"
@@ -46,19 +46,18 @@ class Numbers(click.ParamType):  # type: ignore[type-arg] # older releases of cl
         return number
 
 
-COUNT = Numbers(int, 1)
-SECONDS = Numbers(float, 0, more=True)
-PERCENT = Numbers(float, 0, 100)
+COUNT = NumberInRange(int, 1)
+SECONDS = NumberInRange(float, 0, more=True)
+PERCENT = NumberInRange(float, 0, 100)
 
 
 VERBOSE_OR_QUIET = ("--verbose", "--quiet")  # exclude each other
 
 
-class How(NamedTuple):
+class CommonOptions(NamedTuple):
     """How a command goes through its files, where results go, and what is printed. Commands have options for some of these."""
 
     output: str | None = None
-    output_dir: str | None = None
     jobs: int = 1
     verbose: bool = False
     quiet: bool = False
@@ -70,24 +69,24 @@ class How(NamedTuple):
         return not (self.quiet or self.as_json)
 
 
-part_of_how = partial(click.option, cls=Part, value=Value("how", How))
-QUIET = part_of_how("-q", "--quiet", is_flag=True, help="Print only errors.")
-JSON_LIST = part_of_how(
+common_option = partial(click.option, cls=PartOption, value=CombinedValue("common", CommonOptions))
+QUIET = common_option("-q", "--quiet", is_flag=True, help="Print only errors.")
+JSON_LIST = common_option(
     "--json", "as_json", is_flag=True, help="Print a JSON list: an object for each file; one that is refused has its error."
 )
-JSON_OBJECT = part_of_how("--json", "as_json", is_flag=True, help="Print a JSON object.")
+JSON_OBJECT = common_option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
 def verbose(text: str) -> Decorator:
-    return part_of_how("-v", "--verbose", is_flag=True, help=text)
+    return common_option("-v", "--verbose", is_flag=True, help=text)
 
 
 def jobs(text: str) -> Decorator:
-    return part_of_how(
+    return common_option(
         "-j",
         "--jobs",
         metavar="N",
-        type=Numbers(int, 1, MOST_WORKERS),
+        type=NumberInRange(int, 1, MOST_WORKERS),
         default=lambda: len(os.sched_getaffinity(0)),
         show_default="usable cores",
         help=text,
@@ -97,23 +96,19 @@ def jobs(text: str) -> Decorator:
 JOBS = jobs("Number of files to process in parallel.")
 
 
-KEYWORDS = Value("keywords", dict)  # of the public function that the command calls
-keyword = partial(click.option, cls=Part, value=KEYWORDS)
+def words_given(ctx: click.Context, *values: object) -> Iterator[str]:
+    """The options, as words of a command line, that make up these values."""
+    for option in ctx.command.params:
+        if isinstance(option, PartOption) and option.name:
+            for value in (one for one in values if hasattr(one, option.name)):
+                if option.is_flag:
+                    yield from option.opts[-1:] * (ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE)
+                elif getattr(value, option.name) is not None:
+                    yield from (option.opts[-1], str(getattr(value, option.name)))
 
 
-def words_of(ctx: click.Context, keywords: Mapping[str, Any]) -> Iterator[str]:
-    """The options, as words of a command line, that give these keywords."""
-    for one in ctx.command.params:
-        if isinstance(one, Part) and one.value is KEYWORDS:
-            name = one.name or ""
-            if one.is_flag:
-                yield from one.opts[-1:] * (ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
-            elif keywords[name] is not None:
-                yield from (one.opts[-1], str(keywords[name]))
-
-
-def debug_file(text: str) -> Decorator:
-    return keyword(
+def debug_file(text: str, option: Callable[..., Decorator] = click.option) -> Decorator:
+    return option(
         "--debug-file",
         metavar="PATH",
         type=PathName(),

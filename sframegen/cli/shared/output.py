@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import click
 
-from linker.inject.kernel_versions import SAFE_SINCE, KernelChange
+from linker.inject.kernel_versions import KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
-from sframegen.base.one_file import REFUSALS, turn
+from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable, shortened
 from sframegen.detached.stores import VARIABLE, directories_of
 
@@ -25,8 +25,9 @@ HINTS = {
     Refusal.SIGNED: "use --force to change it anyway, then sign it again",
     Refusal.OTHER_SECTION: "use --replace to overwrite it",
     Refusal.FOREIGN_SECTION: "use --force to remove it",
-    Refusal.DYNAMIC_LOADER: f"--min-kernel {SAFE_SINCE[KernelChange.SEGMENT_IN_A_LOADER]} allows it, as does add-section --force",
-    Refusal.OLD_KERNELS: f"--min-kernel {SAFE_SINCE[KernelChange.TABLE_AT_THE_END]} puts them at the end of the file",
+    Refusal.FOREIGN_OBJECT: "use objcopy -R .sframe",
+    Refusal.DYNAMIC_LOADER: f"--min-kernel {KernelChange.SEGMENT_IN_A_LOADER.value} allows it, as does add-section --force",
+    Refusal.OLD_KERNELS: f"--min-kernel {KernelChange.TABLE_AT_THE_END.value} puts them at the end of the file",
     Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",
     Refusal.NO_ROOM_IN_PLACE: "use sframegen add-section --replace to make a new one",
     Refusal.NO_LINKER: "use --linker to name another",
@@ -118,7 +119,7 @@ class Run:
         `named`: the block works on several files; `file` of the report is the one that the error names, if it names one.
         """
         try:
-            with turn(*PASSING):
+            with only_refusals(*PASSING):
                 yield
         except BrokenPipeError:
             raise
@@ -173,7 +174,7 @@ def in_words(error: Exception, path: str) -> str:
     if isinstance(error, MemoryError):
         return about + LIMITS[errno.ENOMEM]
     if isinstance(error, ImportError):
-        from sframegen.cli.installation.install_commands import with_remedy  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import with_remedy  # noqa: PLC0415 - not for each run
 
         return about + with_remedy(error)
     return f"{about}{error}"

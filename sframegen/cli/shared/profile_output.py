@@ -16,7 +16,7 @@ from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.output import PathName, next_to_view, note
 from sframegen.cli.start import closed
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
-from sframegen.profile.report.formats.summary import summary
+from sframegen.profile.report.formats.texts import summary
 from sframegen.profile.report.table import table, totals
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
-"""Options of the commands that write files, most of them keywords of the public functions."""
+"""Options of the commands that write files."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from linker.files.target import STDOUT_NAMES
 from linker.inject.kernel_versions import safe_on
-from sframegen.cli.shared.command import options
-from sframegen.cli.shared.common_options import JOBS, keyword, part_of_how
+from sframegen.api.options import Making, Writing
+from sframegen.cli.shared.command import CombinedValue, PartOption, options
+from sframegen.cli.shared.common_options import JOBS, common_option
 from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
 from sframegen.tables.levels import LEVELS
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.command import Decorator
 
+MAKING, WRITING = CombinedValue("making", Making), CombinedValue("writing", Writing)
 OWNED = "The file belongs to you; one that exists keeps its owner and mode."
 
 
@@ -30,27 +33,20 @@ class OutputName(PathName):
         return STDOUT_NAMES[0] if name == "-" else name
 
 
-OUTPUT = part_of_how(
+OUTPUT = common_option(
     "-o",
     "--output",
     metavar="FILE",
     type=OutputName(),
     help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
 )
-OUTPUT_DIR = part_of_how(
-    "--output-dir",
-    metavar="DIR",
-    type=PathName(),
-    help="Write files with the same names into this directory. Who owns them is decided as with -o.",
-)
-PRESERVE_TIMESTAMPS = keyword("-p", "--preserve-timestamps", is_flag=True, help="Keep the access and modification times.")
-RESULTS = options(OUTPUT, OUTPUT_DIR, JOBS, PRESERVE_TIMESTAMPS)  # of the commands that change each FILE
-OUTPUT_OR_DIR = ("--output", "--output-dir")  # exclude each other
-FORCE_FOREIGN = keyword("--force", is_flag=True, help="Also remove sections that other tools produced.")
+RESULTS = options(OUTPUT, JOBS)  # of the commands that change each FILE
+making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
+FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
 
 def dry_run(text: str = "Print the changes to the file; write nothing.") -> Decorator:
-    return keyword("--dry-run", is_flag=True, help=text)
+    return writing_option("--dry-run", is_flag=True, help=text)
 
 
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
@@ -60,22 +56,33 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: str | None)
     return None if text is None else VERSIONS[text]
 
 
-def format_version(default: str | None = "3") -> Decorator:
+def format_version(value: CombinedValue = MAKING, default: str | None = "3") -> Decorator:
     """The option of the version to write. `default` None: that of the section."""
     unless_given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
-    return keyword("--format", "version", type=choice, callback=_version, help="The SFrame version to write.", **unless_given)
+    return click.option(
+        "--format",
+        "version",
+        type=choice,
+        callback=_version,
+        help="The SFrame version to write.",
+        cls=PartOption,
+        value=value,
+        **unless_given,
+    )
 
 
-def level(default: str | None) -> Decorator:
+def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
     """The option of how small a section is made. `default` None: that of the command."""
-    return keyword(
+    return click.option(
         "--optimize",
         type=click.Choice([*LEVELS]),
         default=default,
         show_default=True,
         help="none: one FDE per function. fast: equal rows only once, functions cut and neighbours joined where look-ups stay fast."
         " size: join more.",
+        cls=PartOption,
+        value=value,
     )
 
 
@@ -87,7 +94,7 @@ def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | Non
     return version
 
 
-MIN_KERNEL = keyword(
+MIN_KERNEL = writing_option(
     "--min-kernel",
     metavar="VERSION",
     callback=_kernel,
@@ -96,7 +103,7 @@ MIN_KERNEL = keyword(
 )
 
 
-VERIFICATION = keyword(
+VERIFICATION = writing_option(
     "--no-verify",
     "verify",
     is_flag=True,

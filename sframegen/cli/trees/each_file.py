@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from linker.existing.find_section import extents
+from linker.existing.in_place import sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
-from sframegen.cli.shared.command import Part, Value, options
+from sframegen.cli.shared.command import CombinedValue, PartOption, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
+from sframegen.cli.shared.file_kinds import refuse_package
+from sframegen.cli.shared.many_files import all_of
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
-from sframegen.cli.shared.packages_too import refuse_package
-from sframegen.cli.shared.several import all_of
-from sframegen.cli.shared.write_options import PRESERVE_TIMESTAMPS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import VERIFICATION, dry_run
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.file import open_elf
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from linker.files.location import Location
+    from sframegen.api.options import Writing
     from sframegen.cli.shared.command import Decorator
-    from sframegen.cli.shared.common_options import How
+    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.output import Run
     from sframegen.cli.trees.tree_files import Name
 
@@ -49,7 +50,7 @@ class Tree(NamedTuple):
             raise click.UsageError(str(error)) from error
 
 
-part_of_tree = partial(click.option, cls=Part, value=Value("tree", Tree))
+part_of_tree = partial(click.option, cls=PartOption, value=CombinedValue("tree", Tree))
 BEFORE = (
     click.argument("roots", metavar="ROOT...", nargs=-1, required=True, type=Directory()),
     part_of_tree(
@@ -60,7 +61,6 @@ BEFORE = (
 AFTER = (
     part_of_tree("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
     VERIFICATION,
-    PRESERVE_TIMESTAMPS,
     dry_run("Print the totals; change no file."),
     JOBS,
     verbose("Also print a line for each file."),
@@ -80,8 +80,8 @@ def each_file(
     work: Callable[[Location, list[Location]], T],
     *,
     tree: Tree,
-    keywords: dict[str, Any],
-    how: How,
+    writing: Writing,
+    common: CommonOptions,
 ) -> Iterator[tuple[list[Name], T | Refused]]:
     """The names of each program and library below the roots, and what `work` returns for it, or its refusal.
 
@@ -92,14 +92,14 @@ def each_file(
     for root in roots:
         with run.file(root):
             refuse_package(root)
-    verify = not keywords["dry_run"] and keywords["verify"]
+    verify = writing.verify and not writing.dry_run
     with Trees(roots) as trees:
         found = find(trees, left_out, one_file_system=tree.one_file_system)
         names_of = {names[0].full: names for names in found.files}
 
         def work_on(path: str) -> T:
-            with ExitStack() as opened:
-                file, *hard_links = [opened.enter_context(trees.locate(name)) for name in names_of[path]]
+            with ExitStack() as held:
+                file, *hard_links = [held.enter_context(trees.locate(name)) for name in names_of[path]]
                 try:
                     return work(file, hard_links)
                 finally:
@@ -107,12 +107,12 @@ def each_file(
                         _keep_times(location, found.times)
 
         for name, error in found.unreadable:
-            yield [name], _refused(run, name, error, tree, how)
+            yield [name], _refused(run, name, error, tree, common)
         for path, outcome in all_of(
-            tuple(names_of), work_on, how.jobs, verify=verify, lines=how.verbose, writes=not keywords["dry_run"], apart=True
+            tuple(names_of), work_on, common.jobs, verify=verify, lines=common.verbose, writes=not writing.dry_run, apart=True
         ):
             names = names_of[path]
-            yield names, _refused(run, names[0], outcome, tree, how) if isinstance(outcome, Exception) else outcome
+            yield names, _refused(run, names[0], outcome, tree, common) if isinstance(outcome, Exception) else outcome
 
 
 def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
@@ -128,12 +128,12 @@ def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]
         os.close(descriptor)
 
 
-def _refused(run: Run, name: Name, error: Exception, tree: Tree, how: How) -> Refused:
+def _refused(run: Run, name: Name, error: Exception, tree: Tree, common: CommonOptions) -> Refused:
     text = in_words(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
     if tree.fatal or isinstance(error, FaultError):
         run.finding(text)
-    elif not how.quiet:
+    elif not common.quiet:
         note(f"warning: {text}")
     return refused
 
@@ -150,6 +150,6 @@ def with_sections(run: Run, directory: str) -> list[str]:
 def _may_have_section(file: str) -> bool:
     try:
         elf = open_elf(file)
-        return bool(extents(elf)) and not is_detached(elf)
+        return bool(sframe_extents(elf)) and not is_detached(elf)
     except (FormatError, OSError):
         return True

@@ -9,21 +9,9 @@ from sframegen.base.errors import FormatError
 from sframegen.code.context import callees
 from sframegen.code.context.pointer_words import COMPILED, distances_into, words_within
 from sframegen.code.isa.machines import machine_of
-from sframegen.elf.dynamic import (
-    DT_FINI,
-    DT_FINI_ARRAY,
-    DT_FINI_ARRAYSZ,
-    DT_INIT,
-    DT_INIT_ARRAY,
-    DT_INIT_ARRAYSZ,
-    DT_PREINIT_ARRAY,
-    DT_PREINIT_ARRAYSZ,
-    DT_RELA,
-    DT_RELASZ,
-    read_dynamic,
-)
+from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.ranges import disjoint, is_within, without
-from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PT_LOAD, RELA_SIZE
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RELA_SIZE
 from sframegen.elf.relocations import columns
 from sframegen.elf.symbols import functions_of
 
@@ -36,7 +24,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 
-ARRAYS = ((DT_INIT_ARRAY, DT_INIT_ARRAYSZ), (DT_FINI_ARRAY, DT_FINI_ARRAYSZ), (DT_PREINIT_ARRAY, DT_PREINIT_ARRAYSZ))
+ARRAYS = ((DT.INIT_ARRAY, DT.INIT_ARRAYSZ), (DT.FINI_ARRAY, DT.FINI_ARRAYSZ), (DT.PREINIT_ARRAY, DT.PREINIT_ARRAYSZ))
 AT_A_TIME = 1 << 20  # bytes of data that are copied
 MAX_ARRAY = 1 << 16  # functions that run at start or end
 
@@ -45,7 +33,7 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
     """Return the addresses of functions that have symbols, or run when a file is loaded or unloaded. They may lie anywhere."""
     found = {symbol.address for symbol in functions_of(elf)}
     dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
-    found.update(dynamic[tag] for tag in (DT_INIT, DT_FINI) if tag in dynamic)
+    found.update(dynamic[tag] for tag in (DT.INIT, DT.FINI) if tag in dynamic)
     found.update(_in_arrays(elf, abi, dynamic))
     for name in (".init", ".fini"):  # static programs have no dynamic section
         section = elf.section(name)
@@ -64,7 +52,7 @@ def pointed_at(elf: ElfFile, within: Range) -> array[int]:
     data = disjoint(
         (min(load.p_offset, size), min(load.p_offset + load.p_filesz, size))
         for load in elf.segments
-        if load.p_type == PT_LOAD and not load.p_flags & PF_X
+        if load.p_type == PT.LOAD and not load.p_flags & PF.X
     )
     for start, end in without(data, disjoint(headers)):
         first, limit = start + -start % 8, end - end % 8
@@ -85,10 +73,10 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
             yield int.from_bytes(elf.at(at, 8), elf.byte_order)
         except FormatError:
             continue
-    if not wanted or DT_RELA not in dynamic or DT_RELASZ not in dynamic:
+    if not wanted or DT.RELA not in dynamic or DT.RELASZ not in dynamic:
         return
     try:
-        raw = elf.at(dynamic[DT_RELA], dynamic[DT_RELASZ] // RELA_SIZE * RELA_SIZE)
+        raw = elf.at(dynamic[DT.RELA], dynamic[DT.RELASZ] // RELA_SIZE * RELA_SIZE)
     except FormatError:
         return
     for place, info, addend in zip(*columns(raw, elf.byte_order), strict=True):

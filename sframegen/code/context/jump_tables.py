@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import DIRECT
 from sframegen.code.isa.effects import Flow
-from sframegen.elf.records import PF_W, PT_GNU_RELRO, PT_LOAD
+from sframegen.elf.records import PF, PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ class ReadOnly:
         self.ranges = [
             (load.p_vaddr, load.p_vaddr + load.p_filesz)
             for load in elf.segments
-            if (load.p_type == PT_LOAD and not load.p_flags & PF_W) or load.p_type == PT_GNU_RELRO
+            if (load.p_type == PT.LOAD and not load.p_flags & PF.W) or load.p_type == PT.GNU_RELRO
         ]
 
     def read(self, address: int, size: int) -> bytes | None:

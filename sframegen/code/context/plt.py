@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
-from sframegen.elf.records import MAX_ADDRESS, SHF_EXECINSTR, SHT_PROGBITS
+from sframegen.elf.records import MAX_ADDRESS, SHF, SHT
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _end(run: StubRun) -> int:
 def _found(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
     for name in NAMES:
         section = elf.section(name)
-        if section is None or section.header.sh_type != SHT_PROGBITS or not section.header.sh_flags & SHF_EXECINSTR:
+        if section is None or section.header.sh_type != SHT.PROGBITS or not section.header.sh_flags & SHF.EXECINSTR:
             continue
         code = elf.contents(section)
         address = section.header.sh_addr

@@ -14,7 +14,7 @@ from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
-from sframegen.elf.padding import MAX_PADDING
+from sframegen.elf.code_bytes.padding import MAX_PADDING
 from sframegen.elf.ranges import without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords

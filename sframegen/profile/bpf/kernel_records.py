@@ -27,16 +27,13 @@ class Statistic(IntEnum):
 
     SAMPLES = 16
     KERNEL_MODE = 17
-    IDLE = 18
-    RING_FULL = 19
-    COUNTS_FULL = 20
-    BUSY = 21
-    OTHER_ABI = 22
-    PROCESSES_FULL = 23
-    SHORT = 24
-    SHORT_TIME = 25
-    BLOCKS_FULL = 26
-    REMEMBERED = 27
+    RING_FULL = 18
+    COUNTS_FULL = 19
+    BUSY = 20
+    OTHER_ABI = 21
+    PROCESSES_FULL = 22
+    BLOCKS_FULL = 23
+    REMEMBERED = 24
 
 
 LOST = {
@@ -63,7 +60,7 @@ STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that
 
 _TYPE = struct.Struct("=I")
 _AREA = struct.Struct("=IIQQQ")
-_STACK = struct.Struct("=IIQQQIII4x16s")
+_STACK = struct.Struct("=IIQQIII4x16s")
 _STOPPED = struct.Struct("=IIQQQQII")
 _REGISTER_BYTES = 8 * REGISTERS
 
@@ -77,7 +74,6 @@ class NewStack(NamedTuple):
     end: End
     comm: str
     frames: Column
-    cgroup: int = 0  # the number of the process's control group
 
     def waiting(self) -> NewStack:
         """Return the stack, of a thread that left its CPU, with which it waits for one again."""
@@ -108,7 +104,6 @@ class Unfinished(NamedTuple):
     stack: bytes
     missing: int  # at the PC: the number of the file whose table was missing, if that is why
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
-    cgroup: int = 0
     asleep: bool = False  # it waited when profiling began: the stack is still to be read
     holes: int = 0  # a bit for each page from that of `stack_start` on that is not in `stack`: it could not be read
 
@@ -140,13 +135,13 @@ def decode_record(record: bytes) -> KernelRecord:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
-        _, end, _, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record)
+        _, end, _, key, pid, tid, number, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
-        return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words, cgroup)
+        return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words)
     _, flags, pc, known, start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
-    _, end, time, key, cgroup, pid, tid, number, comm = _STACK.unpack_from(record, at)
+    _, end, time, key, pid, tid, number, comm = _STACK.unpack_from(record, at)
     at += _STACK.size
     frames = array("Q", record[at : at + 8 * number]) if number else ()
     at += 8 * number
@@ -154,7 +149,7 @@ def decode_record(record: bytes) -> KernelRecord:
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
     key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
     name = _name(comm)
-    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, cgroup, asleep, holes)
+    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, asleep, holes)
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

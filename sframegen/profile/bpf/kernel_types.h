@@ -22,7 +22,7 @@
 		TYPE(value, value_type); \
 	} name SECTION(".maps")
 
-enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_CGROUP_ARRAY = 8, MAP_ARRAY_OF_MAPS = 12, MAP_RINGBUF = 27 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_ARRAY_OF_MAPS = 12, MAP_RINGBUF = 27 };
 enum { MAP_MMAPABLE = 0x400, MAP_INNER = 0x1000 };
 enum { UPDATE_ANY = 0, UPDATE_NEW = 1 };
 
@@ -34,11 +34,8 @@ static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static u64 (*const nanoseconds)(void) = (void *)5;
 static u32 (*const this_cpu)(void) = (void *)8;
 static u64 (*const current_pid_tgid)(void) = (void *)14;
-static u64 (*const current_user)(void) = (void *)15;
 static long (*const current_comm)(void *buffer, u32 size) = (void *)16;
-static long (*const is_in_cgroup)(void *map, u32 at) = (void *)37;
 static long (*const get_stack)(void *context, void *buffer, u32 size, u64 flags) = (void *)67;
-static u64 (*const current_cgroup)(void) = (void *)80;
 static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;

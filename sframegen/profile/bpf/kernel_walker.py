@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import struct
@@ -14,30 +13,20 @@ from typing import TYPE_CHECKING
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
 from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, KernelRecord, NewStack, Statistic, decode_record
-from sframegen.profile.bpf.libbpf import LoadError, Map, Program, possible_cpus
-from sframegen.profile.bpf.loading import filled_table, mapped, read_object
-from sframegen.profile.bpf.record_ring import RecordRing
-from sframegen.profile.bpf.ring_reader import RingReader
-from sframegen.profile.bpf.sampling_settings import (
-    ASLEEP_PROGRAM,
-    EVENT_PROGRAM,
-    EVERYBODY,
-    MEMOS,
-    SECOND,
-    SWITCH_PROGRAMS,
-    Sampling,
-    packed_settings,
-    ring_bytes,
-)
+from sframegen.profile.bpf.libbpf import LoadError, Map, Program, filled_table, mapped, possible_cpus, read_object
+from sframegen.profile.bpf.record_ring import RecordRing, RingReader
+from sframegen.profile.bpf.settings import MEMOS, packed_settings, ring_bytes
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
+from sframegen.profile.sampling_plan import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from sframegen.profile.following.files import CodeSpan
+    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
@@ -52,37 +41,35 @@ USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
 _PROCESS = struct.Struct("=III")
-_FILE = struct.Struct("=QIIIIIIII")
+_FILE = struct.Struct("=QIIIIII")
 _COUNT_KEY = struct.Struct("=QII")
 _COUNT = struct.Struct("=QQ")
 _BLOCK = struct.Struct("=QQQQII")
 _U32 = struct.Struct("=I")
-_STATE_AT, _UNPROVEN_AT = 24, 32  # in struct file
-_USED = 6  # its place in _FILE
+_STATE_AT, _UNPROVEN_AT = 24, 28  # in struct file
 PENDING, WITHOUT, READY = 0, 1, 2
 WANTED, WANTED_AFTER_EXEC = 1, 2
 
 
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
-SAMPLING_PROGRAMS = (EVENT_PROGRAM, *SWITCH_PROGRAMS, ASLEEP_PROGRAM)
+EVENT_PROGRAM = "on_event"
+SWITCH_PROGRAMS = ("on_waking", "on_switch")
+ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
 
 
 class KernelWalker:
-    """`targets`: pids whose samples and those of their children are taken; None: of every process. Raises LoadError.
+    """Takes samples as the plan says. Raises LoadError. All is gone when the process ends, in whatever way: nothing is pinned."""
 
-    All is gone when the process ends, in whatever way: nothing is pinned.
-    """
-
-    def __init__(self, targets: set[int] | None, sampling: Sampling, memory_limit: int = TABLE_MEMORY) -> None:
+    def __init__(self, plan: ProfilePlan) -> None:
         check_kernel()
-        self.sampling, self.memory_limit = sampling, memory_limit
+        self.plan = plan
         self.memory = 0  # bytes of all tables that are loaded
-        self.dropped: set[int] = set()  # files whose tables went because of the limit
+        self.refused: set[int] = set()  # files whose tables are beyond TABLE_MEMORY
         self.cpus = possible_cpus()
         self._program = Program(read_object())
-        spans = SPANS_OF_ALL if targets is None else SPANS
-        ring = ring_bytes(sampling, self.cpus, memory_limit)
+        spans = SPANS_OF_ALL if plan.targets is None else SPANS
+        ring = ring_bytes(plan.hertz, self.cpus)
         self._program.resize(
             {
                 "processes": FOLLOWED,
@@ -90,15 +77,15 @@ class KernelWalker:
                 "wanted": FOLLOWED,
                 "counts": COUNTS,
                 "more_counts": COUNTS,
-                "blocks": BLOCKS if sampling.off_cpu else 1,
-                "memos": MEMOS if sampling.off_cpu else 1,
+                "blocks": BLOCKS if plan.has_times else 1,
+                "memos": MEMOS if plan.has_times else 1,
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
                 "ring": ring,
             }
         )
-        self._program.set_constants(packed_settings(sampling, self.cpus, every_process=targets is None))
-        for name in set(SAMPLING_PROGRAMS) - sampling.programs:
+        self._program.set_constants(packed_settings(plan, self.cpus))
+        for name in [EVENT_PROGRAM] * (not plan.on_cpu) + [*SWITCH_PROGRAMS, ASLEEP_PROGRAM] * (not plan.has_times):
             self._program.leave_out(name)
         self._follows = self._closed = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
@@ -107,7 +94,6 @@ class KernelWalker:
         try:
             self._program.load()
             self._open_maps(spans, ring)
-            self._set_cgroups()
         except BaseException:
             self._program.close()
             raise
@@ -118,22 +104,11 @@ class KernelWalker:
         self._everywhere: list[int] = []  # links of what is not of one CPU
         self._ended = 0  # nanoseconds: when threads off the CPU were looked at for the last time
         self._taken: dict[CountKey, Counted] = {}
-        self._new_stacks, self._turned = 0, 0.0
+        self._new_stacks, self._switched = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
-        for pid in targets or ():
-            self.want(pid, after_exec=sampling.after_exec)
-
-    def _set_cgroups(self) -> None:
-        """Give the kernel program the control groups whose tasks are sampled."""
-        cgroups = self._program.map("cgroups", 4, 4)
-        for number, path in enumerate(self.sampling.only.cgroups):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                if not cgroups.put(_U32.pack(number), _U32.pack(fd)):
-                    raise LoadError(f"{path}: the kernel refuses it: {os.strerror(ctypes.get_errno())}")
-            finally:
-                os.close(fd)
+        for pid in plan.targets or ():
+            self.want(pid, after_exec=plan.after_exec)
 
     def _open_maps(self, spans: int, ring: int) -> None:
         program = self._program
@@ -161,13 +136,13 @@ class KernelWalker:
         """Begin to sample on all CPUs; again, on those that have come since."""
         if not self._follows:
             self.follow()
-        if self.sampling.off_cpu and not self._everywhere:
+        plan = self.plan
+        if plan.has_times and not self._everywhere:
             self._attach_everywhere()
-        if not self.sampling.on_cpu:
+        if not plan.on_cpu:
             return
-        kind, config = self.sampling.event
-        often = self.sampling.frequency or self.sampling.period
-        attributes = EventAttributes(kind, config=config, period=often, flags=EventFlag.FREQUENCY if self.sampling.frequency else 0)
+        flags = EventFlag.FREQUENCY * plan.event.by_frequency
+        attributes = EventAttributes(plan.event.type, config=plan.event.config, period=plan.frequency, flags=flags)
         online = online_cpus()
         for cpu in self._links.keys() - online:
             self._program.detach(self._links.pop(cpu))
@@ -182,7 +157,7 @@ class KernelWalker:
     def _attach_everywhere(self) -> None:
         """Attach what counts the time off the CPU, on all CPUs at once."""
         self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
-        if self.sampling.only == EVERYBODY:  # the programs cannot look at the user and group of others
+        if self.plan.comm is None:  # the program cannot look at the names of others
             self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
@@ -192,8 +167,8 @@ class KernelWalker:
         while self._everywhere:
             self._program.detach(self._everywhere.pop())
         self.ring.stop()
-        self._turned = monotonic()
-        if self.sampling.off_cpu and not self._ended:
+        self._switched = monotonic()
+        if self.plan.has_times and not self._ended:
             self._ended = monotonic_ns()
 
     def close(self) -> None:
@@ -266,7 +241,7 @@ class KernelWalker:
     # --- Tables ---------------------------------------------------------------------------------------------------------------
 
     def add_tables(self, tables: Mapping[int, DecodedTable | None], unproven: Container[int] = ()) -> None:
-        """Give the kernel program the tables of files, by number; None: there is none. `dropped`: those without room.
+        """Give the kernel program the tables of files, by number; None: there is none. `refused`: those without room.
 
         All at once, because the kernel waits for its running programs each time. In `unproven` files, samples in code without a
         rule are walked from copies.
@@ -279,22 +254,21 @@ class KernelWalker:
                     self._set_number(number, _STATE_AT, WITHOUT)
                     continue
                 self.drop_table(number)
-                if not self._make_room(len(table.data)):
-                    self.dropped.add(number)
+                if self.memory + len(table.data) > TABLE_MEMORY:
+                    self.refused.add(number)
                     continue
                 added[number] = filled_table(table)
                 places = (table.pages, table.index_at, table.rows_at, table.rules_at)
-                state = (PENDING, monotonic_ns() >> 30, number in unproven, 0)
-                self._set_file(number, _FILE.pack(table.base, *places, *state))
+                at = number * _FILE.size
+                self._files[at : at + _FILE.size] = _FILE.pack(table.base, *places, PENDING, number in unproven)
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
-                self.dropped.discard(number)
-            kept = [number for number in added if number in self._sizes]  # not dropped again for a later one
-            self._tables.put_all({_U32.pack(number): _U32.pack(added[number]) for number in kept})
+                self.refused.discard(number)
+            self._tables.put_all({_U32.pack(number): _U32.pack(fd) for number, fd in added.items()})
         finally:
             for fd in added.values():
                 os.close(fd)
-        for number in kept:
+        for number in added:
             self._ready += 1
             self._set_number(number, _STATE_AT, self._ready)
 
@@ -305,30 +279,14 @@ class KernelWalker:
     def drop_table(self, number: int) -> None:
         """Samples in the file are walked from copies of the stack from now on."""
         self._set_number(number, _STATE_AT, PENDING)
+        self.refused.discard(number)
         if number in self._sizes:
             self._tables.delete(_U32.pack(number))
             self.memory -= self._sizes.pop(number)
 
-    def last_use(self, number: int) -> int:
-        """Return when a sample last needed the file's table, in units of 2**30 ns of CLOCK_MONOTONIC."""
-        return int(_FILE.unpack_from(self._files, number * _FILE.size)[_USED])
-
-    def _set_file(self, number: int, packed: bytes) -> None:
-        self._files[number * _FILE.size : (number + 1) * _FILE.size] = packed
-
     def _set_number(self, number: int, place: int, value: int) -> None:
         at = number * _FILE.size + place
         self._files[at : at + 4] = _U32.pack(value)
-
-    def _make_room(self, size: int) -> bool:
-        """Drop those tables that no sample has needed for the longest time."""
-        if size > self.memory_limit:
-            return False
-        while self.memory + size > self.memory_limit:
-            oldest = min(self._sizes, key=self.last_use)
-            self.drop_table(oldest)
-            self.dropped.add(oldest)
-        return True
 
     # --- Records of the ring buffer -------------------------------------------------------------------------------------------
 
@@ -337,24 +295,24 @@ class KernelWalker:
         records = [decode_record(record) for record in self.ring.records(milliseconds)]
         stacks = [record for record in records if isinstance(record, NewStack)]
         self._new_stacks += len(stacks)
-        if self.sampling.off_cpu:
+        if self.plan.has_times:
             records += [stack.waiting() for stack in stacks if is_off_cpu(stack.frames)]
-        if self._new_stacks > COUNTS // 2 and monotonic() - self._turned > GRACE:
-            self.turn()
+        if self._new_stacks > COUNTS // 2 and monotonic() - self._switched > GRACE:
+            self.switch_counts()
         return records
 
     @property
     def lacks_records(self) -> bool:
         """True until `poll` has returned all that was sent before counts were read last, or before it was detached."""
-        return self.ring.taken_until < self._turned * SECOND
+        return self.ring.taken_until < self._switched * SECOND
 
-    def turn(self) -> None:
+    def switch_counts(self) -> None:
         """Let the program count in the other map, which no run has written for some time: a moment is waited for that."""
-        sleep(max(0.0, GRACE - (monotonic() - self._turned)))
+        sleep(max(0.0, GRACE - (monotonic() - self._switched)))
         active = _U32.unpack_from(self._shared)[0]
         self._drain(self._counts[1 - active])
         self._shared[:4] = _U32.pack(1 - active)
-        self._new_stacks, self._turned = 0, monotonic()
+        self._new_stacks, self._switched = 0, monotonic()
 
     def _drain(self, counts: Map) -> None:
         for key, value in counts.items(COUNTS, take=True):
@@ -371,8 +329,8 @@ class KernelWalker:
         if self.lacks_records:
             return {}
         if self._links or self._everywhere:
-            if monotonic() - self._turned > COUNT_INTERVAL:
-                self.turn()
+            if monotonic() - self._switched > COUNT_INTERVAL:
+                self.switch_counts()
         else:
             for counts in self._counts:
                 self._drain(counts)
@@ -385,9 +343,9 @@ class KernelWalker:
         ended, self._ended = self._ended, 0
         for key, value in self._blocks.items(BLOCKS) if ended else ():
             since, woken, number, _, pid, reason = _BLOCK.unpack(value)
-            if not since or ended - since < max(1, self.sampling.min_block):
+            if not since or ended <= since:
                 continue
-            tid = _U32.unpack(key)[0] if self.sampling.threads else 0
+            tid = _U32.unpack(key)[0] if self.plan.tells_threads else 0
             until = woken if since < woken < ended else ended
             self._add((number, pid, tid), 1, until - since)
             if until < ended:

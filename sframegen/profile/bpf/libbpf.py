@@ -1,8 +1,12 @@
-"""The few functions of libbpf.so.1 that load a program, through ctypes. What libbpf prints becomes part of the error."""
+"""The kernel program's object file, and the few functions of libbpf.so.1 that load it, through ctypes.
+
+What libbpf prints becomes part of the error.
+"""
 
 from __future__ import annotations
 
 import ctypes as c
+import mmap
 import os
 from collections import deque
 from errno import EACCES, ENOENT, EPERM
@@ -10,10 +14,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import SframegenError
+from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
 from sframegen.profile.this_machine import root_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from sframegen.profile.tables.decoded_table import DecodedTable
 
 LIBRARY = "libbpf.so.1"
 LOG_LINES = 40  # the verifier says at the end what it refuses
@@ -283,3 +290,30 @@ def create_table(elements: int) -> int:
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd))
     return int(fd)
+
+
+def read_object() -> bytes:
+    machine = os.uname().machine
+    try:
+        return (HERE / object_name(machine)).read_bytes()
+    except FileNotFoundError:
+        raise LoadError(
+            f"this installation has no kernel program for {machine}: install {COMPILER}, then sframegen again from its sources"
+        ) from None
+
+
+def filled_table(table: DecodedTable) -> int:
+    """Return the descriptor of a map with a table."""
+    size = len(table.data)
+    try:
+        fd = create_table(max(1, size // 8))
+    except OSError as error:
+        raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
+    if size:
+        with mapped(fd, size) as area:
+            area[:size] = table.data
+    return fd
+
+
+def mapped(fd: int, size: int) -> mmap.mmap:
+    return mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)

@@ -1,11 +1,28 @@
-"""The ring buffer of a loaded program, as the kernel shares it -> its records. Without a call for each of them."""
+"""The ring buffer of a loaded program, as the kernel shares it -> its records. Without a call for each of them.
+
+A thread keeps it empty while the profiler does something else; what waits too long to be used is in files without names.
+"""
 
 from __future__ import annotations
 
 import mmap
+import os
 import select
 import struct
+import tempfile
 import threading
+from collections import deque
+from itertools import accumulate, pairwise
+from time import monotonic_ns
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.base.errors import SframegenError
+from sframegen.profile.limits import MAX_WAITING
+from sframegen.profile.stacks.growing import folder_for_files
+from sframegen.program.unused_memory import share_heap, trim_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUSY, DISCARDED = 1 << 31, 1 << 30  # bits of the length: it is still being written; it is not for us
 HEADER = struct.Struct("=I4x")  # the length, without this; records begin at multiples of its size
@@ -72,3 +89,139 @@ class RecordRing:
             view.release()
         self._ours.close()
         self._theirs.close()
+
+
+AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
+IN_MEMORY = 8 << 20
+TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 64 KiB each, are freed soon after they were read
+
+
+class _Batch(NamedTuple):
+    """What one look has found, or a part of it: records of these sizes. They are in a file if `file` is its descriptor."""
+
+    began: int  # nanoseconds of CLOCK_MONOTONIC; 0: it is not the last part
+    sizes: list[int]
+    records: list[bytes]
+    file: int = -1
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def read(self) -> list[bytes]:
+        """Take the records: only once."""
+        if self.file < 0:
+            return self.records
+        data = os.pread(self.file, self.size, 0)
+        os.close(self.file)
+        return [data[start:end] for start, end in pairwise(accumulate(self.sizes, initial=0))]
+
+
+class RingReader:
+    """`start` a thread that looks; `records` looks, too. Beyond `limit` bytes the ring buffer may fill."""
+
+    def __init__(self, ring: RecordRing, *, in_memory: int = IN_MEMORY, limit: int = MAX_WAITING) -> None:
+        self._ring, self._in_memory, self._limit = ring, in_memory, limit
+        self.fileno = ring.fileno
+        self.taken_until = 0  # a time of CLOCK_MONOTONIC: `records` has returned all that was there then
+        self._batches: deque[_Batch] = deque()
+        self._bytes = 0  # of them
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """True if `records` need not wait."""
+        return bool(self._batches)
+
+    def start(self, interval: float, collect: Callable[[], None]) -> None:
+        """Look once in that many seconds, and let `collect` empty other buffers. Raises SframegenError."""
+        share_heap()  # what the thread has read is freed elsewhere
+        thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise SframegenError(
+                f"{error}: memory (`ulimit -v`) or the number of processes (`ulimit -u`) has too low a limit"
+            ) from None
+        self._thread = thread
+
+    def stop(self) -> None:
+        """End the thread: before its process forks others that live on."""
+        self._stopping.set()
+        if self._thread:
+            self._thread.join()
+
+    def records(self, milliseconds: int) -> list[bytes]:
+        """Wait that long for the first, and return the oldest ones."""
+        if milliseconds and not self._batches:
+            self._ring.wait(milliseconds)
+        self.look()
+        found: list[bytes] = []
+        size = 0
+        while self._batches and size < AT_ONCE:
+            with self._lock:
+                batch = self._batches.popleft()
+                self._bytes -= batch.size
+                self.taken_until = max(self.taken_until, batch.began)
+            size += batch.size
+            found += batch.read()
+        return found
+
+    def look(self) -> None:
+        """Take what is in the ring buffer."""
+        with self._lock:
+            if self._bytes >= self._limit:
+                return
+            began = monotonic_ns()
+            parts = _parts(self._ring.taken())
+            for number, records in enumerate(parts, 1):
+                self._keep(_Batch(began if number == len(parts) else 0, [*map(len, records)], records))
+            if not self._batches:
+                self.taken_until = began
+
+    def close(self) -> None:
+        self.stop()
+        while self._batches:
+            self._batches.popleft().read()
+        self._ring.close()
+
+    def _run(self, interval: float, collect: Callable[[], None]) -> None:
+        looks = 0
+        while not self._stopping.wait(interval):
+            self.look()
+            collect()
+            looks += 1
+            if looks % TRIM == 0:
+                trim_heap()
+
+    def _keep(self, batch: _Batch) -> None:
+        if self._bytes + batch.size > self._in_memory:
+            try:
+                batch = _written(batch)
+            except OSError:  # a full disk: it stays in memory, and the next ones in the ring buffer
+                self._limit = min(self._limit, self._in_memory)
+        self._batches.append(batch)
+        self._bytes += batch.size
+
+
+def _parts(records: list[bytes]) -> list[list[bytes]]:
+    """Return them in lists that are used one after the other: a buffer that was full has 64 MiB."""
+    parts: list[list[bytes]] = []
+    size = AT_ONCE
+    for record in records:
+        if size >= AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(record)
+        size += len(record)
+    return parts
+
+
+def _written(batch: _Batch) -> _Batch:
+    """Return it with its records in a file. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
+        if file.write(b"".join(batch.records)) != batch.size:
+            raise OSError
+        return batch._replace(records=[], file=os.dup(file.fileno()))

@@ -21,7 +21,6 @@ MAP(counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(more_counts, MAP_HASH, 1, struct count_key, struct count);
 MAP(blocks, MAP_HASH, 1, u32, struct block);
 MAP(memos, MAP_ARRAY, 1, u32, struct memo);
-MAP(cgroups, MAP_CGROUP_ARRAY, MAX_CGROUPS, u32, u32);
 MAP(statistics, MAP_PERCPU_ARRAY, STATS, u32, u64);
 
 struct {
@@ -66,7 +65,7 @@ struct sample {
 	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
-	u32 first, count, last, exact, guessed, signals, second, copied, missing, noted, epoch;
+	u32 first, count, last, exact, guessed, signals, copied, missing, noted, epoch;
 	struct read_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
@@ -137,17 +136,9 @@ INLINE int table_element(void *table, u32 at, void *to)
 
 enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* else an END_ */
 
-/* Finds the rule of the code at a link-time address in a table. Returns FOUND, RULE_NONE or END_DAMAGED_TABLE. */
-INLINE int search(struct file *file, void *table, u64 address, struct sframe_table_rule *rule)
-{
-	int found = sframe_table_find(&file->places, table, address, rule);
-
-	return found == SFRAME_TABLE_FOUND ? FOUND : found == SFRAME_TABLE_NO_RULE ? RULE_NONE : END_DAMAGED_TABLE;
-}
-
 /* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
    answer. */
-GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_rule *rule)
+GLOBAL int find_rule(u32 number, u64 address, struct table_rule *rule)
 {
 	struct file *file = map_lookup(&files, &number);
 	void *table = map_lookup(&tables, &number);
@@ -161,12 +152,12 @@ GLOBAL int find_rule(u32 number, u32 second, u64 address, struct sframe_table_ru
 		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
 	if (state < FILE_READY || !table)
 		return END_NO_TABLE;
-	if (file->used != second)
-		file->used = second;
-	found = search(file, table, address, rule);
+	found = find_in_table(&file->places, table, address, rule);
 	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
 		return END_NO_TABLE;
-	return found == RULE_NONE && file->unproven ? RULE_UNPROVEN : found;
+	if (found == TABLE_NO_RULE)
+		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
+	return found == TABLE_FOUND ? FOUND : END_DAMAGED_TABLE;
 }
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
@@ -240,7 +231,7 @@ GLOBAL int on_same_stack(u64 low, u64 cfa)
    space may know more. */
 GLOBAL int step(struct sample *sample)
 {
-	struct sframe_table_rule rule = {};
+	struct table_rule rule = {};
 	struct span *span;
 	u64 code, pc, cfa, ra, fp, sp, packed, fp_known;
 	u32 flags, starts, handled, guess = 0, guess_failed = END_GUESS_FAILED;
@@ -257,7 +248,7 @@ GLOBAL int step(struct sample *sample)
 	packed = code & ADDRESS_MASK;
 	if (span->file != NO_FILE) {
 		sample->missing = span->file;
-		found = find_rule(span->file, sample->second, code - span->bias, &rule);
+		found = find_rule(span->file, code - span->bias, &rule);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
 	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
@@ -270,9 +261,9 @@ GLOBAL int step(struct sample *sample)
 		return END_NO_TABLE;
 	/* Where the kernel or a library has put the return address, no call ends there. */
 	if (!sample->exact && span->file != NO_FILE) {
-		if (handled || (found == FOUND && (rule.flags & SFRAME_TABLE_SIGNAL)))
+		if (handled || (found == FOUND && (rule.flags & TABLE_SIGNAL)))
 			packed++;
-		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))) && ends_call(pc) == 0)
+		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & TABLE_OUTERMOST))) && ends_call(pc) == 0)
 			packed++;
 	}
 	push(sample, packed | (sample->guessed ? GUESSED : 0));
@@ -281,20 +272,20 @@ GLOBAL int step(struct sample *sample)
 	if (found >= 0)
 		return found;
 	fp_known = known(sample, FP);
-	if (found == FOUND && (rule.flags & SFRAME_TABLE_OUTERMOST))
-		return rule.flags & SFRAME_TABLE_CFA_DEREF ? END_OTHER_STACK : END_OUTERMOST;
+	if (found == FOUND && (rule.flags & TABLE_OUTERMOST))
+		return rule.flags & TABLE_CFA_DEREF ? END_OTHER_STACK : END_OUTERMOST;
 	if (found == RULE_NONE) {
 		if (handled) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
-			rule.ra_offset = CONTEXT_PC * 8, rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_SIGNAL;
+			rule.ra_offset = CONTEXT_PC * 8, rule.flags = TABLE_RA_DEREF | TABLE_SIGNAL;
 		} else if (span->file == NO_FILE && known(sample, SP) && drops_a_word_and_returns(pc)) {
-			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = SFRAME_TABLE_RA_DEREF;
+			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = TABLE_RA_DEREF;
 		} else {
 			if (!fp_known)
 				return END_NO_RULE;
 			guess = 1;
 		}
-	} else if (!known(sample, rule.cfa_register) || ((rule.flags & SFRAME_TABLE_RA_REGISTER) && !known(sample, rule.ra_register))) {
+	} else if (!known(sample, rule.cfa_register) || ((rule.flags & TABLE_RA_REGISTER) && !known(sample, rule.ra_register))) {
 		if (!fp_known)
 			return END_UNKNOWN_REGISTER;
 		guess = 1;
@@ -302,43 +293,43 @@ GLOBAL int step(struct sample *sample)
 	}
 	if (guess) {
 		rule.cfa_register = FP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.fp_offset = -16;
-		rule.flags = SFRAME_TABLE_RA_DEREF | SFRAME_TABLE_FP | SFRAME_TABLE_FP_DEREF;
+		rule.flags = TABLE_RA_DEREF | TABLE_FP | TABLE_FP_DEREF;
 	}
 	flags = rule.flags;
-	if (guess || (flags & (SFRAME_TABLE_CFA_DEREF | SFRAME_TABLE_SIGNAL | SFRAME_TABLE_FP_REGISTER)) ||
-	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & SFRAME_TABLE_RA_REGISTER) && rule.ra_register != LINK))
+	if (guess || (flags & (TABLE_CFA_DEREF | TABLE_SIGNAL | TABLE_FP_REGISTER)) ||
+	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & TABLE_RA_REGISTER) && rule.ra_register != LINK))
 		sample->noted = NOT_NOTED;
 	cfa = sample->registers[rule.cfa_register & (REGISTERS - 1)] + rule.cfa_offset;
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
-	if (flags & SFRAME_TABLE_CFA_DEREF) {
+	if (flags & TABLE_CFA_DEREF) {
 		if (!word(cfa, &cfa))
 			return END_UNREADABLE;
-		if (!(flags & SFRAME_TABLE_RA_REGISTER))
+		if (!(flags & TABLE_RA_REGISTER))
 			cfa += rule.ra_register;
 	}
 	ra = cfa + rule.ra_offset;
-	if (flags & SFRAME_TABLE_RA_REGISTER)
+	if (flags & TABLE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	if ((flags & SFRAME_TABLE_RA_DEREF) && !noted_word(sample, ra, &ra))
+	if ((flags & TABLE_RA_DEREF) && !noted_word(sample, ra, &ra))
 		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
-	if (flags & SFRAME_TABLE_FP) {
+	if (flags & TABLE_FP) {
 		fp = cfa + rule.fp_offset;
 		fp_known = 1;
-		if (flags & SFRAME_TABLE_FP_REGISTER) {
+		if (flags & TABLE_FP_REGISTER) {
 			fp_known = known(sample, rule.fp_register);
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
-		if (fp_known && (flags & SFRAME_TABLE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
+		if (fp_known && (flags & TABLE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
 			fp_known = 0; /* lost, which few frames notice */
 			sample->noted = NOT_NOTED;
 		}
 	}
 
 	sp = sample->registers[SP];
-	if (flags & SFRAME_TABLE_SIGNAL) { /* the interrupted code may be on another stack */
+	if (flags & TABLE_SIGNAL) { /* the interrupted code may be on another stack */
 		u64 sp_known = known(sample, SP);
 
 		if (++sample->signals > MAX_SIGNALS)
@@ -365,7 +356,7 @@ GLOBAL int step(struct sample *sample)
 			return guess_failed;
 	}
 	sample->guessed = guess;
-	sample->exact = (flags & SFRAME_TABLE_SIGNAL) != 0;
+	sample->exact = (flags & TABLE_SIGNAL) != 0;
 	sample->pc = ra;
 	return FOUND;
 }
@@ -529,16 +520,6 @@ INLINE void push_kernel_frames(void *context, struct sample *sample)
 	}
 }
 
-/* Or in one below a chosen one. */
-INLINE int is_in_chosen_cgroup(void)
-{
-	for (u32 at = 0; at < MAX_CGROUPS && at < settings.cgroups; at++) {
-		if (is_in_cgroup(&cgroups, at) == 1)
-			return 1;
-	}
-	return 0;
-}
-
 /* Are samples of the current task wanted? */
 INLINE int is_chosen(u32 tgid)
 {
@@ -550,10 +531,6 @@ INLINE int is_chosen(u32 tgid)
 		if (!asked || *asked == WANTED_AFTER_EXEC)
 			return 0;
 	}
-	if (settings.one_user && (u32)current_user() != settings.user)
-		return 0;
-	if (settings.cgroups && !is_in_chosen_cgroup())
-		return 0;
 	if (settings.one_comm) {
 		const volatile u64 *name = (const volatile u64 *)settings.comm;
 
@@ -585,12 +562,10 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 {
 	sample->record.type = RECORD_STACK;
 	sample->record.time = nanoseconds();
-	sample->record.cgroup = current_cgroup();
 	sample->record.tgid = tgid;
 	sample->record.tid = tid;
 	sample->record.frames = 0;
 	sample->hash = 0;
-	sample->second = sample->record.time >> 30;
 	sample->known = (1ull << GENERAL) - 1;
 	sample->exact = 1;
 	sample->guessed = sample->signals = sample->missing = sample->noted = 0;
@@ -687,9 +662,7 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE];
 	u32 tgid = current_pid_tgid() >> 32;
 
-	if (tgid == 0)
-		add(STAT_IDLE, 1);
-	else if (is_chosen(tgid))
+	if (tgid != 0 && is_chosen(tgid))
 		sample_task(context, in_user_mode(mode));
 	return 0;
 }
@@ -850,11 +823,6 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 	block->since = 0;
 	if (now <= since)
 		return;
-	if (now - since < settings.min_block) {
-		add(STAT_SHORT, 1);
-		add(STAT_SHORT_TIME, now - since);
-		return;
-	}
 	count_block(block, tid, hash, since, woken);
 	if (woken < now)
 		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
@@ -934,7 +902,7 @@ SECTION("iter/task") int on_begin(struct iterator_context *context)
 		block.hash = sample->hash;
 		block.ran = task->se.sum_exec_runtime;
 		block.tgid = tgid;
-			if (send_unfinished(sample, 1))
+		if (send_unfinished(sample, 1))
 			map_update(&blocks, &tid, &block, UPDATE_NEW);
 	}
 	*(volatile u64 *)&sample->busy = 0;

@@ -13,8 +13,6 @@ typedef unsigned long long u64;
 
 /* Decoded tables are array maps. */
 static int table_element(void *table, u32 at, void *to);
-#define SFRAME_TABLE_SOURCE void *
-#define SFRAME_TABLE_ELEMENT(table, at, to) table_element(table, at, to)
 #include "table.h"
 
 /* A packed frame: GUESSED << 63 | file << 48 | address */
@@ -50,17 +48,14 @@ enum {
 enum {
 	STAT_SAMPLES = 16,     /* of wanted processes */
 	STAT_KERNEL_MODE = 17, /* of those: the event came in the kernel */
-	STAT_IDLE = 18,       /* events while the CPU had nothing to do */
-	STAT_RING_FULL = 19,  /* lost: no room in the ring buffer */
-	STAT_COUNTS_FULL = 20, /* lost: no room in the map of counts, or it was locked */
-	STAT_BUSY = 21,       /* lost: another sample was being taken on this CPU */
-	STAT_OTHER_ABI = 22,  /* lost: a 32-bit program */
-	STAT_PROCESSES_FULL = 23, /* more processes than are followed; their samples are not lost, but are copied each time */
-	STAT_SHORT = 24,      /* times off the CPU that were shorter than the threshold */
-	STAT_SHORT_TIME = 25, /* nanoseconds of those */
-	STAT_BLOCKS_FULL = 26, /* lost: more threads off the CPU than there is room for */
-	STAT_REMEMBERED = 27,  /* walks that were not needed: the stack was the one of the time before */
-	STATS = 28
+	STAT_RING_FULL = 18,  /* lost: no room in the ring buffer */
+	STAT_COUNTS_FULL = 19, /* lost: no room in the map of counts, or it was locked */
+	STAT_BUSY = 20,       /* lost: another sample was being taken on this CPU */
+	STAT_OTHER_ABI = 21,  /* lost: a 32-bit program */
+	STAT_PROCESSES_FULL = 22, /* more processes than are followed; their samples are not lost, but are copied each time */
+	STAT_BLOCKS_FULL = 23, /* lost: more threads off the CPU than there is room for */
+	STAT_REMEMBERED = 24,  /* walks that were not needed: the stack was the one of the time before */
+	STATS = 25
 };
 
 /* Whose samples are taken: from now on, or from the exec of another program on */
@@ -69,11 +64,10 @@ enum { WANTED = 1, WANTED_AFTER_EXEC = 2 };
 enum { FILE_PENDING = 0, FILE_WITHOUT = 1, FILE_READY = 2 };
 
 /* `state`: each table that is ready has another number, from FILE_READY on.
-   `used`: when a sample last needed it, in 2^30 ns; only the kernel program writes it.
    `unproven`: code without a rule may still get one, and is for user space until then. */
 struct file {
-	struct sframe_table_places places;
-	u32 state, used, unproven, padding;
+	struct table_places places;
+	u32 state, unproven;
 };
 
 struct span {
@@ -118,8 +112,6 @@ struct memo {
 	struct read_word words[REMEMBERED + 4]; /* a power of two, for the verifier */
 };
 
-enum { MAX_CGROUPS = 16 };
-
 enum { RECORD_STACK = 1, RECORD_UNFINISHED = 2, RECORD_AREA = 3 };
 enum { STOPPED_EXACT = 1, STOPPED_GUESSED = 2, STOPPED_ASLEEP = 4 };
 enum { STACK_BYTES = 65536, STACK_PAGES = 64, MAX_GAP = 16, REGISTERS = 32, COMM_BYTES = 16, MAX_FRAMES = MAX_DEPTH + KERNEL_DEPTH + 1, MAX_SIGNALS = 64, GUESS_REACH = 65536 };
@@ -130,10 +122,10 @@ struct area {
 	u64 time, start, end;
 };
 
-/* `frames` words follow: packed frames, the innermost first. `cgroup`: the number of the process's control group. */
+/* `frames` words follow: packed frames, the innermost first. */
 struct stack_record {
 	u32 type, end;
-	u64 time, hash, cgroup;
+	u64 time, hash;
 	u32 tgid, tid, frames, padding;
 	char comm[COMM_BYTES];
 };
@@ -150,13 +142,13 @@ struct stopped {
 };
 
 /* What user space chooses before the program is loaded, so that the verifier drops the code that is not needed.
-   `sample_time`: nanoseconds that a sample stands for. `min_block`: the shortest time off the CPU that counts. `cgroups`: how many there are in the map of that name; 0: tasks in any are sampled.
+   `sample_time`: nanoseconds that a sample stands for.
    `memos`: the elements of that map, a power of two. */
 struct settings {
-	u64 ra_mask, sample_time, min_block;
-	u32 cgroups, user, cpus, memos;
+	u64 ra_mask, sample_time;
+	u32 cpus, memos;
+	u8 every_process, kernel_frames, threads, one_comm, switch_has_state, padding[3];
 	char comm[COMM_BYTES];
-	u8 every_process, kernel_frames, threads, one_user, one_comm, switch_has_state, padding[2];
 };
 
 /* In .bss, mapped by user space. `active`: which map of counts is written. */

@@ -44,9 +44,11 @@ def _cache(cache: int, operation: int) -> int:
     return cache | operation << 8 | 1 << 16
 
 
+CPU_CLOCK = Event("cpu-clock", TYPE_SOFTWARE, 0, by_frequency=True)  # the default
+TASK_CLOCK = Event("task-clock", TYPE_SOFTWARE, 1, by_frequency=True)
 EVENTS = (
-    Event("cpu-clock", TYPE_SOFTWARE, 0, by_frequency=True),
-    Event("task-clock", TYPE_SOFTWARE, 1, by_frequency=True),
+    CPU_CLOCK,
+    TASK_CLOCK,
     Event("page-faults", TYPE_SOFTWARE, 2, by_frequency=False, aliases=("faults",)),
     Event("minor-faults", TYPE_SOFTWARE, 5, by_frequency=False),
     Event("major-faults", TYPE_SOFTWARE, 6, by_frequency=False),
@@ -71,7 +73,7 @@ EVENTS = (
     Event("dTLB-load-misses", TYPE_CACHE, _cache(3, 0), by_frequency=True),
     Event("iTLB-load-misses", TYPE_CACHE, _cache(4, 0), by_frequency=True),
 )
-CLOCKS = ("cpu-clock", "task-clock")  # each sample stands for a time
+CLOCKS = (CPU_CLOCK.name, TASK_CLOCK.name)  # each sample stands for a time
 BY_NAME = {name: event for event in EVENTS for name in event.names}
 NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import PT_LOAD
+from sframegen.elf.records import PT
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -80,7 +80,7 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
     stop = mapped.offset + mapped.end - mapped.start
     loads = [load for load in elf.executable_loads() if _is_in(load, mapped.offset, stop)]
     if not loads:  # code in a segment that was not executable when it was loaded
-        loads = [load for load in elf.segments if load.p_type == PT_LOAD and _is_in(load, mapped.offset, stop)]
+        loads = [load for load in elf.segments if load.p_type == PT.LOAD and _is_in(load, mapped.offset, stop)]
     loads = loads[:MAX_SEGMENTS]
     biases = {_bias(load, mapped) for load in loads}
     exact = {_bias(load, mapped) for load in loads if _is_whole(load, mapped.offset, stop)}
@@ -288,16 +288,6 @@ class Follower:
             self.processes.confirm_scan(pid)
         return True
 
-    def thread_name(self, pid: int, tid: int) -> str:
-        """Return the name of a thread; that of the process if it is unknown."""
-        name = self.processes.thread_name_of(pid, tid)
-        if not name and tid != pid:
-            try:
-                name = Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="surrogateescape").removesuffix("\n")
-            except OSError:
-                name = ""
-        return name or self.processes.name_of(pid)
-
     def check_files(self) -> None:
         """Forget the rules of files that were rewritten in place, and find those that answer now. To be called now and then."""
         retired = self.files.retired()
@@ -349,7 +339,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
     return data
 
 
-class MadeCode:
+class GeneratedCode:
     """Code of a process that is in no file. What was read of its memory is kept for a second, by pages: such code changes."""
 
     def __init__(self, pid: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import defaultdict, deque
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -52,19 +53,6 @@ class Version(NamedTuple):
 
 class ProcessState:
     """A process. The tuples of spans are shared with its children."""
-
-    __slots__ = (
-        "alone",
-        "changed_at",
-        "ended_at",
-        "kept",
-        "name",
-        "program",
-        "scanned",
-        "scanned_at",
-        "threads",
-        "versions",
-    )
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
@@ -159,10 +147,14 @@ class Processes:
         state = self._states.get(pid)
         return state.name if state else ""
 
-    def thread_name_of(self, pid: int, tid: int) -> str:
-        """Return the name that a record gave a thread; empty without one."""
+    def thread_name(self, pid: int, tid: int) -> str:
+        """Return the name of a thread; that of the process if it is unknown."""
         state = self._states.get(pid)
-        return state.threads.get(tid, "") if state else ""
+        name = state.threads.get(tid, "") if state else ""
+        if not name and tid != pid:
+            with suppress(OSError):
+                name = Path(f"/proc/{pid}/task/{tid}/comm").read_text(errors="surrogateescape").removesuffix("\n")
+        return name or self.name_of(pid)
 
     def apply(self, record: EventRecord, time: int) -> None:
         """Apply a record. They come in the order of their times, as far as possible."""

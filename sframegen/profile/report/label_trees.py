@@ -1,15 +1,17 @@
-"""Trees whose frames are labels, as flame graphs and folded stacks show them: of some rows of a profile, or of all."""
+"""What stacks are grouped by, and trees whose frames are labels, as flame graphs and folded stacks show them."""
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from sframegen.base.columns import zeros
 from sframegen.profile.report.formats.row_kinds import TableNumbers
-from sframegen.profile.report.label_counts import RecentNodes, count_rows, merge_labels, order_rows
+from sframegen.profile.report.tree_passes import RecentNodes, count_groups, count_rows, merge_labels, order_rows
+from sframegen.profile.sampling_plan import Grouping
 from sframegen.profile.stacks.call_tree import CallTree
 
 if TYPE_CHECKING:
@@ -17,6 +19,40 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
     from sframegen.profile.report.named import Named, NamedFrame
+    from sframegen.profile.stacks.tasks import Task
+
+UNKNOWN = "[unknown]"
+OF_TASKS: dict[str, Callable[[Task], str]] = {
+    Grouping.COMM: lambda task: task.thread or task.process or str(task.tid or task.pid),
+    Grouping.PID: lambda task: f"{task.process} (pid {task.pid})",
+    Grouping.TID: lambda task: f"{task.thread or task.process} (tid {task.tid or task.pid})",
+}
+
+
+def group_stacks(named: Named, by: str) -> Named:
+    """Give each row its group. `by`: a Grouping."""
+    numbers: dict[str, int] = {}
+    tree, places = named.tree, named.places
+    if by == Grouping.OBJECT:
+        of_site = [numbers.setdefault(site.object or UNKNOWN, len(numbers)) for site in places.sites]
+        none = numbers.setdefault(UNKNOWN, len(numbers))
+        nodes = map(tree.node_of, range(tree.rows.count))
+        frames, sites = tree.nodes.first, places.numbered.second
+        groups = array("I", (of_site[sites[frames[node]]] if node else none for node in nodes))
+    else:
+        name = OF_TASKS[by]
+        of_task = [numbers.setdefault(name(task), len(numbers)) for task in named.tasks]
+        groups = array("I", map(of_task.__getitem__, tree.rows.second[: tree.rows.count]))
+    named.by, named.groups, named.group_of = by, [*numbers], groups
+    return named
+
+
+def counts_of_groups(named: Named) -> Counter[str]:
+    totals = array("Q", bytes(8 * len(named.groups)))
+    for part in named.room.parts(named.tree.rows.count):
+        count_groups(named.tree, named.group_of, totals, part)
+    return Counter({group: count for group, count in zip(named.groups, totals, strict=True) if count})
+
 
 T = TypeVar("T")
 HELD = 1 << 16  # nodes: more than a process has, as a rule

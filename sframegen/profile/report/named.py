@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.profile.report.label_counts import count_labels, count_samples, deepest, mark_nodes
+from sframegen.profile.collected import Unit
+from sframegen.profile.report.tree_passes import count_labels, count_samples, deepest, mark_nodes
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
-from sframegen.profile.units import Unit
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class NamedStack(NamedTuple):
 class Named:
     """The fields of Collected that concern users, and the stacks.
 
-    `groups`, `group_of`: the outermost level of pictures and tables (grouping.py), for each row of the tree a number.
+    `groups`, `group_of`: the outermost level of pictures and tables (label_trees.py), for each row of the tree a number.
     """
 
     event: str
@@ -150,7 +150,6 @@ class Named:
     build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
     programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
-    cgroups: dict[int, str] = field(default_factory=dict)  # by pid
     room: Room = field(default_factory=Room)
     by_line: bool = False  # lines of one function are shown apart
     by: str = ""

@@ -9,13 +9,12 @@ from contextlib import suppress
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.dynamic import DT_SONAME, read_dynamic
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.dynamic import DT, Role, read_dynamic, role_of
 from sframegen.profile.packed_frames import (
     FILE_MASK,
     FILE_SHIFT,
@@ -27,11 +26,10 @@ from sframegen.profile.packed_frames import (
     unpacked_frame,
 )
 from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
-from sframegen.profile.report.renamed import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
-from sframegen.profile.report.runtime_frames import MADE, Folding, notes_on_unnamed, read_name
+from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, read_name
+from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceLines
+from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.stacks.call_tree import ROOT
-from sframegen.profile.stacks.growing import Room
-from sframegen.profile.symbols.source_lines import AskedFile, Detail, SourceLines
 from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
@@ -39,13 +37,12 @@ from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.report.named import FramePlaces
-    from sframegen.profile.tables.decoded_table import DecodedTable
 
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -95,28 +92,13 @@ def _text(name: bytes) -> str:
 
 KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
 NO_FUNCTION = NamedFunction(None, None)
-NO_DETAIL = Detail(lines=False, inlined=False)
 HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
-KnownNames: TypeAlias = "dict[int, tuple[TracedFile, DecodedTable | None, FileNames]]"  # by the number of the file
 
 
-def name_stacks(
-    collected: Collected,
-    *,
-    collapse_runtime: bool = False,
-    demangled: bool = True,
-    detail: Detail = NO_DETAIL,
-    debug_files: DebugFiles | None = None,
-    known: KnownNames | None = None,
-    live: bool = False,
-) -> Named:
-    """Name all stacks. `collapse_runtime`: frames of an interpreter itself become one frame where they follow one another.
-
-    `detail`: source lines, and functions that are inlined into others, as far as debug information says. `known`: the names of the
-    files of an earlier profile; those of this one are put there. `live`: more is collected afterwards.
-    """
+def name_stacks(collected: Collected, detail: Detail | None = None, debug_files: DebugFiles | None = None) -> Named:
+    """Name all stacks. `detail`: what debug information adds; None: it is not read."""
     stacks, files = collected.stacks, collected.files.values()
-    namer = _Namer(collected, _Sources(demangled, detail, debug_files or DebugFiles(), known))
+    namer = _Namer(collected, detail, debug_files or DebugFiles())
     named = Named(
         collected.event,
         collected.backend,
@@ -128,13 +110,12 @@ def name_stacks(
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
         programs={printable(path) for path in _programs(collected)},
         tasks=stacks.tasks.printable(),
-        cgroups={pid: printable(name) for pid, name in collected.cgroups.items()},
-        room=Room() if live else stacks.room,
-        by_line=detail.by_line,
+        room=stacks.room,
+        by_line=detail is not None and detail.by_line,
     )
     chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
-    _rename(stacks, chains, Folding(named) if collapse_runtime else None, named)
+    _rename(stacks, chains, named)
     named.notes += notes_on_unnamed(named, lambda pid: namer.perf_map(pid).has_entries)
     return named
 
@@ -146,7 +127,7 @@ def _programs(collected: Collected) -> Iterator[str]:
         if file is not None and file.elf is not None:
             with suppress(FormatError):
                 dynamic = read_dynamic(file.elf)
-                if role_of(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT_SONAME for entry in dynamic):
+                if role_of(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT.SONAME for entry in dynamic):
                     yield file.path  # glibc's libc.so.6 can be started, too
 
 
@@ -165,7 +146,7 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
     return Chains(starts, places)
 
 
-def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Named) -> None:
+def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
     """Fill the tree of names."""
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
@@ -184,7 +165,7 @@ def _rename(stacks: Stacks, chains: Chains, folding: Folding | None, named: Name
         if flags[ROOT] & flag == CUT_OFF:
             mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would number all others again
         for part in room.parts(tree.nodes.count, 1):
-            rename_nodes(tree, flag, flags, chains, folding, into, mapped.view, part)
+            rename_nodes(tree, flag, flags, chains, into, mapped.view, part)
         maps.append(mapped)
     for part in room.parts(tree.rows.count):
         rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, part)
@@ -197,38 +178,11 @@ def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:
     return None if file is None or file.is_copy else file.elf
 
 
-class _Sources(NamedTuple):
-    """Where names come from, and how they are written."""
-
-    demangled: bool
-    detail: Detail
-    debug_files: DebugFiles
-    known: KnownNames | None
-
-    def names_of(self, number: int, file: TracedFile | None) -> FileNames | None:
-        """The names of a file in stacks: those that are known, else new ones, which are known from then on."""
-        if file is None or file.elf is None:
-            return None
-        kept = self.known.get(number) if self.known is not None else None
-        table = file.table
-        if kept is None or kept[0] is not file or kept[1] is not table:
-            start_of = table.function_at if table else lambda _: None
-            kept = file, table, FileNames(file.elf, demangled=self.demangled, debug_files=self.debug_files, start_of=start_of)
-        if self.known is not None:
-            self.known[number] = kept
-        return kept[2]
-
-    def forget_closed(self, files: Mapping[int, TracedFile]) -> None:
-        """Forget the names of files that nobody has mapped any more. Those of others may be needed again."""
-        for number in [number for number, (file, *_) in (self.known or {}).items() if files.get(number) is not file]:
-            del (self.known or {})[number]
-
-
 class _Namer:
     """Names the frames of one file after the other, so that the tables of one are in memory at a time."""
 
-    def __init__(self, collected: Collected, sources: _Sources) -> None:
-        self._collected, self._sources = collected, sources
+    def __init__(self, collected: Collected, detail: Detail | None, debug_files: DebugFiles) -> None:
+        self._collected, self._detail, self._debug_files = collected, detail, debug_files
         self._names: FileNames | None = None  # of the file whose frames are being named
         self._sites: dict[tuple[NamedFunction, int], int] = {}  # of that file: by function, and whether guessed
         self._maps: dict[int, PerfMap] = {}
@@ -245,11 +199,10 @@ class _Namer:
         frames_of: dict[int, array[int]] = {}
         for frame, packed in enumerate(numbers.first[: numbers.count]):
             frames_of.setdefault(packed >> FILE_SHIFT & FILE_MASK, array("I")).append(frame)
-        self._sources.forget_closed(self._collected.files)
         for number in self._with_lines(frames_of):
             frames = frames_of[number]
             self._sites.clear()
-            self._names = self._sources.names_of(number, self._collected.files.get(number))
+            self._names = self._names_of(self._collected.files.get(number))
             if self._names:
                 self._names.learn([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
             if self._names and not self._lines.knows(number):
@@ -260,6 +213,12 @@ class _Namer:
             self._lines.forget(number)
             if self._names:
                 self._names.rest()
+
+    def _names_of(self, file: TracedFile | None) -> FileNames | None:
+        if file is None or file.elf is None:
+            return None
+        start_of = file.table.function_at if file.table else lambda _: None
+        return FileNames(file.elf, debug_files=self._debug_files, start_of=start_of)
 
     def _by_function(self, names: FileNames, frames: array[int], places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
         """The same for frames in a file without lines, of which many are in one function: only its first is named."""
@@ -275,18 +234,18 @@ class _Namer:
 
     def _with_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
         """Yield the number of each file once its lines are known."""
-        detail, files, first = self._sources.detail, self._collected.files, self._collected.stacks.frames.numbers.first
-        if not (detail.lines or detail.inlined):
+        files, first = self._collected.files, self._collected.stacks.frames.numbers.first
+        if self._detail is None:
             yield from frames_of
             return
-        asked: list[AskedFile] = []
+        asked: list[FileAddresses] = []
         for number, frames in frames_of.items():
             elf = _with_debug_sections(files.get(number))
             if elf is None:
                 yield number
             else:
-                asked.append(AskedFile(number, elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
-        yield from self._lines.learn(asked, self._sources.debug_files, detail, demangled=self._sources.demangled)
+                asked.append(FileAddresses(number, elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+        yield from self._lines.learn(asked, self._debug_files, self._detail)
 
     @cached_property
     def _kernel(self) -> KernelNames:
@@ -332,7 +291,7 @@ class _Namer:
         """Name code that a process made."""
         entry = self.perf_map(pid).find(address)
         if entry is None:
-            return NamedFrame(MADE, MADE, "", address, FrameKind.RUNTIME)
+            return NamedFrame(RUNTIME_CODE, RUNTIME_CODE, "", address, FrameKind.RUNTIME)
         made = read_name(printable(entry.name.decode(errors="replace")))
         return NamedFrame(made.function, made.object, made.path, address, FrameKind.RUNTIME)
 

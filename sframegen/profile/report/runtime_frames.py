@@ -7,8 +7,8 @@ from array import array
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.label_counts import mark_nodes
 from sframegen.profile.report.named import FrameKind, NamedFrame
+from sframegen.profile.report.tree_passes import mark_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +20,6 @@ PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
 V8_SCRIPT = re.compile(
     r"(?:JS|LazyCompile|Function|Script|Eval|Callback):[~^*+']*(?P<function>.*?)(?:\s(?P<path>(?:/|\w+:).*?))?(?::\d+){0,2}"
 )
-V8_OWN = re.compile(r"(?:Builtin|BytecodeHandler|Stub|RegExp|Handler|Wasm|Bytecode\w*):(?P<function>.*)")
-JVM_OWN = re.compile(r"(?:Interpreter|StubRoutines.*|.*(?:[Ss]tub|[Bb]lob|adapters?|trampolines))(?: .*)?")
 
 
 class Runtime(NamedTuple):
@@ -45,47 +43,36 @@ RUNTIMES = (
         "start the JVM with -XX:+PreserveFramePointer and an agent that writes /tmp/perf-PID.map",
     ),
 )
-INTERPRETERS = re.compile("|".join((*(runtime.objects for runtime in RUNTIMES), r"(?:lib)?ruby[\w.-]*|(?:lib)?perl[\w.-]*")))
 FEW = 10  # less than the tenth of a profile need not have names
-MADE = "[run-time code]"
+RUNTIME_CODE = "[run-time code]"
 
 
-class MadeFunction(NamedTuple):
-    """A function that was made at run time: its name, the file of its source if known, and whether it is the interpreter's own."""
+class RuntimeFunction(NamedTuple):
+    """A function that was made at run time: its name, and the file of its source if known."""
 
     function: str
     object: str
     path: str
-    own: bool = False
 
 
-def read_name(name: str) -> MadeFunction:
+def read_name(name: str) -> RuntimeFunction:
     """Read a name of a perf map."""
     if match := PYTHON.fullmatch(name):
-        return MadeFunction(match["function"], _base(match["path"]), match["path"])
-    if match := V8_OWN.fullmatch(name):
-        return MadeFunction(name, MADE, "", own=True)
+        return RuntimeFunction(match["function"], _base(match["path"]), match["path"])
     if match := V8_SCRIPT.fullmatch(name):
         path = (match["path"] or "").removeprefix("file://")
-        return MadeFunction(match["function"] or "(anonymous)", _base(path) if path else MADE, path)
-    return MadeFunction(name, MADE, "", own=bool(JVM_OWN.fullmatch(name)))
+        return RuntimeFunction(match["function"] or "(anonymous)", _base(path) if path else RUNTIME_CODE, path)
+    return RuntimeFunction(name, RUNTIME_CODE, "")
 
 
 def _base(path: str) -> str:
     return path.rpartition("/")[2] if path.startswith("/") else path  # node:internal/timers, <frozen runpy>
 
 
-def is_interpreter(frame: NamedFrame) -> bool:
-    """True for C frames of an interpreter, and for the helper code that it makes for itself."""
-    if frame.kind is FrameKind.RUNTIME:
-        return frame.object == MADE and read_name(frame.function).own
-    return frame.kind is FrameKind.USER and INTERPRETERS.fullmatch(frame.object) is not None
-
-
 def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[str]:
     """Yield a line for each runtime in which much of the profile is, in processes without a perf map (`has_map`)."""
     made = 1 << len(RUNTIMES)
-    flag_of = bytes(_runtimes(site) or made * (site.function == MADE) for site in named.places.sites)
+    flag_of = bytes(_runtimes(site) or made * (site.function == RUNTIME_CODE) for site in named.places.sites)
     if not any(flag_of):
         return
     tree, marks = named.tree, bytearray(named.tree.nodes.count)
@@ -113,32 +100,3 @@ def _runtimes(site: NamedFrame) -> int:
     """A bit for each runtime whose own frame it is."""
     own = site.object if site.kind is FrameKind.USER else ""
     return sum(bool(re.fullmatch(runtime.objects, own)) << number for number, runtime in enumerate(RUNTIMES))
-
-
-class Folding:
-    """Makes each run of an interpreter's own frames one frame, which has the name of its object, while a tree is filled."""
-
-    def __init__(self, named: Named) -> None:
-        self._nodes = named.tree.nodes
-        self._places = named.places
-        self._folded: set[int] = set()  # places
-
-    def __call__(self, caller: int, place: int) -> int:
-        """Return the node of a place that the node calls."""
-        frame = self._places[place]
-        if not is_interpreter(frame):
-            return self._nodes.of(place, caller)
-        above = self._nodes.first[caller]
-        if not (caller and above in self._folded):
-            return self._nodes.of(self._fold(frame, guessed=frame.guessed), caller)
-        last = self._places[above]
-        if last.object == MADE or (frame.guessed and not last.guessed):
-            one = self._fold(frame if frame.object != MADE else last, guessed=last.guessed or frame.guessed)
-            return self._nodes.of(one, self._nodes.second[caller])
-        return caller
-
-    def _fold(self, frame: NamedFrame, *, guessed: bool) -> int:
-        name = f"[{frame.object.strip('[]')}]"
-        place = self._places.number(frame._replace(function=name, address=None, guessed=guessed))
-        self._folded.add(place)
-        return place

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
 from sframegen.base.text import count_of, most_first
+from sframegen.profile.collected import Unit
 from sframegen.profile.report.formats.row_kinds import TableNumbers
-from sframegen.profile.report.grouping import counts_of_groups
-from sframegen.profile.report.label_trees import LabelTrees, all_rows
+from sframegen.profile.report.label_trees import LabelTrees, all_rows, counts_of_groups
 from sframegen.profile.report.named import FrameKind
-from sframegen.profile.units import Unit
 from sframegen.stack.walking.frames import COMPLETE
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def totals(named: Named) -> Iterator[str]:
     """Return how many samples there are, how their walks ended, and what was lost."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
-    yield f"{named.unit.shown(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
+    yield f"{named.unit.words(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
     if samples:
         whole = whole_stacks(named)
         yield f"complete: {_amount(whole, named)} ({_percent(whole, named)} %)"
@@ -158,7 +157,7 @@ def _why_nothing(frequency: int) -> str:
 
 
 def _amount(number: int, named: Named) -> str:
-    return f"{number:,}" if named.unit is Unit.SAMPLES else named.unit.shown(number)
+    return f"{number:,}" if named.unit is Unit.SAMPLES else named.unit.words(number)
 
 
 def whole_stacks(named: Named) -> int:

@@ -7,13 +7,12 @@ cdef class CallTree:
     cdef object room
     cdef readonly Numbered nodes
     cdef readonly Numbered rows
-    cdef tuple columns
+    cdef object column
     cdef public unsigned long long[::1] samples
-    cdef public unsigned long long[::1] weights
     cdef unsigned long long root
 
     cpdef Py_ssize_t row(self, unsigned long long node, unsigned long long end, unsigned long long task) except -9
-    cpdef count(self, Py_ssize_t row, unsigned long long samples, unsigned long long weight)
+    cpdef count(self, Py_ssize_t row, unsigned long long samples)
     cpdef Py_ssize_t node_of(self, Py_ssize_t row) except -9
     cpdef int end_of(self, Py_ssize_t row) except -9
 

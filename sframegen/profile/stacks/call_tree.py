@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class CallTree:
-    """`nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task), with `samples` and `weights`.
+    """`nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task), with `samples`.
 
     What a frame or a task is, the user of the tree knows.
     """
@@ -32,8 +32,8 @@ class CallTree:
         self.room = room
         self.nodes = Numbered(room)
         self.rows = Numbered(room)
-        self.columns = room.column("Q"), room.column("Q")
-        self.samples, self.weights = self.columns[0].view, self.columns[1].view
+        self.column = room.column("Q")
+        self.samples = self.column.view
         self.root = 0xFFFFFFFF
         self.nodes.of(self.root, 0)
 
@@ -44,10 +44,8 @@ class CallTree:
             self.extend()
         return number
 
-    def count(self, row: cython.Py_ssize_t, samples: cython.ulonglong, weight: cython.ulonglong) -> None:
-        """Add samples, and what they weigh."""
+    def count(self, row: cython.Py_ssize_t, samples: cython.ulonglong) -> None:
         self.samples[row] += samples
-        self.weights[row] += weight
 
     def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         key: cython.ulonglong = self.rows.first[row]
@@ -68,18 +66,17 @@ class CallTree:
 
     def extend(self) -> None:
         """Make room for the counts of more rows."""
-        self.samples = self.weights = EMPTY64
+        self.samples = EMPTY64
         try:
-            for column in self.columns:
-                self.room.grow(column, len(self.rows.first))
+            self.room.grow(self.column, len(self.rows.first))
         finally:
-            self.samples, self.weights = self.columns[0].view, self.columns[1].view
+            self.samples = self.column.view
 
     def clear(self) -> None:
         """Forget all of it."""
         row: cython.Py_ssize_t
         for row in range(self.rows.count):
-            self.samples[row] = self.weights[row] = 0
+            self.samples[row] = 0
         self.rows.clear()
         self.nodes.clear()
         self.nodes.of(self.root, 0)

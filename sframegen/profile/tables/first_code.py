@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.format.model import OUTERMOST, Kind
-from sframegen.stack.objects.readable_code import found_in_code, once_per_file
+from sframegen.stack.objects.readable_code import found_in_code
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -43,17 +42,6 @@ def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Functio
     out = functions.select(range(len(functions)))
     out.append(start, size, functions.kinds.index(kind), [(0, functions.rules.index(OUTERMOST))])
     return out
-
-
-def first_code_of(elf: ElfFile) -> bytes:
-    """Return all that decides what is added, except the functions."""
-    start = elf.header.e_entry
-    end = next((high for low, high in elf.executable_ranges() if low <= start < high), start)
-    try:
-        code = bytes(elf.at(start, min(MAX_BYTES, end - start)))
-    except FormatError:
-        code = b""
-    return repr((start, _is_loader(elf), code)).encode()
 
 
 def _limit(functions: FunctionTable, address: int) -> int | None:
@@ -107,13 +95,6 @@ def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionT
     return out
 
 
-def creating_code_of(elf: ElfFile, abi: Abi) -> bytes:
-    """Return all that decides what is added, except the functions."""
-    places = _places(elf, abi)
-    return repr(places).encode() if places else b""
-
-
-@once_per_file
 def _places(elf: ElfFile, abi: Abi) -> list[Range]:
     """Return where each system call begins, and where the code that returns from it ends."""
     found = found_in_code(MACHINES[abi.machine].new_thread_call, elf)

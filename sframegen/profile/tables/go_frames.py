@@ -15,7 +15,7 @@ from sframegen.elf.ranges import disjoint, is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.objects.go_ends import go_table_in
-from sframegen.stack.objects.readable_code import found_in_code, once_per_file
+from sframegen.stack.objects.readable_code import found_in_code
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -59,13 +59,6 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     return with_others(kept, found), described
 
 
-def go_code_of(elf: ElfFile, abi: Abi) -> bytes:
-    """Return all that decides what is added and corrected, except the functions."""
-    table = go_table_in(elf, abi)
-    return repr((table.digest(), sorted(_restorers(elf, abi)))).encode() if table else b""
-
-
-@once_per_file
 def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
     """Return where functions begin to which handlers of signals return: walks know them by their bytes where no rule holds."""
     form = MACHINES[abi.machine].go

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
-from sframegen.stack.objects.readable_code import once_per_file, readable_code
+from sframegen.stack.objects.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,13 +36,6 @@ def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> F
     return out
 
 
-def installing_code_of(elf: ElfFile, abi: Abi) -> bytes:
-    """Return all that decides what is left out, except the functions."""
-    parts = [(end, bytes(elf.at(start, end - start))) for start, end in _jumps(elf, abi)]
-    return repr(parts).encode() if parts else b""
-
-
-@once_per_file
 def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
     """Return for each address after what looks like a jump to a handler where a function with it may begin, and that address."""
     found = []

@@ -15,8 +15,7 @@ from cfi.rules import RegisterRule
 from sframegen.conversion.translate import Translator
 from sframegen.format.layouts import V3
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.format.reasons import Reason
-from sframegen.format.words import RuleWords
+from sframegen.format.words import Reason, RuleWords
 
 if TYPE_CHECKING:
     from cfi.rules import CfiRule

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.format.model import OUTERMOST, Kind
 from sframegen.stack.objects.go_ends import StackEnd, go_ends
-from sframegen.stack.objects.readable_code import found_in_code, once_per_file
+from sframegen.stack.objects.readable_code import found_in_code
 from sframegen.stack.walking.step import OTHER_STACK
 
 if TYPE_CHECKING:
@@ -24,23 +24,12 @@ if TYPE_CHECKING:
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
     """The functions, with no caller where stacks end. Those of files without such code are returned as they are."""
-    ends = _ends(elf, abi)
+    ends = [*go_ends(elf, abi), *_library_ends(elf, abi)]
     if not ends:
         return functions
     borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
     # A walk asks for the byte before the address that a coroutine returns to. If another function ends with it, that one keeps it.
     return _without_callers(functions, [end for end in ends if not (end.is_put and end.end in borders)])
-
-
-def ending_code_of(elf: ElfFile, abi: Abi) -> bytes:
-    """Return all that decides what is changed, except the functions."""
-    ends = _ends(elf, abi)
-    return repr(ends).encode() if ends else b""
-
-
-@once_per_file
-def _ends(elf: ElfFile, abi: Abi) -> list[StackEnd]:
-    return [*go_ends(elf, abi), *_library_ends(elf, abi)]
 
 
 def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:

@@ -15,11 +15,7 @@ from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, Decod
 from sframegen.program.build import packages_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
-
-    from sframegen.base.columns import Bytes
-
 
 MAGIC = b"SFtable4"  # the last byte is the version
 # The magic number, e_machine, the table's numbers, bytes of its data and of its functions, CRC-32 of all with 0 in its place.
@@ -63,45 +59,24 @@ class TableCache:
 
     def __init__(self, directory: Path | None = None, limit: int = LIMIT) -> None:
         """`directory`: by default sframegen/tables in $XDG_CACHE_HOME or ~/.cache; it is made. `limit`: bytes of its files."""
-        self._tool = _tool()
         self._files = KeptFiles("tables", ENDING, directory, limit)
         self.note = f"tables are not kept: {self._files.why}" if self._files.why else ""
 
-    def name_of(self, build_id: bytes, content: Iterable[Bytes]) -> str:
-        """The file for a table. `content`: all that decides it, since files can have one another's build-ids."""
-        digest = blake2b(self._tool, digest_size=16)
-        for part in content:
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        return f"{build_id.hex()[:64]}-{digest.hexdigest()}{ENDING}"
+    def load(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
+        """The table of an unchanged file, without reading that file; None if there is none, or if it is damaged or another user's.
 
-    def load(self, name: str) -> DecodedTable | None:
-        """None if there is none, or if it is damaged or another user's."""
-        data = self._files.load(name)
+        `state`: what else it was made of, such as the stores of detached sections.
+        """
+        data = None if status is None else self._files.load(_name_of(status, state))
         try:
             return None if data is None else table_in(data)
         except FormatError:
             return None
 
-    def store(self, name: str, table: DecodedTable, machine: int) -> None:
-        """Keep it, with the machine of its file (e_machine); where it cannot be written, it is made again next time."""
-        if self._files.usable:
-            self._files.store(name, stored(table, machine))
-
-    def recall(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
-        """Return the table of an unchanged file without reading that file; None if there is none.
-
-        `state`: of the stores of detached sections, in which there must be none or the same one for the file as then.
-        """
-        return None if status is None or not self._files.usable else self.load(self._name_of_file(status, state))
-
-    def remember(self, status: os.stat_result | None, name: str, state: str = "") -> None:
-        """Let `recall` find the table with this name, unless the file may still be changing: times of files are coarse."""
-        if status is not None and self._files.usable and is_settled(status):
-            self._files.link(name, self._name_of_file(status, state))
-
-    def _name_of_file(self, status: os.stat_result, state: str) -> str:
-        return name_of_unchanged(status, _tool(), state) + ENDING
+    def store(self, status: os.stat_result | None, table: DecodedTable, machine: int, state: str = "") -> None:
+        """Keep it, with the machine of its file (e_machine), unless the file may still be changing: times of files are coarse."""
+        if status is not None and is_settled(status):
+            self._files.store(_name_of(status, state), stored(table, machine))
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -113,6 +88,10 @@ class TableCache:
 
     def close(self) -> None:
         self._files.close()
+
+
+def _name_of(status: os.stat_result, state: str) -> str:
+    return name_of_unchanged(status, _tool(), state) + ENDING
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
-from sframegen.elf.records import SHF_ALLOC
+from sframegen.elf.records import SHF
 from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers
 
@@ -137,5 +137,5 @@ def _unread(descriptor: int, size: int, name: str) -> list[Range]:
         sections = [section for section in ElfFile(data, name).sections if section.name.startswith(UNREAD)]
     except FormatError:
         return []
-    headers = [section.header for section in sections if section.name != READ and not section.header.sh_flags & SHF_ALLOC]
+    headers = [section.header for section in sections if section.name != READ and not section.header.sh_flags & SHF.ALLOC]
     return [(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import SHT_SYMTAB
+from sframegen.elf.records import SHT
 from sframegen.stack.live.open_aside import open_elf_aside
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class DebugFiles:
 
 
 def has_all_symbols(elf: ElfFile) -> bool:
-    return any(section.header.sh_type == SHT_SYMTAB for section in elf.sections)
+    return any(section.header.sh_type == SHT.SYMTAB for section in elf.sections)
 
 
 def mini_debug_file(elf: ElfFile) -> ElfFile | None:

@@ -14,7 +14,6 @@ Input is hostile: every offset is checked, texts and the steps of a line table h
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from array import array
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.records import PF_X, PT_LOAD, RECORDS, SHT_NOBITS, SHT_RELA, Rela
+from sframegen.elf.records import PF, PT, RECORDS, SHT, Rela
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,10 +191,6 @@ class GoTable:
         """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
         return self._entries[0], self._entries[-1] - self._entries[0]
 
-    def digest(self) -> bytes:
-        """Return a digest of the whole table, with its place."""
-        return hashlib.sha256(self._data).digest() + str(self._base).encode()
-
     # -- reading
 
     def _start(self, number: int) -> int:
@@ -308,7 +303,7 @@ class GoTable:
 def go_table(elf: ElfFile) -> GoTable | None:
     """Return the table of a program that the Go linker made; None of others, and of damaged ones."""
     try:
-        section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT_NOBITS), None)
+        section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT.NOBITS), None)
         if section is not None:
             return _opened(elf, elf.contents(section), section.header.sh_addr)
         if any(one.name in SIGNS for one in elf.sections) or not elf.sections:
@@ -349,7 +344,7 @@ def _relocated(elf: ElfFile) -> dict[int, int]:
     """Return by address the link-time addresses that the dynamic loader writes there, with the load address added."""
     found: dict[int, int] = {}
     for section in elf.sections:
-        if section.header.sh_type == SHT_RELA:
+        if section.header.sh_type == SHT.RELA:
             code = RECORDS[Rela, elf.byte_order]
             raw = elf.contents(section)
             rows = map(Rela._make, code.iter_unpack(raw[: len(raw) // code.size * code.size]))
@@ -362,7 +357,7 @@ def _pointers_to(elf: ElfFile, address: int, relocated: dict[int, int]) -> Itera
     yield from islice((place for place, value in relocated.items() if value == address), MAX_TRIES)
     pattern = re.compile(re.escape(address.to_bytes(WORD, elf.byte_order)))
     for load in elf.segments:
-        if load.p_type == PT_LOAD and not load.p_flags & PF_X:
+        if load.p_type == PT.LOAD and not load.p_flags & PF.X:
             data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
             yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_TRIES))
 
@@ -377,7 +372,7 @@ def _word_at(elf: ElfFile, address: int) -> int:
 def _searched(elf: ElfFile) -> GoTable | None:
     """Find the table in the data of a program whose sections have other names, or none: linkers may have joined them."""
     for load in elf.segments:
-        if load.p_type != PT_LOAD or load.p_flags & PF_X:
+        if load.p_type != PT.LOAD or load.p_flags & PF.X:
             continue
         data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         for match in islice(HEADER.finditer(data), MAX_TRIES):

@@ -9,7 +9,7 @@ from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import identity_with
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_among, notes_in
-from sframegen.elf.records import EHDR_SIZE, PF_X, PHDR_SIZE, PN_XNUM, PT_LOAD, PT_NOTE, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from sframegen.stack.mappings import MAX_VDSO, VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
@@ -51,7 +51,7 @@ def identity(file: ElfFile) -> Hashable:
 
 def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | None:
     """Return what a detached section for the object must agree with. The file is not needed: headers and notes are loaded."""
-    notes = [segment for segment in image.segments if segment.p_type == PT_NOTE]
+    notes = [segment for segment in image.segments if segment.p_type == PT.NOTE]
     for segment in notes:
         raw = snapshot.memory.read(image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES))
         try:
@@ -67,7 +67,7 @@ def read_loaded_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> Loa
     """Return the object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
         return _moved_image(snapshot, row, moved)
-    return _image(snapshot, row, PF_X)
+    return _image(snapshot, row, PF.X)
 
 
 def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
@@ -83,7 +83,7 @@ def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedIm
         compared.add((other.file, image.bias))
         for segment in image.segments:
             first, limit = image.address(segment.p_vaddr), image.address(segment.p_vaddr + segment.p_filesz)
-            is_code = segment.p_type == PT_LOAD and segment.p_flags & PF_X
+            is_code = segment.p_type == PT.LOAD and segment.p_flags & PF.X
             if is_code and first & ~PAGE_MASK <= row.start < row.end <= (limit + PAGE_MASK) & ~PAGE_MASK:
                 start, end = max(first, row.start), min(limit, row.end)
                 at = segment.p_offset + start - first
@@ -106,7 +106,7 @@ def _image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | None:
         return None
     image = LoadedImage(row, header, segments, bias, reader.file, reader.seen)
     for segment in segments:
-        if segment.p_type == PT_NOTE:
+        if segment.p_type == PT.NOTE:
             address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)
             image.seen.append((address, snapshot.memory.read(address, size)))
     return image
@@ -118,7 +118,7 @@ def _bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None:
     for segment in segments:
         first = segment.p_offset & ~PAGE_MASK
         if (
-            segment.p_type == PT_LOAD
+            segment.p_type == PT.LOAD
             and segment.p_flags & flags == flags
             and first < end
             and row.offset < segment.p_offset + segment.p_filesz

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
-from sframegen.elf.records import PT_GNU_SFRAME
+from sframegen.elf.records import PT
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
@@ -192,7 +192,7 @@ class LoadedObjects:
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
             return
-        segment = next((segment for segment in image.segments if segment.p_type == PT_GNU_SFRAME and segment.p_filesz), None)
+        segment = next((segment for segment in image.segments if segment.p_type == PT.GNU_SFRAME and segment.p_filesz), None)
         if segment is None:
             if not self._read_unloaded(loaded, image, snapshot.abi):
                 self._read_detached(loaded, image, snapshot)

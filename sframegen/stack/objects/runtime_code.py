@@ -34,8 +34,11 @@ class RuntimeCode:
             self._search(snapshot)
         if not self._lists:
             return
-        from sframegen.registry.jit_budget import Budget  # noqa: PLC0415 - here and below: few have lists
-        from sframegen.registry.jit_tables import JitTables, refresh_chains  # noqa: PLC0415
+        from sframegen.registry.jit_tables import (  # noqa: PLC0415
+            Budget,
+            JitTables,
+            refresh_chains,
+        )
 
         budget = Budget(seconds)
         for regions in self._lists.values():

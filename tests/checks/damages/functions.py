@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sframegen.checks.against_cfi.differences import REASONS
+from sframegen.checks.against_cfi import REASONS
 from sframegen.checks.finding import Severity
 from sframegen.format.model import Kind
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from tests.checks.damages.kinds import Kinds, Place, draw
 from tests.checks.damages.subject import NotHereError, NowhereError
 

@@ -9,10 +9,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.existing.find_section import find_place
-from linker.existing.overwrite import headers_for
+from linker.existing.in_place import find_slot, headers_for
 from linker.inject.apply import write_all
-from sframegen.checks.against_cfi.comparison import ALL_REGISTERS
+from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
 from sframegen.conversion.convert import convert_sources
@@ -28,8 +27,7 @@ from sframegen.tables.levels import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.checks.check_report import CheckReport
-    from sframegen.checks.finding import Finding
+    from sframegen.checks.finding import CheckReport, Finding
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
     from sframegen.tables.levels import LevelName
@@ -133,7 +131,7 @@ class Subject:
 
         NotHereError where it does not fit.
         """
-        place = find_place(self.elf)
+        place = find_slot(self.elf)
         if len(section) > place.room:
             raise NotHereError
         data = bytearray(self.data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, Header
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.tables.lower import lower
 
@@ -84,8 +84,8 @@ def bases() -> list[Base]:
     return found
 
 
-def header_of(data: bytes | bytearray, order: ByteOrder) -> Header:
-    return Header(*struct.unpack_from(MARKS[order] + HEADER_CODE, data))
+def header_of(data: bytes | bytearray, order: ByteOrder) -> SframeHeader:
+    return SframeHeader(*struct.unpack_from(MARKS[order] + HEADER_CODE, data))
 
 
 NUMBERS = (0, 1, 2, 3, 4, 15, 16, 17, 0x7F, 0x80, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)

@@ -11,8 +11,6 @@ from sframegen.base.errors import SframegenError
 from sframegen.conversion.convert import convert
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
-from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe
@@ -31,7 +29,6 @@ def run(data: bytes) -> None:
         table, coverage, _ = converted
         fates = coverage.fates(elf)
         assert sum(fates["covered"].values()) == coverage.covered_bytes
-        list(coverage.per_function(FunctionNames(function_symbols(elf))))
         encoder = converted.encoder(elf, LEVELS["fast"])
         assert difference(table, encoder.table)[1] <= 0
         plan = plan_injection(elf, encoder.size_bytes)

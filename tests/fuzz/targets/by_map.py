@@ -6,8 +6,8 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from linker.merge.input_objects import ObjectReader
-from linker.merge.into_object import in_object
+from linker.merge.by_map import Counts, map_of_object
+from linker.merge.inputs import ObjectReader
 from linker.objects.laid_out import place
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
@@ -39,7 +39,7 @@ def linked() -> Placed:
 def linker_map(file: Path) -> LinkerMap:
     file.write_text(MAP)
     try:
-        return in_object(file, linked())
+        return map_of_object(file, linked())
     finally:
         file.unlink()
 
@@ -47,7 +47,9 @@ def linker_map(file: Path) -> LinkerMap:
 def run(data: bytes) -> None:
     merger = Merger()
     with suppress(SframegenError):
-        counts = linker_map(directory() / "map").add(ObjectReader(AMD64).open(memoryview(data), "input"), "input", "", merger)
-        assert counts is not None
-        if counts.functions:
+        counts = Counts()
+        given = ObjectReader(AMD64).open(memoryview(data), "input")
+        linker_map(directory() / "map").add(given, "input", "", merger, counts)
+        assert not counts.objects_unlinked
+        if counts.objects:
             lower(merger.merged(linked().image.executable_ranges())[0], AMD64, V3)

@@ -21,7 +21,7 @@ COMMANDS = (
     ("convert", "--format", "3", "-o", "OUT"),
     ("remove", "--force", "--no-verify", "-o", "OUT"),
     ("add-section", "--dry-run", "-v"),
-    ("add-section", "--no-verify", "--json", "--per-function", "--replace", "--force", "-o", "OUT"),
+    ("add-section", "--no-verify", "--json", "--replace", "--force", "-o", "OUT"),
     ("add-section", "--format", "2", "--optimize", "size", "-o", "OUT"),
 )
 for name in cli.COMMANDS:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from linker.existing.find_section import find_place
-from linker.existing.overwrite import plan_exchange
+from linker.existing.in_place import find_slot, plan_exchange
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
@@ -27,7 +26,7 @@ def run(data: bytes) -> None:
         for piece in pieces:
             merger.add(piece)
         merged, _ = merger.merged(elf.executable_ranges())
-        place = find_place(elf)
+        place = find_slot(elf)
         for layout in WRITABLE.values():
             with suppress(SframegenError):
                 table, left_out = lower(merged, abi, layout)

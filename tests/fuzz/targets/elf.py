@@ -9,7 +9,7 @@ from sframegen.code.context.plt import find_plt
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of, debug_link_of, notes_of
-from sframegen.elf.records import SHT_NOBITS
+from sframegen.elf.records import SHT
 from sframegen.elf.symbols import MAX_NAME, function_symbols, function_symbols_before, functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import open_sframe, read_pieces
@@ -59,5 +59,5 @@ def plt(elf: ElfFile) -> None:
 def contents(elf: ElfFile) -> None:
     for section in elf.sections[:100]:
         with suppress(FormatError):
-            if section.header.sh_type != SHT_NOBITS:
+            if section.header.sh_type != SHT.NOBITS:
                 elf.contents(section)

@@ -7,15 +7,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker.objects.add_to_objects import check_object, prepare, write_object
 from linker.objects.archive import is_archive
+from linker.objects.change_objects import check_object, plan_object_removal, prepare, write_object
 from linker.objects.given_file import Objects, objects_in
 from linker.objects.object_view import place_in, views_of
-from linker.objects.remove_from_objects import plan_object_removal
 from sframegen.base.errors import SframegenError
 from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 from sframegen.format.layouts import V3
 from sframegen.tables.levels import LEVELS
 
@@ -30,7 +29,7 @@ def opened(data: bytes) -> Objects:
     if is_archive(view):
         return Objects("file", view, {at: elf for at, _, elf in objects_in(view, "file")})
     elf = ElfFile(view, "file")
-    return Objects("file", view, {0: elf} if elf.header.e_type == ET_REL else {})
+    return Objects("file", view, {0: elf} if elf.header.e_type == ET.REL else {})
 
 
 def written(objects: Objects, changed: Mapping[int, Callable[[BinaryIO], None]]) -> Objects:
@@ -60,12 +59,12 @@ def run(data: bytes) -> None:
             return
         with suppress(SframegenError):
             read_all(objects)
-        removals = {at: plan_object_removal(elf, force=True) for at, elf in objects.members.items()}
-        gone = {at: one for at, one in removals.items() if one}
-        if gone:
-            without = written(objects, {at: one.write for at, one in gone.items()})
-            objects.check({at: one.check for at, one in gone.items()}, without)
-            assert len(without.data) == objects.size_with({at: one.size for at, one in gone.items()})
         prepared = {at: prepare(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
         filled = written(objects, {at: partial(write_object, one.filled) for at, one in prepared.items()})
         objects.check({at: partial(check_object, one.filled) for at, one in prepared.items()}, filled)
+        removals = {at: plan_object_removal(elf) for at, elf in filled.members.items()}
+        gone = {at: one for at, one in removals.items() if one}
+        if gone:
+            without = written(filled, {at: one.write for at, one in gone.items()})
+            filled.check({at: one.check for at, one in gone.items()}, without)
+            assert len(without.data) == filled.size_with({at: len(one.original.data) for at, one in gone.items()})

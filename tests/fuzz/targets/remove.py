@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from linker.existing.find_section import extents, own_loads
+from linker.existing.in_place import own_loads, sframe_extents
 from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal
 from sframegen.base.errors import SframegenError
@@ -27,7 +27,7 @@ SEEDS = (
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         elf = open_elf(written(data))
-        if extents(elf):
+        if sframe_extents(elf):
             original = original_of(elf)
             assert original is None or len(original.elf.data) == original.record.original_size
             own_loads(elf)
@@ -41,4 +41,4 @@ def removed(elf: ElfFile) -> None:
     for offset, new in plan.writes:
         assert offset + len(new) <= len(out)
         out[offset : offset + len(new)] = new
-    assert not extents(ElfFile(memoryview(bytes(out))))
+    assert not sframe_extents(ElfFile(memoryview(bytes(out))))

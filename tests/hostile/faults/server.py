@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import Any
 
-from sframegen.cli.commands import main
+from sframegen.cli.commands import run_command
 
 MAX_CALLS, NAME = 1000, 24
 
@@ -42,7 +42,7 @@ def run(library: ctypes.CDLL, seen: Seen, request: dict[str, Any]) -> dict[str, 
             library.faults_arm(os.fsencode(request["below"]), *(request[name] for name in ("call", "action", "error", "poor")))
             status = 99
             try:
-                main()
+                status = run_command()
             except SystemExit as end:
                 status = int(end.code or 0)
             finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 
 import sframegen
-from linker.files import copy_ahead, copying, target
+from linker.files import copying, target
 from linker.files.copying import FilePart, copy_file
 from linker.files.location import Location
 from linker.files.target import Target
@@ -43,7 +43,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[ElfFile]:
 
     monkeypatch.setattr(target, "LARGE", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(copy_ahead, "copy_file", copy)
+    monkeypatch.setattr(copying, "copy_file", copy)
     return copies
 
 
@@ -83,7 +83,7 @@ def test_no_room(program: Path, ahead: list[ElfFile], monkeypatch: pytest.Monkey
         out.write(b"a part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(copy_ahead, "copy_file", fail)
+    monkeypatch.setattr(copying, "copy_file", fail)
     there, content = names(program.parent), program.read_bytes()
     with pytest.raises(OSError, match="cannot be written: No space left on device"):
         sframegen.add_section(program)
@@ -100,7 +100,7 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
         os.utime(program, ns=(1, 1))
         ahead.append(elf)
 
-    monkeypatch.setattr(copy_ahead, "copy_file", copy_and_change)
+    monkeypatch.setattr(copying, "copy_file", copy_and_change)
     there = names(program.parent)
     with pytest.raises((FormatError, SframegenError), match="changed while being read"):
         sframegen.add_section(program, output=output and program.with_name(output))
@@ -109,7 +109,7 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
 
 
 def test_no_nameless_files(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_ahead, "nameless_file", lambda _: None)
+    monkeypatch.setattr(copying, "nameless_file", lambda _: None)
     sframegen.add_section(program, output=program.with_name("new"))
     assert len(ahead) == 1
     assert sframegen.add_section(program.with_name("new")).note == "has it already"
@@ -135,7 +135,7 @@ def test_any_failure_of_the_thread(program: Path, ahead: list[ElfFile], verify: 
         out.write(b"a part")
         raise MemoryError
 
-    monkeypatch.setattr(copy_ahead, "copy_file", fail)
+    monkeypatch.setattr(copying, "copy_file", fail)
     there, content = names(program.parent), program.read_bytes()
     with pytest.raises(MemoryError):
         sframegen.add_section(program, verify=verify)
@@ -157,7 +157,7 @@ def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfF
     def interrupted(_: Thread) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copy_ahead, "copy_file", slow)
+    monkeypatch.setattr(copying, "copy_file", slow)
     monkeypatch.setattr(Thread, "join", interrupted)
     there, content = names(program.parent), program.read_bytes()
     with pytest.raises(KeyboardInterrupt):

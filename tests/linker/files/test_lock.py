@@ -181,7 +181,7 @@ def test_runs_at_the_same_time(compile_c: Compiler, tmp_path: Path) -> None:
     for version in (2, 3):
         add_section(program, output=tmp_path / str(version), version=version, verify=False)
         possible.append((tmp_path / str(version)).read_bytes())
-    code = "from sframegen.cli.commands import main; main()"
+    code = "from sframegen.cli.start import main; main()"
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", code, "add-section", "--no-verify", "--format", version, directory / "program"],

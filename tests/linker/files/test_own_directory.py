@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.own_directory import OwnDirectory
+from linker.files.location import OwnDirectory
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:

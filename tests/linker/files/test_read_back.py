@@ -10,7 +10,7 @@ import pytest
 from linker.files import read_back
 from linker.files.read_back import LARGE, MANY, READERS, chosen, expect
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import EM_AARCH64
+from sframegen.elf.records import EM
 from tests.support.inputs.linker_inputs import small_file
 from tests.support.loops import for_each
 
@@ -50,7 +50,7 @@ def test_types_that_only_one_machine_has(reader: Reader, tmp_path: Path) -> None
     data = bytearray(small_file())
     last = len(ElfFile(memoryview(bytes(data))).sections) - 1
     table = int.from_bytes(data[40:48], "little")
-    data[18:20] = EM_AARCH64.to_bytes(2, "little")
+    data[18:20] = EM.AARCH64.to_bytes(2, "little")
     data[table + 64 * last + 4 : table + 64 * last + 8] = SHT_AARCH64_ATTRIBUTES.to_bytes(4, "little")
     file = tmp_path / "file"
     file.write_bytes(data)

@@ -61,7 +61,6 @@ def put(
     *,
     source: Path,
     hard_links: Sequence[Path] = (),
-    preserve_timestamps: bool = False,
 ) -> Replaced:
     """`write_atomically` by paths, in place where `target` is `source`."""
     with ExitStack() as held:
@@ -74,7 +73,6 @@ def put(
             source=opened,
             rights=Rights.IN_PLACE if location.is_at(opened.status) else Rights.OUTPUT,
             hard_links=links,
-            preserve_timestamps=preserve_timestamps,
         )
 
 
@@ -128,11 +126,6 @@ def test_a_directory_that_keeps_all_files_gets_none(target: Path, monkeypatch: p
         with pytest.raises(OSError, match="keeps all files that come into it: chattr -a"):
             put(path, write_new, source=target)
     assert only(target)
-
-
-def test_timestamps(target: Path) -> None:
-    put(target, write_new, source=target, preserve_timestamps=True)
-    assert (target.stat().st_atime_ns, target.stat().st_mtime_ns) == (10**18, 2 * 10**18 + 1)
 
 
 def test_another_name(target: Path) -> None:

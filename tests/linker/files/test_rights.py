@@ -131,10 +131,6 @@ def test_a_file_that_another_user_may_have_put_there(directory: Path, owner: int
     assert copied(directory, Rights.OUTPUT, File(0, 0, 0o600), there) == File(0, 0, 0o600)
 
 
-def test_a_part_belongs_to_the_owner_of_the_whole(directory: Path) -> None:
-    assert copied(directory, Rights.PART, File(THEIRS, OTHER, 0o6754)) == File(THEIRS, OTHER, 0o754)
-
-
 def test_in_place_all_is_kept(directory: Path) -> None:
     File(THEIRS, OTHER, 0o6754).write(directory / "new")
     with (directory / "new").open("rb") as file, locate(directory / "new") as target:

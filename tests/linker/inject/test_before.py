@@ -19,7 +19,7 @@ from sframegen import add_section, remove
 from sframegen.checks.placement import in_file
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_DYNAMIC, PT_INTERP, PT_LOAD, PT_NOTE
+from sframegen.elf.records import PT
 from tests.linker.inject.test_plan import with_segment
 from tests.support.inputs.linker_inputs import inject, restored
 from tests.support.loops import for_each
@@ -64,7 +64,7 @@ def test_every_old_byte_is_where_it_was(compile_c: Compiler, tmp_path: Path) -> 
     assert symbols is not None
     for offset, size in plan.changed():
         assert symbols.header.sh_offset <= offset < offset + size <= symbols.header.sh_offset + symbols.header.sh_size
-    for load in (s for s in before.segments if s.p_type == PT_LOAD):
+    for load in (s for s in before.segments if s.p_type == PT.LOAD):
         assert after.at(load.p_vaddr, load.p_filesz) == before.data[load.p_offset : load.p_offset + load.p_filesz]
     assert restored(result.read_bytes()) == original.read_bytes()
     assert answer_of(result) == answer_of(original) == "42 0\n"
@@ -78,10 +78,10 @@ def test_interpreter_and_build_id_are_in_the_first_page(compile_c: Compiler, tmp
     assert build_id is not None
     assert build_id == build_id_of(open_elf(original))
     assert build_id in bytes(elf.data[:0x1000])
-    [interpreter] = (s for s in elf.segments if s.p_type == PT_INTERP)
+    [interpreter] = (s for s in elf.segments if s.p_type == PT.INTERP)
     assert interpreter.p_offset + interpreter.p_filesz <= 0x1000
-    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
-    assert [s.p_type for s in elf.segments].index(PT_INTERP) < elf.segments.index(first)
+    first = next(s for s in elf.segments if s.p_type == PT.LOAD)
+    assert [s.p_type for s in elf.segments].index(PT.INTERP) < elf.segments.index(first)
 
 
 VENDOR = r"""
@@ -105,7 +105,7 @@ def test_a_build_id_among_notes_that_stay(
     elf, build_id = open_elf(result), build_id_of(open_elf(original))
     assert build_id is not None
     assert build_id in bytes(elf.data[:0x1000])
-    own, vendors = sorted((s for s in elf.segments if s.p_type == PT_NOTE and s.p_align == 4), key=lambda s: s.p_vaddr)
+    own, vendors = sorted((s for s in elf.segments if s.p_type == PT.NOTE and s.p_align == 4), key=lambda s: s.p_vaddr)
     assert [build_id in elf.at(s.p_vaddr, s.p_filesz).tobytes() for s in (own, vendors)] == [True, True]
     assert vendors in [s._replace(p_offset=s.p_offset + PAGE) for s in open_elf(original).segments]
     assert answer_of(result) == "42\n"
@@ -155,7 +155,7 @@ def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compile
         number
         for number, s in enumerate(elf.segments)
         for dynamic in elf.segments
-        if dynamic.p_type == PT_DYNAMIC and s.p_type == PT_LOAD and s.p_vaddr <= dynamic.p_vaddr < s.p_vaddr + s.p_memsz
+        if dynamic.p_type == PT.DYNAMIC and s.p_type == PT.LOAD and s.p_vaddr <= dynamic.p_vaddr < s.p_vaddr + s.p_memsz
     )
     result.write_bytes(with_segment(data, holder, p_flags=4))
     assert {finding.rule for finding in in_file(open_elf(result))} == {"dynamic-read-only"}
@@ -202,7 +202,7 @@ def test_a_note_segment_over_bytes_that_are_no_notes(compile_c: Compiler, tmp_pa
     """objcopy --remove-section .note.* may leave one; the program runs."""
     original = Path(shutil.copy(compile_c(PROGRAM, *FLAGS), tmp_path / "original"))
     data = bytearray(original.read_bytes())
-    note = next(s for s in open_elf(original).segments if s.p_type == PT_NOTE)
+    note = next(s for s in open_elf(original).segments if s.p_type == PT.NOTE)
     data[note.p_offset + 4 : note.p_offset + 8] = (1 << 20).to_bytes(4, "little")
     plan_injection(ElfFile(memoryview(bytes(data))), 28)
     original.write_bytes(data)

@@ -16,11 +16,11 @@ from linker.inject.gaps import (
     spread,
     total_size,
 )
-from sframegen.elf.records import PT_LOAD, Phdr
+from sframegen.elf.records import PT, Phdr
 from tests.support.loops import for_each
 
 GAPS = (Gap(0, 0x1000), Gap(0x200, 0x30))
-LOAD = Phdr(PT_LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
+LOAD = Phdr(PT.LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
 
 
 @for_each(("old", "new"), [(0, 0x1000), (1, 0x1001), (0x1FF, 0x11FF), (0x200, 0x1230), (0x300, 0x1330)])

@@ -24,30 +24,13 @@ from linker.inject.movable import unexplained, valid_align
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import Extent, align_up
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    ET_DYN,
-    ET_EXEC,
-    PHDR_SIZE,
-    PT_GNU_PROPERTY,
-    PT_LOAD,
-    PT_NOTE,
-    PT_PHDR,
-    RECORDS,
-    SHDR_SIZE,
-    SHF_ALLOC,
-    SHT_NOBITS,
-    SHT_NOTE,
-    SHT_PROGBITS,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Phdr, Shdr
 from tests.linker.inject.test_plan import elf_of, with_header, with_segment
 from tests.support.inputs.linker_inputs import Writer, small_file, without_sections
 from tests.support.loops import for_each
 
 FIRST_PAGE = 0x1000
-LOAD = Phdr(PT_LOAD, 4, 0, 0x1000, 0x1000, 0x100, 0x100, 0x1000)
+LOAD = Phdr(PT.LOAD, 4, 0, 0x1000, 0x1000, 0x100, 0x100, 0x1000)
 
 
 def with_section(data: bytes, name: str, **fields: int) -> bytes:
@@ -97,7 +80,7 @@ def test_no_section_has_bytes_of_the_elf_header() -> None:
     data = small_file()
     check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE)))
     check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1, sh_size=0)))
-    check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1, sh_type=SHT_NOBITS)))
+    check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1, sh_type=SHT.NOBITS)))
     with pytest.raises(FormatError, match=r"overlaps the ELF header"):
         check_sections(elf_of(with_section(data, ".text", sh_offset=EHDR_SIZE - 1)))
     end = len(data) - 16
@@ -108,7 +91,7 @@ def test_no_section_has_bytes_of_the_elf_header() -> None:
 
 def test_a_table_of_names_that_is_loaded_cannot_grow() -> None:
     with pytest.raises(FormatError, match="has no table of names that could grow"):
-        check_sections(elf_of(with_section(small_file(), ".shstrtab", sh_flags=SHF_ALLOC)))
+        check_sections(elf_of(with_section(small_file(), ".shstrtab", sh_flags=SHF.ALLOC)))
 
 
 def test_new_bytes_have_room_after_what_segments_have() -> None:
@@ -121,9 +104,9 @@ def test_new_bytes_have_room_after_what_segments_have() -> None:
         ({"sh_offset": end, "sh_size": 1}, end),
         ({"sh_offset": end - 1, "sh_size": 1}, end),
         ({"sh_offset": end - 1, "sh_size": 2}, len(data)),
-        ({"sh_offset": end, "sh_size": 1, "sh_flags": SHF_ALLOC}, len(data)),
-        ({"sh_offset": end, "sh_size": 0, "sh_flags": SHF_ALLOC}, end),
-        ({"sh_offset": end - 1, "sh_size": 2, "sh_type": SHT_NOBITS}, end),
+        ({"sh_offset": end, "sh_size": 1, "sh_flags": SHF.ALLOC}, len(data)),
+        ({"sh_offset": end, "sh_size": 0, "sh_flags": SHF.ALLOC}, end),
+        ({"sh_offset": end - 1, "sh_size": 2, "sh_type": SHT.NOBITS}, end),
     ):
         assert room_of(elf_of(with_section(data, ".strtab", **fields))) == room, fields
     bare = without_sections(data)
@@ -145,8 +128,8 @@ def test_a_build_id_is_in_the_first_page_or_not(place: int, found: bool) -> None
     writer = Writer("little", 1)
     writer.data.extend(bytes(place - len(writer.data)))
     content = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(20)
-    note = writer.put(".note.gnu.build-id", SHT_NOTE, 2, content, 1)
-    segment = Phdr(PT_NOTE, 4, note.sh_offset, 0, 0, note.sh_size, note.sh_size, 4)
+    note = writer.put(".note.gnu.build-id", SHT.NOTE, 2, content, 1)
+    segment = Phdr(PT.NOTE, 4, note.sh_offset, 0, 0, note.sh_size, note.sh_size, 4)
     elf = ElfFile(memoryview(writer.finish([segment])))
     assert (find_build_id(elf) or [None])[0] == (place if found else None)
 
@@ -174,7 +157,7 @@ def test_what_is_not_loaded_makes_way() -> None:
 
 
 def test_new_loads_follow_the_last_one() -> None:
-    note, new = LOAD._replace(p_type=PT_NOTE), LOAD._replace(p_vaddr=0x9000)
+    note, new = LOAD._replace(p_type=PT.NOTE), LOAD._replace(p_vaddr=0x9000)
     assert insert_loads([note, LOAD, note, LOAD, note], [new]) == [note, LOAD, note, LOAD, new, note]
     assert insert_loads([LOAD], [new]) == [LOAD, new]
 
@@ -217,7 +200,7 @@ def test_the_segment_with_the_headers_holds_all_of_them() -> None:
 
 def at_address(address: int) -> Image:
     """The image of a program that is linked there: its first segment has the headers."""
-    image = read_image(elf_of(with_header(small_file(), e_type=ET_EXEC)))
+    image = read_image(elf_of(with_header(small_file(), e_type=ET.EXEC)))
 
     def linked(segments: list[Phdr]) -> list[Phdr]:
         return [s._replace(p_vaddr=s.p_vaddr + address, p_paddr=s.p_paddr + address) for s in segments]
@@ -233,7 +216,7 @@ def test_pages_go_before_programs_that_begin_with_their_headers() -> None:
     assert is_possible(image)
     header = image.elf.header
     for other in (
-        image._replace(elf=elf_of(with_header(small_file(), e_type=ET_DYN))),
+        image._replace(elf=elf_of(with_header(small_file(), e_type=ET.DYN))),
         image._replace(elf=elf_of(with_header(bytes(image.elf.data), e_phoff=header.e_phoff + 8, e_phnum=1))),
         image._replace(load=image.loads[1]),
         image._replace(load=first._replace(p_offset=8), loads=[first._replace(p_offset=8)]),
@@ -247,7 +230,7 @@ def test_pages_go_before_programs_that_begin_with_their_headers() -> None:
 
 def test_pages_begin_where_kernels_map_them() -> None:
     draft = before(at_address(0x2_0000), 28)
-    [first, *_] = [s for s in draft.segments if s.p_type == PT_LOAD]
+    [first, *_] = [s for s in draft.segments if s.p_type == PT.LOAD]
     assert (first.p_vaddr, first.p_offset) == (0x1_0000, 0)
     with pytest.raises(NoRoomError, match="too near to address 0"):
         before(at_address(0x2_0000 - 1), 28)
@@ -258,10 +241,10 @@ def test_pages_hold_headers_and_metadata() -> None:
     image = at_address(0x40_0000)
     draft = before(image, 28)
     pages = 0x1_0000
-    [old, *_], [first, *_] = image.loads, [s for s in draft.segments if s.p_type == PT_LOAD]
+    [old, *_], [first, *_] = image.loads, [s for s in draft.segments if s.p_type == PT.LOAD]
     assert first == old._replace(p_vaddr=0x3F_0000, p_paddr=0x3F_0000, p_filesz=old.p_filesz + pages, p_memsz=old.p_memsz + pages)
     size = (len(image.segments) + 2) * PHDR_SIZE
-    [table] = [s for s in draft.segments if s.p_type == PT_PHDR]
+    [table] = [s for s in draft.segments if s.p_type == PT.PHDR]
     assert table[2:7] == (EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, size, size)
     at = EHDR_SIZE + size
     for item in draft.moves:
@@ -367,11 +350,11 @@ def test_remains_of_moved_pieces_are_cleared_up_to_the_page_s_end() -> None:
 
 
 def test_headers_that_nobody_reads() -> None:
-    note = LOAD._replace(p_type=PT_NOTE)
+    note = LOAD._replace(p_type=PT.NOTE)
     assert is_unused(LOAD._replace(p_type=0), [])
-    assert is_unused(note, [note, note._replace(p_type=PT_GNU_PROPERTY)])
-    assert not is_unused(note, [note, note._replace(p_type=PT_GNU_PROPERTY, p_offset=1)])
-    assert not is_unused(LOAD, [LOAD, LOAD._replace(p_type=PT_GNU_PROPERTY)])
+    assert is_unused(note, [note, note._replace(p_type=PT.GNU_PROPERTY)])
+    assert not is_unused(note, [note, note._replace(p_type=PT.GNU_PROPERTY, p_offset=1)])
+    assert not is_unused(LOAD, [LOAD, LOAD._replace(p_type=PT.GNU_PROPERTY)])
 
 
 def test_padding_is_short_and_filled() -> None:
@@ -379,7 +362,7 @@ def test_padding_is_short_and_filled() -> None:
     writer = Writer("little", 0)
     content = bytearray(64)
     content[20] = 1
-    offset = writer.put(".data", SHT_PROGBITS, 2, bytes(content)).sh_offset
+    offset = writer.put(".data", SHT.PROGBITS, 2, bytes(content)).sh_offset
     elf = ElfFile(memoryview(writer.finish([])))
     known = [Extent(0, offset), Extent(offset + 15, offset + 16), Extent(offset + 30, offset + 31), Extent(offset + 47, 1 << 63)]
 

@@ -14,7 +14,7 @@ import sframegen
 from linker.inject import undo_record
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, SHT_GNU_SFRAME
+from sframegen.elf.records import PT, SHT
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import agree
@@ -42,11 +42,11 @@ def add(*arguments: object) -> Result:
 
 def assert_one_section(file: Path) -> None:
     elf = open_elf(file)
-    (segment,) = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
-    (section,) = [s.header for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME or s.name == ".sframe"]
-    assert section.sh_type == SHT_GNU_SFRAME
+    (segment,) = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
+    (section,) = [s.header for s in elf.sections if s.header.sh_type == SHT.GNU_SFRAME or s.name == ".sframe"]
+    assert section.sh_type == SHT.GNU_SFRAME
     assert (section.sh_addr, section.sh_offset, section.sh_size) == (segment.p_vaddr, segment.p_offset, segment.p_filesz)
-    assert len([s for s in elf.segments if s.p_type == PT_LOAD and s.p_vaddr <= segment.p_vaddr < s.p_vaddr + s.p_filesz]) == 1
+    assert len([s for s in elf.segments if s.p_type == PT.LOAD and s.p_vaddr <= segment.p_vaddr < s.p_vaddr + s.p_filesz]) == 1
 
 
 def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:

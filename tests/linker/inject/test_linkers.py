@@ -14,7 +14,7 @@ from linker.existing.original import original_of
 from sframegen.base.errors import RefusedError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import PT, SHT
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
 from tests.support.loops import for_each
@@ -106,12 +106,12 @@ def test_every_shape_of_every_linker(
     way_back = original_of(after)
     assert way_back is not None
     assert way_back.elf.data == before.data
-    [segment] = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
+    [segment] = [s for s in after.segments if s.p_type == PT.GNU_SFRAME]
     assert segment.p_vaddr == plan.section_address
     moved = {name for item in plan.moves for name in item.names}
     for section in before.sections:
         header = section.header
-        if header.sh_addr and header.sh_size and header.sh_type != SHT_NOBITS and section.name not in moved | {".dynamic"}:
+        if header.sh_addr and header.sh_size and header.sh_type != SHT.NOBITS and section.name not in moved | {".dynamic"}:
             assert after.at(header.sh_addr, header.sh_size) == before.contents(section), section.name
 
 
@@ -151,7 +151,7 @@ def test_programs_with_their_table_at_the_end_survive_other_tools(
     subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, stderr=subprocess.PIPE)
     assert_runs(changed, shape, compile_c)
     elf = open_elf(changed)
-    [segment] = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    [segment] = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
     assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
     assert build_id_of(elf) == build_id_of(open_elf(original)) is not None
 

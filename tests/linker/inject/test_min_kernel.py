@@ -20,10 +20,9 @@ from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
-from sframegen.elf.dynamic import read_dynamic
+from sframegen.elf.dynamic import Role, read_dynamic, role_of
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PHDR_SIZE, PT_INTERP, PT_LOAD, PT_PHDR
-from sframegen.elf.role import Role, role_of
+from sframegen.elf.records import PHDR_SIZE, PT
 from sframegen.format.locate import sframe_of
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 from tests.support.loops import for_each
@@ -59,7 +58,7 @@ def role(file: Path) -> Role:
 
 def system_loader() -> Path:
     program = open_elf(Path(sys.executable).resolve())
-    segment = next((s for s in program.segments if s.p_type == PT_INTERP), None)
+    segment = next((s for s in program.segments if s.p_type == PT.INTERP), None)
     if segment is None or program.header.e_machine != 62:
         pytest.skip("no x86-64 program with a dynamic loader here")
     return Path(bytes(program.data[segment.p_offset : segment.p_offset + segment.p_filesz - 1]).decode())
@@ -205,8 +204,8 @@ def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrd
         plan_injection(program, 28, allowed=frozenset([KernelChange.SEGMENT_IN_A_LOADER]))
     assert error.value.reason is Refusal.OLD_KERNELS
     plan = plan_injection(program, 28, allowed=frozenset([KernelChange.TABLE_AT_THE_END]))
-    [table] = [segment for segment in plan.segments if segment.p_type == PT_PHDR]
-    [holder] = [segment for segment in plan.segments if segment.p_type == PT_LOAD and segment.p_offset == plan.table_offset]
+    [table] = [segment for segment in plan.segments if segment.p_type == PT.PHDR]
+    [holder] = [segment for segment in plan.segments if segment.p_type == PT.LOAD and segment.p_offset == plan.table_offset]
     assert table[2:7] == holder[2:7]
     assert table.p_filesz == plan.table_size
     assert (plan.layout, plan.moves) == ("tail", ())
@@ -224,8 +223,8 @@ def test_a_loader_that_nobody_knows(compile_c: Compiler, peers: Peers, tmp_path:
     original, file, program = compile_c(UNKNOWN_LOADER, *UNKNOWN_FLAGS, name="loader"), tmp_path / "loader", tmp_path / "program"
     assert role(original) is Role.UNSURE
     assert add_section(original, output=file, min_kernel="6.7").section_bytes
-    assert [s.p_type for s in open_elf(file).segments].count(PT_LOAD) > [s.p_type for s in open_elf(original).segments].count(
-        PT_LOAD
+    assert [s.p_type for s in open_elf(file).segments].count(PT.LOAD) > [s.p_type for s in open_elf(original).segments].count(
+        PT.LOAD
     )
     subprocess.run([peers.tool("patchelf"), "--set-interpreter", file, "--output", program, compile_c(SOURCE, *FLAGS)], check=True)
     for command in (file, program):

@@ -15,29 +15,11 @@ from linker.inject.image import find_build_id, read_image
 from linker.inject.movable import may_move, section_range, tagged
 from linker.inject.plan import check_size, describe, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
-from sframegen.elf.dynamic import DT_HASH
+from sframegen.elf.dynamic import DT
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import Extent, align_up
-from sframegen.elf.records import (
-    PF_R,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_NOTE,
-    PT_PHDR,
-    RECORDS,
-    SHF_ALLOC,
-    SHN_LORESERVE,
-    SHT_DYNSYM,
-    SHT_GNU_SFRAME,
-    SHT_NOBITS,
-    SHT_SYMTAB,
-    Ehdr,
-    Phdr,
-    Shdr,
-    Sym,
-)
+from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehdr, Phdr, Shdr, Sym
 from tests.support.inputs.linker_inputs import (
     inject_bytes,
     restored,
@@ -96,9 +78,9 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
         assert tags(after)[tag] == section.header.sh_addr
     note = after.section(".note.gnu.build-id")
     assert note is not None
-    assert symbols(after, SHT_SYMTAB)[1].st_value == note.header.sh_addr
-    assert symbols(after, SHT_DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
-    assert [s.p_vaddr for s in after.segments if s.p_type == PT_NOTE] == [note.header.sh_addr]
+    assert symbols(after, SHT.SYMTAB)[1].st_value == note.header.sh_addr
+    assert symbols(after, SHT.DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
+    assert [s.p_vaddr for s in after.segments if s.p_type == PT.NOTE] == [note.header.sh_addr]
     assert build_id_of(after) == build_id_of(before)
     assert find_build_id(after) is not None
 
@@ -118,25 +100,25 @@ def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     assert moved is not None
     by = moved.header.sh_addr - note.header.sh_addr
     assert by != 0
-    assert symbols(after, SHT_SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
+    assert symbols(after, SHT.SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
 
 
 @for_each("order", ORDERS)
 def test_the_new_segment(order: ByteOrder) -> None:
     before = elf_of(small_file(order))
     after = elf_of(inject_bytes(bytes(before.data), 1000))
-    loads = [s for s in after.segments if s.p_type == PT_LOAD]
-    assert loads[1:-1] == [s for s in before.segments if s.p_type == PT_LOAD][1:]
+    loads = [s for s in after.segments if s.p_type == PT.LOAD]
+    assert loads[1:-1] == [s for s in before.segments if s.p_type == PT.LOAD][1:]
     new, last = loads[-1], loads[-2]
-    assert new.p_flags == PF_R
+    assert new.p_flags == PF.R
     assert new.p_align == 0x1000
     assert new.p_vaddr % 0x1000 == new.p_offset % 0x1000
     assert new.p_offset >= max(s.p_offset + s.p_filesz for s in before.segments)
     assert last.p_vaddr + last.p_memsz <= new.p_vaddr - new.p_vaddr % 0x1000
-    (segment,) = [s for s in after.segments if s.p_type == PT_GNU_SFRAME]
+    (segment,) = [s for s in after.segments if s.p_type == PT.GNU_SFRAME]
     section = after.section(".sframe")
     assert section is not None
-    assert section.header[1:6] == (SHT_GNU_SFRAME, SHF_ALLOC, segment.p_vaddr, segment.p_offset, 1000)
+    assert section.header[1:6] == (SHT.GNU_SFRAME, SHF.ALLOC, segment.p_vaddr, segment.p_offset, 1000)
     assert after.contents(section) == section_of(1000)[:1000]
     assert [s.name for s in after.sections if s != section] == [s.name for s in before.sections]
 
@@ -144,7 +126,7 @@ def test_the_new_segment(order: ByteOrder) -> None:
 def test_what_is_loaded_comes_before_what_is_not() -> None:
     """In the file and in the section header table: dwz refuses others."""
     after = elf_of(inject_bytes(small_file()))
-    loaded = [s.number for s in after.sections if s.header.sh_flags & SHF_ALLOC]
+    loaded = [s.number for s in after.sections if s.header.sh_flags & SHF.ALLOC]
     other = [s for s in after.sections[1:] if s.number not in loaded]
     assert max(loaded) < min(s.number for s in other)
     end = max(s.p_offset + s.p_filesz for s in after.segments)
@@ -161,7 +143,7 @@ def test_tail_layout(order: ByteOrder) -> None:
     assert not plan.moves
     assert not plan.patches
     assert plan.overwritten() == [(0, 64)]
-    loads = [s for s in after.segments if s.p_type == PT_LOAD]
+    loads = [s for s in after.segments if s.p_type == PT.LOAD]
     assert after.header.e_phoff == loads[-1].p_offset
     assert len({s.p_vaddr - s.p_offset for s in (loads[0], loads[-1])}) == 1
     assert [s.p_vaddr for s in loads] == sorted(s.p_vaddr for s in loads)
@@ -182,7 +164,7 @@ def test_the_tail_lies_behind_all_that_the_file_has() -> None:
 def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library's .bss becomes bytes of the file."""
     data = small_file(library=True, blocked=256)
-    number = max(n for n, s in enumerate(elf_of(data).segments) if s.p_type == PT_LOAD)
+    number = max(n for n, s in enumerate(elf_of(data).segments) if s.p_type == PT.LOAD)
     start = elf_of(data).segments[number].p_vaddr
     large = elf_of(with_segment(data, number, p_memsz=(64 << 20) - start))
     plan = plan_injection(large, 28)
@@ -199,8 +181,8 @@ def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_tail_layout_takes_the_phdr_segment_along() -> None:
     data = small_file(library=True, blocked=256)
-    plan = plan_injection(elf_of(with_segment(data, 4, p_type=PT_PHDR)), 28)
-    (table,) = [s for s in plan.segments if s.p_type == PT_PHDR]
+    plan = plan_injection(elf_of(with_segment(data, 4, p_type=PT.PHDR)), 28)
+    (table,) = [s for s in plan.segments if s.p_type == PT.PHDR]
     assert (table.p_offset, table.p_filesz) == (plan.table_offset, plan.table_size)
 
 
@@ -229,7 +211,7 @@ def test_the_first_segment_grows_only_where_its_last_page_is_free() -> None:
 
 def test_an_unused_header_gives_its_slot() -> None:
     data = small_file()
-    number = [s.p_type for s in elf_of(data).segments].index(PT_NOTE)
+    number = [s.p_type for s in elf_of(data).segments].index(PT.NOTE)
     plan = plan_injection(elf_of(with_segment(data, number, p_type=0)), 28)
     assert len(plan.segments) == len(elf_of(data).segments) + 1
     assert [s.p_type for s in plan.dropped_segments] == [0]
@@ -243,7 +225,7 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     table = bytearray(data[elf.header.e_shoff :])
     table[64 + 4 : 64 + 8] = bytes(4)  # SHT_NULL in place of .init
     data[start : start + 1024] = table + bytes(1024 - len(table))
-    end = max(s.header.sh_offset + s.header.sh_size for s in elf.sections if s.header.sh_type != SHT_NOBITS)
+    end = max(s.header.sh_offset + s.header.sh_size for s in elf.sections if s.header.sh_type != SHT.NOBITS)
     original = with_header(bytes(data), e_shoff=start)[:end]
     changed = inject_bytes(original)
     plan = plan_injection(elf_of(original), 28)
@@ -350,13 +332,13 @@ def test_without_section_headers_a_piece_ends_where_the_next_named_place_is() ->
 @for_each(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
 def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, size: int) -> None:
     elf = elf_of(small_file())
-    load = [s for s in elf.segments if s.p_type == PT_LOAD][1]
+    load = [s for s in elf.segments if s.p_type == PT.LOAD][1]
     assert load.p_filesz == 16
-    found = tagged(elf, {DT_HASH: [load.p_vaddr + place]})
+    found = tagged(elf, {DT.HASH: [load.p_vaddr + place]})
     assert found == ([Extent(load.p_offset + place, load.p_offset + 16, ("DT_HASH",), 8)] if size else [])
 
 
-@for_each(("count", "last"), [(SHN_LORESERVE - 2, False), (SHN_LORESERVE - 1, True)])
+@for_each(("count", "last"), [(SHN.LORESERVE - 2, False), (SHN.LORESERVE - 1, True)])
 def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has(count: int, last: bool) -> None:
     plan = plan_injection(elf_of(with_many_sections(small_file(), count)), 28)
     assert len(plan.sections) == count + 1
@@ -440,7 +422,7 @@ def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves:
     section = elf.section(".hash")
     assert section is not None
     section = section._replace(header=section.header._replace(**changed))
-    assert may_move(elf, section, {DT_HASH: [section.header.sh_addr]}) is moves
+    assert may_move(elf, section, {DT.HASH: [section.header.sh_addr]}) is moves
 
 
 # Types of sections, and the dynamic tags that name them: hashes, symbols, strings, versions.
@@ -463,8 +445,8 @@ def test_a_new_section_s_header_says_no_more_than_where_it_is(unloaded: bool) ->
     section = elf_of(inject_bytes(small_file(), unloaded=unloaded)).section(".sframe")
     assert section
     header = section.header
-    flags = 0 if unloaded else SHF_ALLOC
-    assert header._replace(sh_name=0, sh_addr=0, sh_offset=0) == Shdr(0, SHT_GNU_SFRAME, flags, 0, 0, 28, 0, 0, 8, 0)
+    flags = 0 if unloaded else SHF.ALLOC
+    assert header._replace(sh_name=0, sh_addr=0, sh_offset=0) == Shdr(0, SHT.GNU_SFRAME, flags, 0, 0, 28, 0, 0, 8, 0)
     assert (header.sh_addr > 0, header.sh_offset % 8) == (not unloaded, 0)
     check_size(elf_of(small_file()), 1 << 40)
     for size in (0, (1 << 40) + 1):

@@ -17,19 +17,7 @@ from linker.inject import apply, undo_record
 from sframegen.base.errors import FormatError, VerificationError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import (
-    PF_W,
-    PF_X,
-    PHDR_SIZE,
-    PT_DYNAMIC,
-    PT_GNU_SFRAME,
-    PT_INTERP,
-    PT_LOAD,
-    RECORDS,
-    SHT_GNU_SFRAME,
-    Ehdr,
-    Phdr,
-)
+from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHT, Ehdr, Phdr
 from sframegen.format.locate import sframe_of
 from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_library, run
@@ -55,8 +43,8 @@ def added(original: Path, directory: Path, **options: Any) -> Path:
 
 def assert_nothing_is_left(file: Path) -> None:
     elf = open_elf(file)
-    assert [s for s in elf.segments if s.p_type == PT_GNU_SFRAME] == []
-    assert [s for s in elf.sections if s.header.sh_type == SHT_GNU_SFRAME or s.name == ".sframe"] == []
+    assert [s for s in elf.segments if s.p_type == PT.GNU_SFRAME] == []
+    assert [s for s in elf.sections if s.header.sh_type == SHT.GNU_SFRAME or s.name == ".sframe"] == []
 
 
 def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
@@ -65,9 +53,9 @@ def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_pat
     data = bytearray(compile_c(SOURCE, "-shared", "-fPIC").read_bytes())
     elf = ElfFile(memoryview(bytes(data)))
     for number, segment in enumerate(elf.segments):
-        if segment.p_type == PT_LOAD and segment.p_flags & PF_W:
+        if segment.p_type == PT.LOAD and segment.p_flags & PF.W:
             at = elf.header.e_phoff + number * PHDR_SIZE
-            RECORDS[Phdr, "little"].pack_into(data, at, *segment._replace(p_flags=segment.p_flags | PF_X))
+            RECORDS[Phdr, "little"].pack_into(data, at, *segment._replace(p_flags=segment.p_flags | PF.X))
     original.write_bytes(data)
     file = added(original, tmp_path)
     assert "patched: DT_" in str(sframegen.add_section(original, dry_run=True).plan)
@@ -82,7 +70,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
 ) -> None:
     original = compile_c(SOURCE, "-shared", "-fPIC")
     data = original.read_bytes()
-    dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT_DYNAMIC)
+    dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT.DYNAMIC)
     pack = undo_record.pack
 
     def wrong(undo: undo_record.Undo, new: Any) -> bytes:
@@ -167,7 +155,7 @@ def test_moved_metadata_that_is_edited_is_not_lost(compile_c: Compiler, tmp_path
     """The interpreter's name in its new place: giving back the old one would undo the edit."""
     file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
     elf = open_elf(file)
-    interp = next(s for s in elf.segments if s.p_type == PT_INTERP)
+    interp = next(s for s in elf.segments if s.p_type == PT.INTERP)
     assert interp.p_offset > elf.segments[0].p_filesz + 64
     data = bytearray(file.read_bytes())
     data[interp.p_offset + 1 : interp.p_offset + 4] = b"LIB"
@@ -232,7 +220,7 @@ def test_after_other_tools_in_the_tail_layout(tool: str, compile_c: Compiler, pe
 
 
 def count_loads(file: Path) -> int:
-    return sum(segment.p_type == PT_LOAD for segment in open_elf(file).segments)
+    return sum(segment.p_type == PT.LOAD for segment in open_elf(file).segments)
 
 
 def test_a_segment_that_holds_moved_metadata_stays(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
@@ -359,7 +347,7 @@ def test_headers_that_call_code_a_section_are_all_that_goes(tmp_path: Path) -> N
     place = (text.header.sh_offset, text.header.sh_addr, text.header.sh_addr, 16, 16)
     number = next(n for n, s in enumerate(elf.segments) if s.p_type == 4)  # the build-id's
     data = bytearray(ORIGINAL)
-    RECORDS[Phdr, "little"].pack_into(data, 64 + number * 56, PT_GNU_SFRAME, 4, *place, 8)
+    RECORDS[Phdr, "little"].pack_into(data, 64 + number * 56, PT.GNU_SFRAME, 4, *place, 8)
     data[text.header.sh_offset : text.header.sh_offset + 2] = b"\xe2\xde"
     file = tmp_path / "file"
     file.write_bytes(data)
@@ -377,15 +365,15 @@ def test_nothing_to_remove(compile_c: Compiler, tmp_path: Path) -> None:
     result = remove(file)
     assert (result.exit_code, result.output) == (0, f"{file}: no SFrame section: nothing to remove\n")
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert remove("-q", "--output-dir", tmp_path / "dir", file).output == ""
-    assert (tmp_path / "dir/file").read_bytes() == file.read_bytes()
+    assert remove("-q", "-o", tmp_path / "other", file).output == ""
+    assert (tmp_path / "other").read_bytes() == file.read_bytes()
 
 
 def test_output_and_dry_run_leave_the_file_alone(compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(SOURCE, *FLAGS, *KINDS["pie"])
     file = added(original, tmp_path)
     data = file.read_bytes()
-    result = remove("--dry-run", "--output-dir", tmp_path / "dir", file)
+    result = remove("--dry-run", "-o", tmp_path / "other", file)
     size = original.stat().st_size
     assert result.stdout == f"{file}: as it was before add-section; {len(data):,} -> {size:,} bytes\n"
     assert [path.name for path in tmp_path.iterdir()] == ["added"]
@@ -425,7 +413,7 @@ def test_verification_stops_what_went_wrong(
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    monkeypatch.setattr("sframegen.api.changing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.removing.write_all", write_all)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

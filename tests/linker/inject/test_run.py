@@ -12,7 +12,7 @@ from linker.inject.gaps import moved as moved_to
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT_GNU_SFRAME, PT_LOAD, PT_PHDR, SHT_GNU_SFRAME, SHT_NOBITS
+from sframegen.elf.records import PT, SHT
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import (
     FLAGS,
@@ -58,22 +58,22 @@ def run(file: Path, kind: str, compile_c: Compiler) -> None:
 
 def assert_section_is_whole(file: Path, size: int = 3001) -> None:
     elf = open_elf(file)
-    (segment,) = [s for s in elf.segments if s.p_type == PT_GNU_SFRAME]
+    (segment,) = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
     assert segment.p_filesz == size
     assert elf.at(segment.p_vaddr, size) == section_of(size)[:size]
     section = elf.section(".sframe")
     if elf.sections:
         assert section is not None
         header = section.header
-        assert (header.sh_type, header.sh_addr, header.sh_offset, header.sh_size) == (SHT_GNU_SFRAME, *segment[3:1:-1], size)
+        assert (header.sh_type, header.sh_addr, header.sh_offset, header.sh_size) == (SHT.GNU_SFRAME, *segment[3:1:-1], size)
 
 
 def assert_table_is_found(file: Path) -> None:
     """As kernels before 5.18 look for it."""
     elf = open_elf(file)
-    first = next(s for s in elf.segments if s.p_type == PT_LOAD)
+    first = next(s for s in elf.segments if s.p_type == PT.LOAD)
     for segment in elf.segments:
-        if segment.p_type == PT_PHDR:
+        if segment.p_type == PT.PHDR:
             assert first.p_vaddr - first.p_offset + elf.header.e_phoff == segment.p_vaddr
             assert segment.p_filesz == len(elf.segments) * 56
 
@@ -101,7 +101,7 @@ def test_every_loaded_byte_is_where_it_was(kind: str, compile_c: Compiler, tmp_p
     compared = 0
     for section in before.sections:
         header = section.header
-        if header.sh_addr and header.sh_size and header.sh_type != SHT_NOBITS and section.name not in {".dynamic", ".tbss"}:
+        if header.sh_addr and header.sh_size and header.sh_type != SHT.NOBITS and section.name not in {".dynamic", ".tbss"}:
             new = after.section(section.name)
             assert new is not None
             if section.name not in moved:
@@ -201,8 +201,8 @@ def test_a_library_where_code_follows_the_table(compile_c: Compiler, peers: Peer
     plan = inject(original, result)
     assert plan.layout == "tail"
     assert verify(plan, open_elf(original), result) == []
-    first = next(s for s in plan.segments if s.p_type == PT_LOAD)
-    holder = next(s for s in plan.segments if s.p_type == PT_LOAD and s.p_offset == plan.table_offset)
+    first = next(s for s in plan.segments if s.p_type == PT.LOAD)
+    holder = next(s for s in plan.segments if s.p_type == PT.LOAD and s.p_offset == plan.table_offset)
     assert holder.p_vaddr - holder.p_offset == first.p_vaddr - first.p_offset
     run(result, "library", compile_c)
     for tool, arguments in list(STRIPPERS.items())[:-1]:

@@ -11,24 +11,13 @@ from linker.inject.gaps import Gap
 from linker.inject.layout import LayoutDraft, Move
 from linker.inject.section_table import Patch, follow_section, new_table, renumbered_header, value_patches
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import (
-    SHF_ALLOC,
-    SHF_INFO_LINK,
-    SHT_GNU_SFRAME,
-    SHT_GROUP,
-    SHT_NOBITS,
-    SHT_NULL,
-    SHT_PROGBITS,
-    SHT_REL,
-    SHT_RELA,
-    Shdr,
-)
+from sframegen.elf.records import SHF, SHT, Shdr
 from tests.linker.inject.test_image import with_section
 from tests.linker.inject.test_plan import elf_of
 from tests.support.inputs.linker_inputs import small_file
 
-SFRAME = Shdr(0, SHT_GNU_SFRAME, SHF_ALLOC, 0x9000, 0x4000, 28, 0, 0, 8, 0)
-COVER = Shdr(0, SHT_PROGBITS, SHF_ALLOC, 0x8000, 0x3000, 8, 0, 0, 8, 0)
+SFRAME = Shdr(0, SHT.GNU_SFRAME, SHF.ALLOC, 0x9000, 0x4000, 28, 0, 0, 8, 0)
+COVER = Shdr(0, SHT.PROGBITS, SHF.ALLOC, 0x8000, 0x3000, 8, 0, 0, 8, 0)
 END = 0x5000
 DRAFT = LayoutDraft("front", (), 64, [], [], SFRAME, END, [], [], [(".cover", COVER)])
 NOTE = Move((".note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
@@ -65,7 +54,7 @@ def test_new_sections_follow_the_last_that_is_loaded() -> None:
 def test_new_sections_come_last_where_numbers_have_to_stay(kind: str) -> None:
     """No one can see that a number in a group is one."""
     data = small_file()
-    elf = elf_of(with_section(data, ".strtab", sh_type=SHT_GROUP) if kind == "group" else data)
+    elf = elf_of(with_section(data, ".strtab", sh_type=SHT.GROUP) if kind == "group" else data)
     section = SFRAME if kind == "group" else SFRAME._replace(sh_flags=0)
     table = new_table(elf, DRAFT._replace(section=section))
     assert table.added == (elf.shnum, elf.shnum + 1)
@@ -85,7 +74,7 @@ def test_symbols_of_later_sections_get_their_new_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "info"), [(SHT_REL, 0, 13), (SHT_RELA, 0, 13), (1, SHF_INFO_LINK, 13), (1, 0, 3), (2, 2, 3)]
+    ("kind", "flags", "info"), [(SHT.REL, 0, 13), (SHT.RELA, 0, 13), (1, SHF.INFO_LINK, 13), (1, 0, 3), (2, 2, 3)]
 )
 def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
     """sh_info is a number of other things in most sections."""
@@ -102,15 +91,15 @@ def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
         ({"sh_size": 0x21}, {"sh_offset": 0x238}),
         ({"sh_flags": 0}, {"sh_offset": 0x238}),
         ({"sh_offset": 0x1FF, "sh_flags": 0}, {"sh_offset": 0x20F}),
-        ({"sh_type": SHT_NULL}, {"sh_addr": 0x9800, "sh_offset": 0x800}),
-        ({"sh_type": SHT_NULL, "sh_flags": 0}, {}),
-        ({"sh_type": SHT_NOBITS}, {"sh_offset": 0x210}),
+        ({"sh_type": SHT.NULL}, {"sh_addr": 0x9800, "sh_offset": 0x800}),
+        ({"sh_type": SHT.NULL, "sh_flags": 0}, {}),
+        ({"sh_type": SHT.NOBITS}, {"sh_offset": 0x210}),
         ({"sh_size": 0}, {"sh_offset": 0x210}),
         ({"sh_size": 0, "sh_flags": 0}, {"sh_offset": 0x238}),
     ],
 )
 def test_sections_follow_their_bytes(fields: dict[str, int], moved: dict[str, int]) -> None:
-    header = Shdr(0, SHT_PROGBITS, SHF_ALLOC, 0x1200, 0x200, 0x20, 0, 0, 4, 0)._replace(**fields)
+    header = Shdr(0, SHT.PROGBITS, SHF.ALLOC, 0x1200, 0x200, 0x20, 0, 0, 4, 0)._replace(**fields)
     draft = DRAFT._replace(gaps=(Gap(0, 0x10), Gap(0x200, 0x28)), moves=[NOTE])
     assert follow_section(header, draft) == header._replace(**moved)
 

@@ -13,7 +13,7 @@ from linker.inject.gaps import moved
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PF_R, PF_X, PHDR_SIZE, SHN_LORESERVE, SHN_XINDEX
+from sframegen.elf.records import PF, PHDR_SIZE, SHN
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import (
     FLAGS,
@@ -62,7 +62,7 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers,
     assert verify(plan, open_elf(source), result) == []
     assert original_data(result) == source.read_bytes()
     elf = open_elf(result)
-    assert (elf.header.e_shnum, elf.header.e_shstrndx, len(elf.sections)) == (0, SHN_XINDEX, 66_001)
+    assert (elf.header.e_shnum, elf.header.e_shstrndx, len(elf.sections)) == (0, SHN.XINDEX, 66_001)
     assert [s.name for s in elf.sections[-40:-1]] == [s.name for s in open_elf(source).sections[-39:]]
     note = elf.section(".note.ABI-tag")
     assert note is not None
@@ -80,14 +80,14 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers,
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("count", "order"), [(SHN_LORESERVE - 2, "little"), (SHN_LORESERVE - 1, "big")])
+@pytest.mark.parametrize(("count", "order"), [(SHN.LORESERVE - 2, "little"), (SHN.LORESERVE - 1, "big")])
 def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, tmp_path: Path) -> None:
     source, result = tmp_path / "original", tmp_path / "result"
     source.write_bytes(with_many_sections(small_file(order), count))
     plan = inject(source, result)
     elf = open_elf(result)
     assert len(elf.sections) == elf.shnum == count + 1
-    assert elf.header.e_shnum == (count + 1 if count + 1 < SHN_LORESERVE else 0)
+    assert elf.header.e_shnum == (count + 1 if count + 1 < SHN.LORESERVE else 0)
     assert [section.name for section in elf.sections].count(".sframe") == 1
     assert elf.sections[elf.shstrndx].name == ".shstrtab"
     assert verify(plan, open_elf(source), result) == []
@@ -117,7 +117,7 @@ def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
     assert "\n" not in str(error.value)
 
 
-@for_each(("flag", "kind"), [*product([PF_R, PF_X], ["pie", "no-pie", "library"]), (PF_R, "static-pie")])
+@for_each(("flag", "kind"), [*product([PF.R, PF.X], ["pie", "no-pie", "library"]), (PF.R, "static-pie")])
 def test_a_program_header_table_elsewhere(flag: int, kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     """Not at offset 64 but after the metadata, or after code, as LIEF 1.0 and BOLT put it; it stays there, and grows."""
     source, result = tmp_path / "original", tmp_path / "result"

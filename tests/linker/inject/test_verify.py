@@ -12,7 +12,7 @@ from linker.files.copying import same_bytes
 from linker.files.read_back import read_back
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import notes_of
-from sframegen.elf.records import PHDR_SIZE, PT_GNU_SFRAME, PT_INTERP, PT_LOAD, PT_PHDR, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
+from sframegen.elf.records import PHDR_SIZE, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import inject, small_file
 from tests.support.loops import for_each
@@ -118,15 +118,15 @@ SPOILT: dict[str, Spoiling] = {
     **{f"byte {at} of the ELF header": of_elf_header(at) for at in (7, 8, 9, 15, 20, 52)},
     "the entry point": (lambda written: written.change_header(e_entry=0x1008), r"\Ae_entry was 0x1000, is 0x1008\Z"),
     "the segment": (
-        lambda written: written.change_segment(PT_GNU_SFRAME, p_offset=written.plan.section_offset + 8),
+        lambda written: written.change_segment(PT.GNU_SFRAME, p_offset=written.plan.section_offset + 8),
         "PT_GNU_SFRAME is not the planned one",
     ),
     **{f"{field} of the section": of_sframe_section(field) for field in ("sh_addr", "sh_offset", "sh_size", "sh_type", "sh_flags")},
     "its name": (lambda written: written.change_section(".sframe", sh_name=0), r"\.sframe is missing"),
-    "the segment that holds it": of_segment(PT_LOAD, 3, r"no read-only PT_LOAD of its own holds \.sframe", p_flags=6),
-    "an earlier segment": of_segment(PT_LOAD, 1, "segment of type 0x1 at 0x1.*changed, which is not in the plan", p_flags=7),
-    "overlapping segments": of_segment(PT_LOAD, 2, "where the one before it ends", p_memsz=0x100000),
-    "past the end": of_segment(PT_LOAD, 3, "reaches past the end of the file", p_filesz=0x100000, p_memsz=0x100000),
+    "the segment that holds it": of_segment(PT.LOAD, 3, r"no read-only PT_LOAD of its own holds \.sframe", p_flags=6),
+    "an earlier segment": of_segment(PT.LOAD, 1, "segment of type 0x1 at 0x1.*changed, which is not in the plan", p_flags=7),
+    "overlapping segments": of_segment(PT.LOAD, 2, "where the one before it ends", p_memsz=0x100000),
+    "past the end": of_segment(PT.LOAD, 3, "reaches past the end of the file", p_filesz=0x100000, p_memsz=0x100000),
     "an earlier section": (
         lambda written: written.change_section(".text", sh_addr=0x4000),
         r"\.text changed, which is not in the plan",
@@ -148,9 +148,9 @@ def test_what_is_spoilt_is_found(kind: str, spoil: Callable[[Written], None], fi
 @for_each(
     ("kind", "fields", "finding"),
     [
-        (PT_INTERP, {"p_vaddr": 0x1F0, "p_offset": 0x1F0}, "segment of type 0x3"),
-        (PT_PHDR, {"p_vaddr": 0x80}, "PT_PHDR is not where the first PT_LOAD puts the program header table"),
-        (PT_PHDR, {"p_vaddr": 64, "p_filesz": 56}, "PT_PHDR does not cover the program header table"),
+        (PT.INTERP, {"p_vaddr": 0x1F0, "p_offset": 0x1F0}, "segment of type 0x3"),
+        (PT.PHDR, {"p_vaddr": 0x80}, "PT_PHDR is not where the first PT_LOAD puts the program header table"),
+        (PT.PHDR, {"p_vaddr": 64, "p_filesz": 56}, "PT_PHDR does not cover the program header table"),
     ],
 )
 def test_a_segment_of_a_program(kind: int, fields: dict[str, int], finding: str, tmp_path: Path) -> None:

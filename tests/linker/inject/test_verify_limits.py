@@ -17,25 +17,12 @@ from linker.inject.verify import (
     check_overwritten,
     check_table,
     follows,
-    holds,
+    maps_range,
     place_of,
     verify_writes,
 )
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    PF_R,
-    PHDR_SIZE,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    PT_NOTE,
-    PT_PHDR,
-    SHF_ALLOC,
-    SHT_NOBITS,
-    SHT_PROGBITS,
-    Phdr,
-    Shdr,
-)
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 from tests.support.inputs.linker_inputs import inject, small_file
 from tests.support.loops import for_each
 
@@ -45,7 +32,7 @@ if TYPE_CHECKING:
     from linker.files.read_back import Reader
     from linker.inject.plan import InjectionPlan
 
-LOAD = Phdr(PT_LOAD, PF_R, 0x1000, 0x5000, 0x5000, 0x100, 0x200, 0x1000)
+LOAD = Phdr(PT.LOAD, PF.R, 0x1000, 0x5000, 0x5000, 0x100, 0x200, 0x1000)
 
 
 def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
@@ -65,7 +52,7 @@ def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
     ],
 )
 def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: int, held: bool) -> None:
-    assert holds(LOAD, address, offset, size) is held
+    assert maps_range(LOAD, address, offset, size) is held
 
 
 @for_each(
@@ -76,7 +63,7 @@ def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: in
         ([LOAD._replace(p_filesz=0)], 0, ""),
         ([LOAD, LOAD._replace(p_vaddr=0x5200)], 0x1100, ""),
         ([LOAD, LOAD._replace(p_vaddr=0x51FF)], 0x1100, "PT_LOAD at 0x51ff begins before 0x5200, where the one before it ends"),
-        ([LOAD, LOAD._replace(p_type=PT_NOTE, p_vaddr=0)], 0x1100, ""),
+        ([LOAD, LOAD._replace(p_type=PT.NOTE, p_vaddr=0)], 0x1100, ""),
     ],
 )
 def test_loads_ascend_and_are_in_the_file(segments: list[Phdr], size: int, found: str) -> None:
@@ -85,7 +72,7 @@ def test_loads_ascend_and_are_in_the_file(segments: list[Phdr], size: int, found
 
 def test_the_table_is_where_the_first_load_puts_it() -> None:
     first = LOAD._replace(p_offset=0, p_vaddr=0x4000)
-    table = Phdr(PT_PHDR, PF_R, EHDR_SIZE, 0x4000 + EHDR_SIZE, 0, 3 * PHDR_SIZE, 3 * PHDR_SIZE, 8)
+    table = Phdr(PT.PHDR, PF.R, EHDR_SIZE, 0x4000 + EHDR_SIZE, 0, 3 * PHDR_SIZE, 3 * PHDR_SIZE, 8)
     far = LOAD._replace(p_vaddr=0x9000)
 
     def findings(table: Phdr, *loads: Phdr) -> list[str]:
@@ -129,18 +116,18 @@ def injected(tmp_path: Path) -> Injected:
 def mapping(injected: Injected, *loads: Phdr) -> list[str]:
     """The findings, if these map the section."""
     rest = [s for s in injected.written.segments if s not in injected.plan.new_segments]
-    sframe = [s for s in injected.plan.new_segments if s.p_type == PT_GNU_SFRAME]
+    sframe = [s for s in injected.plan.new_segments if s.p_type == PT.GNU_SFRAME]
     return list(check_mapping(injected.plan, injected.written._replace(segments=[*rest, *loads, *sframe])))
 
 
 def test_one_load_that_is_only_read_holds_the_section(injected: Injected) -> None:
-    [load] = [s for s in injected.plan.new_segments if s.p_type == PT_LOAD]
+    [load] = [s for s in injected.plan.new_segments if s.p_type == PT.LOAD]
     message = ["no read-only PT_LOAD of its own holds .sframe"]
     place, size = injected.plan.section_address - load.p_vaddr, injected.plan.section_size
     exact = load._replace(p_filesz=place + size, p_memsz=place + size)
     assert mapping(injected, load) == mapping(injected, exact) == []
     assert mapping(injected, exact._replace(p_filesz=place + size - 1)) == message
-    assert mapping(injected, load._replace(p_flags=PF_R | 1)) == message
+    assert mapping(injected, load._replace(p_flags=PF.R | 1)) == message
     assert mapping(injected, load, load) == mapping(injected) == message
     below = load._replace(p_vaddr=injected.plan.section_address - 0x10, p_memsz=0x10, p_flags=0)
     assert mapping(injected, below, load) == []
@@ -161,7 +148,7 @@ def test_every_byte_that_is_not_named_is_compared(injected: Injected) -> None:
             [there] = [
                 new.header.sh_offset + at - header.sh_offset for new in injected.written.sections if new.name == section.name
             ] or [at]
-            moves = [item for item in injected.plan.moves if item.holds(header.sh_offset, header.sh_size)]
+            moves = [item for item in injected.plan.moves if item.contains(header.sh_offset, header.sh_size)]
             changed = injected.with_byte(at if moves else there)
             found = list(check_bytes(injected.plan, original, changed, injected.written))
             if section.name != ".shstrtab":
@@ -240,7 +227,7 @@ def test_only_the_writes_change_a_file(reader: Reader, tmp_path: Path) -> None:
 
 # -- follows, place_of: what a plan allows
 
-NOTE = Phdr(PT_NOTE, PF_R, 0x200, 0x1200, 0x1200, 0x20, 0x20, 4)
+NOTE = Phdr(PT.NOTE, PF.R, 0x200, 0x1200, 0x1200, 0x20, 0x20, 4)
 MOVE = Move(("note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 MOVED = NOTE._replace(p_offset=0x800, p_vaddr=0x9800, p_paddr=0x9800)
 
@@ -253,8 +240,8 @@ def test_a_segment_follows_its_metadata(injected: Injected) -> None:
         assert not follows(plan, NOTE, MOVED._replace(**wrong))
     assert not follows(plan._replace(moves=()), NOTE, MOVED)
     assert not follows(plan, NOTE._replace(p_filesz=0x21), MOVED._replace(p_filesz=0x21))
-    other = NOTE._replace(p_type=PT_GNU_SFRAME)
-    assert not follows(plan, other, MOVED._replace(p_type=PT_GNU_SFRAME))
+    other = NOTE._replace(p_type=PT.GNU_SFRAME)
+    assert not follows(plan, other, MOVED._replace(p_type=PT.GNU_SFRAME))
     assert not follows(plan, LOAD, LOAD._replace(p_offset=0x1001))
     assert follows(plan, LOAD, LOAD._replace(p_filesz=0x101))
 
@@ -262,11 +249,11 @@ def test_a_segment_follows_its_metadata(injected: Injected) -> None:
 @pytest.mark.parametrize(
     ("kind", "flags", "offset", "size", "place"),
     [
-        (SHT_PROGBITS, SHF_ALLOC, 0x200, 0x20, (0x9800, 0x800)),
-        (SHT_PROGBITS, SHF_ALLOC, 0x210, 0x10, (0x9800, 0x810)),
-        (SHT_PROGBITS, SHF_ALLOC, 0x210, 0x11, (0x1200, 0x210)),
-        (SHT_PROGBITS, 0, 0x200, 0x20, (0x1200, 0x200)),
-        (SHT_NOBITS, SHF_ALLOC, 0x200, 0x20, (0x1200, 0x200)),
+        (SHT.PROGBITS, SHF.ALLOC, 0x200, 0x20, (0x9800, 0x800)),
+        (SHT.PROGBITS, SHF.ALLOC, 0x210, 0x10, (0x9800, 0x810)),
+        (SHT.PROGBITS, SHF.ALLOC, 0x210, 0x11, (0x1200, 0x210)),
+        (SHT.PROGBITS, 0, 0x200, 0x20, (0x1200, 0x200)),
+        (SHT.NOBITS, SHF.ALLOC, 0x200, 0x20, (0x1200, 0x200)),
     ],
 )
 def test_a_section_follows_its_metadata(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.merge.input_objects import InputObject, ObjectReader, OtherObject, UsualObject
+from linker.merge.inputs import InputObject, ObjectReader, OtherObject, UsualObject
 from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile

@@ -28,7 +28,7 @@ from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.format.reasons import Reason
+from sframegen.format.words import Reason
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import DEAD, Merger, gather
 from tests import ROOT

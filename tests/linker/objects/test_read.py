@@ -16,7 +16,7 @@ import sframegen
 from sframegen import Severity, Verdict, add_section, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHT_GNU_SFRAME
+from sframegen.elf.records import SHT
 from sframegen.elf.symbols import functions_named, functions_of
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
@@ -55,7 +55,7 @@ def ours(compile_c: Compiler, tmp_path: Path) -> Path:
     """A piece for the group, and one for the rest."""
     path = tmp_path / "ours.o"
     add_section(compile_c(SOURCE, *FLAGS, name="ours.o"), output=path)
-    assert len([one for one in open_elf(path).sections if one.header.sh_type == SHT_GNU_SFRAME]) == 2
+    assert len([one for one in open_elf(path).sections if one.header.sh_type == SHT.GNU_SFRAME]) == 2
     return path
 
 
@@ -127,7 +127,7 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
     damaged, after = (Path(shutil.copy(ours, tmp_path / name)) for name in ("damaged.o", "after.o"))
     elf = open_elf(ours)
     if fault == "row":
-        section = next(one for one in elf.sections if one.header.sh_type == SHT_GNU_SFRAME)
+        section = next(one for one in elf.sections if one.header.sh_type == SHT.GNU_SFRAME)
         offset, data = section.header.sh_offset + section.header.sh_size - 3, b"\xff\xff\xff"
     else:
         text = next(one for one in elf.sections if one.name == ".text.main")
@@ -231,7 +231,7 @@ def test_check_of_assemblers_objects(producer: Producer, peers: Peers, tmp_path:
 
 
 def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None:
-    piece = [one for one in open_elf(ours).sections if one.header.sh_type == SHT_GNU_SFRAME][-1]
+    piece = [one for one in open_elf(ours).sections if one.header.sh_type == SHT.GNU_SFRAME][-1]
     raw = bytearray(ours.read_bytes())
     raw[piece.header.sh_offset + piece.header.sh_size - 1] += 8  # the last function's only CFA offset
     ours.write_bytes(raw)
@@ -253,7 +253,7 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_check_finds_damage(name: str, ours: Path) -> None:
     at, data, rule = DAMAGE[name]
-    piece = next(one for one in open_elf(ours).sections if one.header.sh_type == SHT_GNU_SFRAME)
+    piece = next(one for one in open_elf(ours).sections if one.header.sh_type == SHT.GNU_SFRAME)
     raw = bytearray(ours.read_bytes())
     raw[piece.header.sh_offset + at : piece.header.sh_offset + at + len(data)] = data
     ours.write_bytes(raw)

@@ -5,26 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
 struct elements {
 	unsigned char *bytes;
 	uint64_t size;
 };
 
-static int element(const struct elements *table, unsigned at, void *to)
+static int table_element(void *from, u32 at, void *to)
 {
+	const struct elements *table = from;
+
 	if (at >= table->size / 8)
 		return 0;
 	memcpy(to, table->bytes + 8ull * at, 8);
 	return 1;
 }
 
-#define SFRAME_TABLE_SOURCE const struct elements *
-#define SFRAME_TABLE_ELEMENT(table, at, to) element(table, at, to)
 #include "table.h"
 
 int main(void)
 {
-	struct sframe_table_places places;
+	struct table_places places;
 	struct elements table;
 	uint64_t count, address;
 
@@ -35,12 +38,12 @@ int main(void)
 		for (; count > 0; count--) {
 			struct {
 				int64_t outcome;
-				struct sframe_table_rule rule;
+				struct table_rule rule;
 			} answer = {0};
 
 			if (fread(&address, 8, 1, stdin) != 1)
 				return 1;
-			answer.outcome = sframe_table_find(&places, &table, address, &answer.rule);
+			answer.outcome = find_in_table(&places, &table, address, &answer.rule);
 			fwrite(&answer, sizeof(answer), 1, stdout);
 		}
 		free(table.bytes);

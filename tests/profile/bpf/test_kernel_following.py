@@ -177,8 +177,8 @@ def is_loaded(number: int) -> bool:
 def test_a_killed_profiler_leaves_nothing() -> None:
     code = (
         "from sframegen.profile.bpf.kernel_walker import KernelWalker\n"
-        "from sframegen.profile.bpf.sampling_settings import Sampling\n"
-        "walker = KernelWalker(None, Sampling(frequency=999)); walker.attach()\n"
+        "from sframegen.profile.sampling_plan import ProfilePlan\n"
+        "walker = KernelWalker(ProfilePlan(frequency=999)); walker.attach()\n"
         "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
         "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"
         "while True: walker.poll(10)\n"

@@ -13,9 +13,9 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import address_of
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import LOST, Statistic
-from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
@@ -321,7 +321,7 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
         }
     }
     """
-    with running(compile_c, calls) as pid, Sampled({pid}, Sampling(frequency=999, kernel_frames=True)) as sampled:
+    with running(compile_c, calls) as pid, Sampled({pid}, ProfilePlan(frequency=999, kernel=True)) as sampled:
         sampled.publish(pid)
         sampled.walker.attach()
         sampled.until(lambda: sampled.walker.statistics()[Statistic.KERNEL_MODE] > 20)
@@ -338,7 +338,7 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
 
 
 def test_threads_are_counted_apart(compile_c: Compiler) -> None:
-    with running(compile_c, THREAD) as pid, Sampled({pid}, Sampling(frequency=999, threads=True)) as sampled:
+    with running(compile_c, THREAD) as pid, Sampled({pid}, ProfilePlan(frequency=999, by="tid")) as sampled:
         sampled.publish(pid)
         sampled.sample(20)
         assert {tid for _, _, tid in sampled.counts()} & {stack.tid for stack in sampled.stacks().values()}
@@ -347,7 +347,7 @@ def test_threads_are_counted_apart(compile_c: Compiler) -> None:
 
 def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_walker, "GRACE", 0.0)
-    with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}, Sampling(frequency=4999)) as sampled:
+    with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}, ProfilePlan(frequency=4999)) as sampled:
         sampled.publish(pid)
         sampled.walker.attach()
         taken: Counter[tuple[int, int, int]] = Counter()
@@ -362,27 +362,20 @@ def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: p
         assert taken.keys() <= sampled.stacks().keys()
 
 
-def test_tables_that_no_sample_needs_go_first(compile_c: Compiler) -> None:
+def test_tables_beyond_the_memory_are_refused(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}) as sampled:
         sampled.publish(pid)
         walker = sampled.walker
-        libraries = {Path(path).name.split(".")[0].split("-")[0]: number for path, number in sampled.numbers.items()}
-        sampled.walker.attach()
-        sampled.until(lambda: walker.statistics()[End.OUTERMOST] > 5)
-        start = walker.last_use(libraries["a"])
-        sampled.until(lambda: walker.last_use(libraries["a"]) > start + 1)
-        walker.memory_limit = walker.memory
+        full = walker.memory
+        monkeypatch.setattr(kernel_walker, "TABLE_MEMORY", full)
         walker.add_tables({100: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0)})
-        assert 100 not in walker.dropped
-        assert walker.dropped == {libraries["ld"]}
-        assert walker.memory <= walker.memory_limit
-        walker.add_tables({101: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(walker.memory_limit + 8), 0)})
-        assert 101 in walker.dropped
-        assert 101 in walker.dropped
-        seen = walker.statistics()[Statistic.SAMPLES]
-        sampled.until(lambda: walker.statistics()[Statistic.SAMPLES] > seen + 20)
+        assert (walker.refused, walker.memory) == ({100}, full)
+        walker.drop_table(max(sampled.numbers.values()))
+        walker.add_tables({100: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0)})
+        assert walker.refused == set()
+        sampled.walker.attach()
+        sampled.until(lambda: walker.statistics()[Statistic.SAMPLES] > 20)
         sampled.end()
-        assert walker.statistics()[End.OUTERMOST] > 20
 
 
 def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: Compiler) -> None:

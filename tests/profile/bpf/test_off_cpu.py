@@ -15,9 +15,9 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
-from sframegen.profile.bpf.sampling_settings import Sampling
-from sframegen.profile.off_cpu_stacks import with_stack
+from sframegen.profile.counted_stacks import with_stack
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
@@ -104,7 +104,7 @@ int main(int count, char **words) {
 MEASURED = {"naps", "locks", "reads", "syncs", "spins", "waits_for_child"}
 SLACK = 20_000_000  # nanoseconds: a tick of stolen time on each CPU, and what happens between the program's own clocks
 USED = 50_000_000  # nanoseconds of CPU time, of the 400 ms that it spins
-OFF_CPU = Sampling(on_cpu=False, off_cpu=True, threads=True)
+OFF_CPU = ProfilePlan(off_cpu=True, by="tid")
 
 
 class Clock:
@@ -214,20 +214,6 @@ def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tm
     clock.check(sum(off.values()) + used, passed)
 
 
-def test_times_below_the_threshold_are_counted_apart(compile_c: Compiler) -> None:
-    choice = OFF_CPU._replace(min_block=1000 * SECOND)
-    with waits(compile_c, "naps") as program, Sampled({program.pid}, choice) as sampled:
-        sampled.publish(program.pid)
-        clock = Clock()
-        sampled.walker.attach()
-        passed, used = program.until_done()
-        sampled.end()
-        assert not times(sampled, program)
-        statistics = sampled.walker.statistics()
-    assert statistics[Statistic.SHORT] >= 40
-    clock.check_more(statistics[Statistic.SHORT_TIME] + used, passed)
-
-
 def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compiler) -> None:
     with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
         sampled.publish(program.pid)
@@ -323,7 +309,7 @@ def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler)
 
 
 def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
-    both = Sampling(frequency=999, off_cpu=True, threads=True)
+    both = ProfilePlan(frequency=999, wall=True, by="tid")
     with waits(compile_c, "spins") as program, Sampled({program.pid}, both) as sampled:
         sampled.publish(program.pid)
         sampled.walker.attach()

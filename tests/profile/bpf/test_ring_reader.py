@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sframegen.base.errors import SframegenError
-from sframegen.profile.bpf import ring_reader
-from sframegen.profile.bpf.ring_reader import RingReader
+from sframegen.profile.bpf import record_ring
+from sframegen.profile.bpf.record_ring import RingReader
 from sframegen.profile.stacks import growing
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def reader_of(ring: Ring, in_memory: int = 10 * SIZE, limit: int = 1 << 30) -> R
 
 @pytest.fixture(autouse=True)
 def _a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_reader, "AT_ONCE", 5 * SIZE)
+    monkeypatch.setattr(record_ring, "AT_ONCE", 5 * SIZE)
 
 
 @pytest.mark.parametrize("in_memory", [0, 10 * SIZE, 1 << 30])
@@ -73,7 +73,7 @@ def test_all_records_come_in_order(in_memory: int) -> None:
 @pytest.mark.sampled
 def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100, 200))
-    monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(record_ring, "monotonic_ns", lambda: next(clock))
     ring = Ring(15)
     with closing(reader_of(ring, 0)) as reader:
         reader.look()
@@ -85,7 +85,7 @@ def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.sampled
 def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100, 200))
-    monkeypatch.setattr(ring_reader, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(record_ring, "monotonic_ns", lambda: next(clock))
     ring = Ring()
     with closing(reader_of(ring)) as reader:
         for _ in range(4):

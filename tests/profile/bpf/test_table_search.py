@@ -13,9 +13,8 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_ELEMENTS, DecodedTable
+from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS, DecodedTable, table_of
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.table_of import RULE_BYTES, table_of
 from sframegen.stack.walking.step import RuleFlag
 from tests import ROOT
 from tests.support.decoded_tables import DecodedRule, find_rule
@@ -101,7 +100,7 @@ def test_damaged_bytes(look_up: LookUp) -> None:
 
 def test_the_header_has_the_same_numbers() -> None:
     text = INCLUDED.read_text()
-    numbers = {name: int(value, 0) for name, value in re.findall(r"\bSFRAME_TABLE_([A-Z_]+) = (0x[0-9a-f]+|\d+)\b", text)}
+    numbers = {name: int(value, 0) for name, value in re.findall(r"\bTABLE_([A-Z_]+) = (0x[0-9a-f]+|\d+)\b", text)}
     assert (numbers.pop("PAGE_BITS"), numbers.pop("ROW_RULE_SHIFT")) == (PAGE_BITS, ROW_RULE_SHIFT)
     assert numbers.pop("RULE_ELEMENTS") == RULE_ELEMENTS
     assert numbers.pop("SEARCH_STEPS") == (1 << PAGE_BITS).bit_length()

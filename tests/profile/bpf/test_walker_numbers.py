@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, loading, object_files
+from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, libbpf, object_files
 from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, NEEDS, check_kernel
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
@@ -125,9 +125,9 @@ def test_a_container_with_other_process_numbers_is_refused(monkeypatch: pytest.M
 
 
 def test_an_installation_without_the_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loading, "HERE", tmp_path)
+    monkeypatch.setattr(libbpf, "HERE", tmp_path)
     with pytest.raises(LoadError, match=r"no kernel program for \w+: install clang, then sframegen again"):
-        loading.read_object()
+        libbpf.read_object()
 
 
 def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sframegen.profile.events.attributes import EventAttributes, EventError, ope
 from sframegen.profile.events.event_records import MmapRecord
 from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN, TracedFiles
-from sframegen.profile.following.follower import Follower, MadeCode, MappingResolver, read_memory
+from sframegen.profile.following.follower import Follower, GeneratedCode, MappingResolver, read_memory
 from sframegen.stack import snapshot as memory
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import VDSO
@@ -72,7 +72,7 @@ def test_code_that_a_process_makes_is_read_by_pages_and_again_after_a_moment(mon
     clock = [10.0]
     monkeypatch.setattr(follower, "read_memory", read)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    code = MadeCode(1)
+    code = GeneratedCode(1)
     assert (code.read(4094, 5), code.read(8190, 5), asked) == (bytes(5), bytes(2), [0, 4096, 8192])
     assert code.read(3 * 4096 - 2, 5) == b""  # reading stops at the unreadable page, so bytes after it do not count
     memory[0] = b"\xcc" * 4096
@@ -311,10 +311,10 @@ def test_threads_have_names(following: Follower, compile_c: Compiler, tmp_path: 
     with Program(compiled(compile_c, tmp_path, source, "-pthread", section=False)) as program:
         following.drain()
         threads = [int(folder.name) for folder in Path(f"/proc/{program.pid}/task").iterdir()]
-        assert {following.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
+        assert {following.processes.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
         with all_followed() as later:
             later.scan(program.pid)
-            assert {later.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
+            assert {later.processes.thread_name(program.pid, tid) for tid in threads} == {"program", "worker"}
 
 
 def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from sframegen.elf.records import PF_X, PT_LOAD, Phdr
+from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.following.files import CodeSpan, TracedFile
 from sframegen.profile.following.follower import MAX_KEPT, Mapped, code_spans_of, spans_in
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 PAGE = 0x1000
 
 
-def load(offset: int, vaddr: int, size: int, flags: int = PF_X) -> Phdr:
-    return Phdr(PT_LOAD, flags, offset, vaddr, vaddr, size, size, PAGE)
+def load(offset: int, vaddr: int, size: int, flags: int = PF.X) -> Phdr:
+    return Phdr(PT.LOAD, flags, offset, vaddr, vaddr, size, size, PAGE)
 
 
 def elf(*loads: Phdr) -> ElfFile:
-    made = SimpleNamespace(segments=list(loads), executable_loads=lambda: [one for one in loads if one.p_flags & PF_X])
+    made = SimpleNamespace(segments=list(loads), executable_loads=lambda: [one for one in loads if one.p_flags & PF.X])
     return cast("ElfFile", made)
 
 

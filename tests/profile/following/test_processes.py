@@ -267,9 +267,9 @@ def test_files_that_were_rewritten_are_no_files_any_more() -> None:
 def test_threads_have_names_of_their_own() -> None:
     records = [run(PARENT, "p"), CommRecord(PARENT, 77, "worker", by_exec=False), thread(PARENT, 78)]
     processes = followed([*records, TaskRecord(True, PARENT, PARENT, 79, 77)])
-    assert [processes.thread_name_of(PARENT, tid) for tid in (77, 78, 79)] == ["worker", "", "worker"]
+    assert [processes.thread_name(PARENT, tid) for tid in (77, 78, 79)] == ["worker", "p", "worker"]
     processes.apply(leave(PARENT, 77), 9)
-    assert processes.thread_name_of(PARENT, 77) == ""
+    assert processes.thread_name(PARENT, 77) == "p"
     assert PARENT in processes
 
 

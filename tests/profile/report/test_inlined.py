@@ -13,11 +13,11 @@ from sframegen.elf.symbols import functions_named
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report.formats.file_formats import format_of
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import MAX_NAMED_FRAMES, FrameKind, Named, NamedFrame
 from sframegen.profile.report.naming import name_stacks
+from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.report.table import table
-from sframegen.profile.symbols.source_lines import Detail
 from tests.profile.report.test_naming import collected
 from tests.support.named_stacks import count, named, stack_of
 from tests.support.pprof_messages import fields
@@ -63,12 +63,14 @@ def written(profile: Named, ending: str) -> bytes:
 @pytest.mark.parametrize(
     ("detail", "labels"),
     [
-        (Detail(lines=False, inlined=False), ["main", "outer"]),
+        (None, ["main", "outer"]),
         (Detail(), ["main", "outer", "middle [inlined]", "deepest [inlined]"]),
         (Detail(inlined=False), ["main", "outer"]),
     ],
 )
-def test_naming(detail: Detail, labels: list[str], compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_naming(
+    detail: Detail | None, labels: list[str], compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("symbolic")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     elf = open_elf(compile_c(SOURCE, "-O2", "-g", "-fcf-protection=none"))
@@ -78,7 +80,7 @@ def test_naming(detail: Detail, labels: list[str], compile_c: Compiler, tmp_path
     (stack,) = name_stacks(profile, detail=detail).stacks
     assert [one.label.replace(" [guess]", "") for one in stack.frames] == labels
     assert stack.frames[0].guessed
-    if detail.lines:
+    if detail:
         assert [one.line for one in stack.frames] == [12, 10, 7, 4][: len(labels)]
         assert all(one.source.endswith("source.c") for one in stack.frames)
         assert {one.address for one in stack.frames[1:]} == {outer.address}

@@ -6,37 +6,28 @@ import os
 import subprocess
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import FunctionColumns, function_symbols
+from sframegen.elf.symbols import function_symbols
 from sframegen.profile.collected import Collected
-from sframegen.profile.events.event_records import SampleRecord
-from sframegen.profile.following.files import CodeSpan, TracedFile
-from sframegen.profile.following.processes import Processes
+from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import KernelNames, name_stacks
-from sframegen.profile.report.runtime_frames import MADE, RUNTIMES, Folding, notes_on_unnamed, read_name
-from sframegen.profile.symbols.source_lines import Detail
+from sframegen.profile.report.runtime_frames import RUNTIME_CODE, RUNTIMES, notes_on_unnamed, read_name
+from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.tables.make_table import make_proven_table
-from sframegen.profile.walk.copied_samples import Counting
-from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import End
-from tests.support.named_stacks import frame, named, stack, stack_of
+from tests.support.named_stacks import named, stack, stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
-    from sframegen.elf.symbols import Symbol
-    from sframegen.profile.following.follower import MappingResolver
-    from sframegen.profile.report.naming import KnownNames
-    from sframegen.profile.tables.table_builder import TableBuilder
-    from sframegen.profile.walk.copied_samples import RegisterLayout
     from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
@@ -64,29 +55,6 @@ def test_functions_of_files(compile_c: Compiler) -> None:
         ("main [guess]", path.name, str(path), FrameKind.USER),
         ("f", path.name, str(path), FrameKind.USER),
     ]
-
-
-def test_names_stay_known_from_one_table_to_the_next(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of a mapped file stay known, also after an interval without samples in it."""
-    elf = open_elf(compile_c(SOURCE, "-O0"))
-    at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
-    file = TracedFile(1, "/prog", elf)
-    known: KnownNames = {}
-    asked: list[list[int]] = []
-    at_each = FunctionColumns.at_each
-
-    def counted(columns: FunctionColumns, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
-        asked.append([*addresses])
-        return at_each(columns, addresses)
-
-    monkeypatch.setattr(FunctionColumns, "at_each", counted)
-    for frames, files in (([at["f"]], {1: file}), ([], {1: file}), ([at["f"], at["main"]], {1: file}), ([], {})):
-        profile = collected(*(FileFrame(1, address) for address in frames))
-        profile.files = files
-        named = name_stacks(profile, known=known)
-        names = {at[one.function] for stack in named.stacks for one in stack.frames}
-        assert (names, 1 in known) == ({*frames}, bool(files))
-    assert asked == [[at["f"]], [at["main"]]]
 
 
 def test_what_was_read_for_names_is_not_kept_in_memory(compile_c: Compiler) -> None:
@@ -219,22 +187,8 @@ def test_code_of_a_process_that_has_ended() -> None:
     path.unlink()
 
 
-def test_code_of_a_process_that_has_ended_is_named_in_copies_too() -> None:
-    profile = Collected("cpu-clock", "copies", 99)
-    counting = Counting(host_abi(), profile, cast("TableBuilder", None), threads=False, kernel=False)
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        processes = Processes(cast("MappingResolver", None), [process.pid])
-        processes.set_scanned(process.pid, [CodeSpan(0x1000, 0x2000, 0, 0)], "sleep", 1, 1)
-        counting.take(SampleRecord(process.pid, process.pid, 1, 0), cast("RegisterLayout", None), processes)
-        process.kill()
-    assert [*profile.perf_maps] == [process.pid]
-    processes.ended.add(process.pid)
-    counting.forget(processes)
-    assert profile.perf_maps == {}
-
-
 def test_a_runtime_without_a_perf_map_is_said() -> None:
-    made = NamedFrame(MADE, MADE, "", 5, FrameKind.RUNTIME)
+    made = NamedFrame(RUNTIME_CODE, RUNTIME_CODE, "", 5, FrameKind.RUNTIME)
     profile = named(
         stack("main@python3.12 eval@libpython3.12.so.1.0", 30, pid=1),
         stack("main@python3.12", 40, pid=2),
@@ -254,34 +208,16 @@ def test_a_runtime_without_a_perf_map_is_said() -> None:
 
 def test_names_of_perf_maps() -> None:
     expected = {
-        "py::<module>:/srv/app.py": ("<module>", "app.py", "/srv/app.py", False),
-        "py::f:<frozen importlib._bootstrap>": ("f", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>", False),
-        "JS:*work file:///srv/app.js:12:5": ("work", "app.js", "/srv/app.js", False),
-        "LazyCompile:~work /srv/app.js:12": ("work", "app.js", "/srv/app.js", False),
-        "JS:^processTimers node:internal/timers:507:25": ("processTimers", "node:internal/timers", "node:internal/timers", False),
-        "JS:*get size /srv/with space.js:1:2": ("get size", "with space.js", "/srv/with space.js", False),
-        "JS:~ file:///srv/app.js:1:1": ("(anonymous)", "app.js", "/srv/app.js", False),
-        "Builtin:ArgumentsAdaptorTrampoline": ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", "", True),
-        "BytecodeHandler:LdaZero": ("BytecodeHandler:LdaZero", "[run-time code]", "", True),
-        "void Example.main(String[])": ("void Example.main(String[])", "[run-time code]", "", False),
-        "Interpreter": ("Interpreter", "[run-time code]", "", True),
+        "py::<module>:/srv/app.py": ("<module>", "app.py", "/srv/app.py"),
+        "py::f:<frozen importlib._bootstrap>": ("f", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+        "JS:*work file:///srv/app.js:12:5": ("work", "app.js", "/srv/app.js"),
+        "LazyCompile:~work /srv/app.js:12": ("work", "app.js", "/srv/app.js"),
+        "JS:^processTimers node:internal/timers:507:25": ("processTimers", "node:internal/timers", "node:internal/timers"),
+        "JS:*get size /srv/with space.js:1:2": ("get size", "with space.js", "/srv/with space.js"),
+        "JS:~ file:///srv/app.js:1:1": ("(anonymous)", "app.js", "/srv/app.js"),
+        "Builtin:ArgumentsAdaptorTrampoline": ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", ""),
+        "BytecodeHandler:LdaZero": ("BytecodeHandler:LdaZero", "[run-time code]", ""),
+        "void Example.main(String[])": ("void Example.main(String[])", "[run-time code]", ""),
+        "Interpreter": ("Interpreter", "[run-time code]", ""),
     }
     assert {name: tuple(read_name(name)) for name in expected} == expected
-
-
-def test_an_interpreter_becomes_one_frame() -> None:
-    frames = [
-        frame(text)
-        for text in (
-            "_start@python3.12", "main@python3.12", "<module>@app.py", "_PyEval@libpython3.12.so.1.0",
-            "call@libpython3.12.so.1.0?", "work@app.py", "hash@libcrypto.so.3", "eval@libpython3.12.so.1.0",
-        )
-    ]  # fmt: skip
-    profile = named()
-    folding, node = Folding(profile), 0
-    for one in frames:
-        node = folding(node, profile.places.number(one))
-    labels = [site.label for site in profile.places.sites]
-    assert profile.tree.items(node, [labels[site] for site in profile.places.numbered.second]) == [
-        "[python3.12]", "<module>", "[libpython3.12.so.1.0] [guess]", "work", "hash", "[libpython3.12.so.1.0]",
-    ]  # fmt: skip

@@ -10,7 +10,7 @@ from sframegen.profile.collected import Collected
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report import label_trees
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import Named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.table import table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sframegen.profile.report.formats.folded import folded
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.formats.texts import folded
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
 from sframegen.profile.report.table import costs, table, totals
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import EM_X86_64
+from sframegen.elf.records import EM
 from sframegen.elf.symbols import functions_of
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table
 from sframegen.stack.walking.step import RuleFlag
@@ -62,7 +62,7 @@ def test_code_that_is_not_called(programs: Programs) -> None:
     for elf in (programs.named, programs.stripped):
         table = make_table(elf).table
         assert table is not None
-        if elf.header.e_machine == EM_X86_64:  # AArch64's has a frame that its table does not describe
+        if elf.header.e_machine == EM.X86_64:  # AArch64's has a frame that its table does not describe
             preempts = find_rule(table, programs.at["runtime.asyncPreempt.abi0"])
             assert preempts is not None
             assert preempts[-1] & RuleFlag.SIGNAL

@@ -15,15 +15,13 @@ from sframegen.base.errors import FormatError
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import ET_REL
+from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import look_up_in
-from sframegen.profile.tables import make_table as module
-from sframegen.profile.tables import table_of
+from sframegen.profile.tables import decoded_table
+from sframegen.profile.tables.decoded_table import NO_RULE, RULE_BYTES, packed_rule
 from sframegen.profile.tables.make_table import Origin, make_table
-from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.tables.table_of import NO_RULE, RULE_BYTES, packed_rule
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 
@@ -111,35 +109,11 @@ def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value
     assert made.table == make_table(open_elf(python)).table
 
 
-def test_kept_tables_are_used_for_the_same_content_only(
-    python: Path, added: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = TableCache(tmp_path / "tables")
-    original, with_section = open_elf(python), open_elf(added)
-    first = [make_table(elf, cache) for elf in (original, with_section)]
-    assert [made.origin for made in first] == [Origin.CONVERTED, Origin.SECTION]
-    assert len({name.stat().st_ino for name in (tmp_path / "tables").iterdir()}) == 2
-    for name in ("examine", "convert_sources"):
-        monkeypatch.setattr(module, name, None)
-    assert [make_table(elf, cache) for elf in (original, with_section)] == first
-
-
-def test_a_file_with_another_entry_has_another_table(added: Path, tmp_path: Path) -> None:
-    """The code at the entry address has no caller, whatever else the files have in common."""
-    cache = TableCache(tmp_path / "tables")
-    data = bytearray(added.read_bytes())
-    for _ in "12":
-        made = make_table(ElfFile(memoryview(bytes(data))), cache)
-        assert made == make_table(ElfFile(memoryview(bytes(data))))
-        data[24:32] = (int.from_bytes(data[24:32], "little") + 4).to_bytes(8, "little")  # e_entry
-    assert len(list((tmp_path / "tables").iterdir())) == 2
-
-
 @pytest.mark.parametrize(
     ("at", "value", "why"),
     [
         (18, 0, "e_machine 0 (little-endian) is not supported, only AMD64, AArch64, AArch64 big-endian, s390x"),
-        (16, ET_REL, "no program or library of x86-64 or AArch64"),
+        (16, ET.REL, "no program or library of x86-64 or AArch64"),
     ],
 )
 def test_files_of_other_kinds(at: int, value: int, why: str) -> None:
@@ -163,7 +137,7 @@ def test_call_frame_information_of_nothing() -> None:
 
 
 def test_what_a_table_cannot_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_of, "MAX_BYTES", 1 << 12)
+    monkeypatch.setattr(decoded_table, "MAX_BYTES", 1 << 12)
     made = make_table(open_elf(FILES[0]))
     assert made.table is not None
     assert made.why == f"{FILES[0]}: does not fit into its table: {made.table.left_out:,} functions and rules"

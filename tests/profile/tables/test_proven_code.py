@@ -13,7 +13,6 @@ from sframegen.code.whole_file.proven_code import PROVEN
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_of
-from sframegen.profile.tables import make_table as module
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table, recall_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -90,10 +89,6 @@ def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, m
     recalled = recall_table(program, cache, stores)
     assert recalled is not None
     assert recalled == made
-    # A copy with another inode is proven by its content.
-    monkeypatch.setattr(module, "with_proven_code", None)
-    assert make_proven_table(ElfFile(program.data, "copy"), cache) == made
-    assert make_table(program, cache).table == plain.table
 
 
 def test_a_file_without_build_id_and_cfi_is_proven_once(
@@ -109,9 +104,6 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     made = make_proven_table(elf, cache)
     assert made.table is not None
     assert recall_table(elf, cache, Stores()) == made
-    other = ElfFile(memoryview(bytes(elf.data)[:-1] + b"\x01"), "another content")
-    monkeypatch.setattr(module, "with_proven_code", lambda functions, *_: (functions, "proven again", ()))
-    assert make_proven_table(other, cache).why == "proven again"
 
 
 def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

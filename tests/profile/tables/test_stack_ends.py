@@ -10,7 +10,7 @@ import pytest
 
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import EM_AARCH64
+from sframegen.elf.records import EM
 from sframegen.elf.symbols import functions_of
 from sframegen.profile.tables.make_table import make_table
 from sframegen.stack.walking.step import RuleFlag
@@ -116,7 +116,7 @@ def test_the_maker_of_a_thread_has_its_caller(compile_c: Compiler, ending: str) 
 
 def test_threads_of_aarch64() -> None:
     code = bytes.fromhex(AARCH64_CLONE)
-    form = MACHINES[EM_AARCH64].new_thread
+    form = MACHINES[EM.AARCH64].new_thread
     match = re.fullmatch(form, code, re.DOTALL)
     assert match
     assert match.span(1) == (12, 32)

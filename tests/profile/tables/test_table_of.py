@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V1, V3
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where, look_up_in
-from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES
-from sframegen.profile.tables.table_of import (
+from sframegen.profile.tables.decoded_table import (
+    ELEMENT,
     MAX_BYTES,
     MAX_REPEATED,
+    MAX_RULES,
     NO_RULE,
     RULE_BYTES,
     packed_rule,

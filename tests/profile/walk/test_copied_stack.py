@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpacked_frame
+from sframegen.profile.tables.decoded_table import table_of
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.table_of import table_of
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
@@ -249,9 +249,9 @@ def test_what_code_says_where_no_rule_applies() -> None:
     call = b"\xe8\0\0\0\0"
     content = bytes(16) + call + b"\xcc" * 11 + context.code + bytes(16)
     writer = Writer("little", 1)
-    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
+    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
-    elf = ElfFile(memoryview(writer.finish([Phdr(PT_LOAD, 5, base, base, base, size, size, 0x100)])))
+    elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
     code = copied_stack._Code(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]

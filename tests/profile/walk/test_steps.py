@@ -9,7 +9,7 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT_LOAD, SHT_PROGBITS, Phdr
+from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.profile.following.files import CodeSpan
@@ -414,8 +414,8 @@ def test_code_in_no_file_that_only_returns_needs_no_rule_and_no_frame_pointer() 
 def elf_with(content: bytes) -> tuple[ElfFile, int]:
     """(a file with that code, its link-time address)."""
     writer = Writer("little", 1)
-    base = writer.put(".text", SHT_PROGBITS, 6, content, 0x100).sh_addr
-    segment = Phdr(PT_LOAD, 5, base, base, base, len(content), len(content), 0x100)
+    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
+    segment = Phdr(PT.LOAD, 5, base, base, base, len(content), len(content), 0x100)
     return ElfFile(memoryview(writer.finish([segment]))), base
 
 

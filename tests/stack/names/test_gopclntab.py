@@ -224,8 +224,11 @@ def test_a_function_that_ends_before_it_begins() -> None:
 
 def test_a_text_that_begins_below_zero() -> None:
     """A relocation may say so."""
-    digests = {GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", start).digest() for start in (-1, 1)}
-    assert len(digests) == 2
+    starts = [
+        [frame.start for frame in GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", start).frames()]
+        for start in (-1, 1)
+    ]
+    assert starts[0] != starts[1]
 
 
 def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

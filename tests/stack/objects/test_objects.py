@@ -11,25 +11,7 @@ from hypothesis import strategies as st
 from sframegen.base.errors import FormatError
 from sframegen.elf.compressed import compress
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import (
-    EHDR_SIZE,
-    ET_DYN,
-    PF_R,
-    PF_X,
-    PHDR_SIZE,
-    PN_XNUM,
-    PT_GNU_SFRAME,
-    PT_LOAD,
-    RECORDS,
-    SHDR_SIZE,
-    SHF_COMPRESSED,
-    SHT_GNU_SFRAME,
-    SHT_STRTAB,
-    Ehdr,
-    Phdr,
-    Shdr,
-    packed,
-)
+from sframegen.elf.records import EHDR_SIZE, ET, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr, packed
 from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
@@ -81,16 +63,16 @@ def elf_bytes(
     section = section_bytes(abi) if section is None else section
     size = len(section) if filesz is None else filesz
     segments = [
-        Phdr(PT_LOAD, PF_R, 0, 0, 0, TEXT, TEXT, 0x1000),
-        Phdr(PT_LOAD, PF_R | PF_X, TEXT, TEXT, TEXT, 0x1000, 0x1000, 0x1000),
-        Phdr(PT_LOAD, PF_R, SECTION, SECTION, SECTION, 0x2000, 0x2000, 0x1000),
-        Phdr(PT_GNU_SFRAME, PF_R, SECTION, SECTION, SECTION, size, size, 8),
+        Phdr(PT.LOAD, PF.R, 0, 0, 0, TEXT, TEXT, 0x1000),
+        Phdr(PT.LOAD, PF.R | PF.X, TEXT, TEXT, TEXT, 0x1000, 0x1000, 0x1000),
+        Phdr(PT.LOAD, PF.R, SECTION, SECTION, SECTION, 0x2000, 0x2000, 0x1000),
+        Phdr(PT.GNU_SFRAME, PF.R, SECTION, SECTION, SECTION, size, size, 8),
     ]
     data = bytearray(END)
     ident = b"\x7fELF\2" + (b"\1" if abi.byte_order == "little" else b"\2") + b"\1" + bytes(9)
     shoff = END - SHDR_SIZE if phnum is not None else 0
     header = Ehdr(
-        ident, ET_DYN, abi.machine, 1, 0, phoff, shoff, 0, EHDR_SIZE, PHDR_SIZE,
+        ident, ET.DYN, abi.machine, 1, 0, phoff, shoff, 0, EHDR_SIZE, PHDR_SIZE,
         len(segments) if phnum is None else phnum, SHDR_SIZE, int(phnum is not None), 0,
     )  # fmt: skip
     RECORDS[Ehdr, abi.byte_order].pack_into(data, 0, *header)
@@ -190,11 +172,11 @@ def with_unloaded(abi: Abi = AMD64, *, compressed: bool = False, ch_size: int | 
         section = stored if ch_size is None else stored[:8] + ch_size.to_bytes(8, abi.byte_order) + stored[16:]
     data = elf_bytes(abi, section=section_bytes(abi, start=TEXT + 0x200) if loaded else b"")
     names = b"\0.sframe\0.shstrtab\0"
-    flags = SHF_COMPRESSED if compressed else 0
+    flags = SHF.COMPRESSED if compressed else 0
     headers = [
         Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        Shdr(1, SHT_GNU_SFRAME, flags, 0, END, len(section), 0, 0, 8, 0),
-        Shdr(9, SHT_STRTAB, 0, 0, END + len(section), len(names), 0, 0, 1, 0),
+        Shdr(1, SHT.GNU_SFRAME, flags, 0, END, len(section), 0, 0, 8, 0),
+        Shdr(9, SHT.STRTAB, 0, 0, END + len(section), len(names), 0, 0, 1, 0),
     ]
     assert size >= len(section) or not compressed
     header = Ehdr(*RECORDS[Ehdr, abi.byte_order].unpack_from(data))

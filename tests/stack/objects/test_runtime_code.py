@@ -9,11 +9,10 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AMD64
-from sframegen.registry import jit_budget
-from sframegen.registry.interface import Caller
-from sframegen.registry.jit_budget import TABLE_COST, Budget, BudgetError
-from sframegen.registry.regions import Registry
-from sframegen.registry.sframe_calls import sframe_register
+from sframegen.registry import jit_tables
+from sframegen.registry.calls import Caller, sframe_register
+from sframegen.registry.jit_tables import TABLE_COST, Budget
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.mappings import Mapping, Mappings
@@ -128,7 +127,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     code = RuntimeCode(registry, MovedCode())
     for tables, readable in ((5, True), (4, False)):  # of these, three are for the list
         room = Budget(entries=tables * TABLE_COST + 2, clock=lambda: 0.0)
-        monkeypatch.setattr(jit_budget, "Budget", lambda _, room=room: room)
+        monkeypatch.setattr(jit_tables, "Budget", lambda *_, room=room: room)
         code.follow(snapshot(memory, mappings))
         first, second = registry
         assert first.describer.look_up(TEXT) is not None

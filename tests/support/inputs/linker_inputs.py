@@ -14,29 +14,17 @@ from linker.inject.plan import plan_injection, plan_unloaded
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
-    EM_S390,
-    EM_X86_64,
-    ET_DYN,
-    PF_R,
+    EM,
+    ET,
+    PF,
     PHDR_SIZE,
     PN_XNUM,
-    PT_DYNAMIC,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    PT_PHDR,
+    PT,
     RECORDS,
     SHDR_SIZE,
-    SHF_INFO_LINK,
-    SHN_LORESERVE,
-    SHN_XINDEX,
-    SHT_DYNSYM,
-    SHT_NOTE,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_STRTAB,
-    SHT_SYMTAB,
-    SHT_SYMTAB_SHNDX,
+    SHF,
+    SHN,
+    SHT,
     SYM_SIZE,
     ByteOrder,
     Ehdr,
@@ -155,7 +143,7 @@ def restored(changed: bytes) -> bytes:
 def without_sections(data: bytes) -> bytes:
     """The same file as sstrip leaves it: no section headers, nothing after the last loaded byte."""
     elf = ElfFile(memoryview(data))
-    end = max(segment.p_offset + segment.p_filesz for segment in elf.segments if segment.p_type == PT_LOAD)
+    end = max(segment.p_offset + segment.p_filesz for segment in elf.segments if segment.p_type == PT.LOAD)
     header = elf.header._replace(e_shoff=0, e_shnum=0, e_shstrndx=0)
     return RECORDS[Ehdr, elf.byte_order].pack(*header) + data[64:end]
 
@@ -173,8 +161,8 @@ class Writer:
         self.data.extend(bytes(-len(self.data) % align))
         offset = len(self.data)
         number = list(self.headers).index(link)
-        entry_size = {SHT_DYNSYM: 24, SHT_SYMTAB: 24, SHT_DYNAMIC: 16, SHT_RELA: 24}.get(kind, 0)
-        info = 1 if kind in (SHT_DYNSYM, SHT_SYMTAB) else 0
+        entry_size = {SHT.DYNSYM: 24, SHT.SYMTAB: 24, SHT_DYNAMIC: 16, SHT.RELA: 24}.get(kind, 0)
+        info = 1 if kind in (SHT.DYNSYM, SHT.SYMTAB) else 0
         address = offset + shift if flags else 0
         self.headers[name] = Shdr(0, kind, flags, address, offset, len(content), number, info, align, entry_size)
         self.data.extend(content)
@@ -190,12 +178,12 @@ class Writer:
 
     def finish(self, segments: list[Phdr]) -> bytes:
         names = b"\0" + b"".join(name.encode() + b"\0" for name in [*self.headers, ".shstrtab"] if name)
-        self.put(".shstrtab", SHT_STRTAB, 0, names, 1)
+        self.put(".shstrtab", SHT.STRTAB, 0, names, 1)
         self.data.extend(bytes(-len(self.data) % 8))
         ident = b"\x7fELF\2" + (b"\1" if self.order == "little" else b"\2") + b"\1" + bytes(9)
-        machine = EM_X86_64 if self.order == "little" else EM_S390
+        machine = EM.X86_64 if self.order == "little" else EM.S390
         count = len(self.headers)
-        header = Ehdr(ident, ET_DYN, machine, 1, 0x1000, 64, len(self.data), 0, 64, 56, len(segments), 64, count, count - 1)
+        header = Ehdr(ident, ET.DYN, machine, 1, 0x1000, 64, len(self.data), 0, 64, 56, len(segments), 64, count, count - 1)
         for name, section in self.headers.items():
             at = names.index(b"\0" + name.encode() + b"\0") + 1 if name else 0
             self.data.extend(RECORDS[Shdr, self.order].pack(*section._replace(sh_name=at)))
@@ -210,32 +198,32 @@ def small_file(order: ByteOrder = "little", *, library: bool = False, blocked: i
     writer = Writer(order, 5 if library else 7)
     phsize = len(writer.data) - 64
     if blocked:
-        writer.put(".init", SHT_PROGBITS, 6, b"\xcc" * blocked)
+        writer.put(".init", SHT.PROGBITS, 6, b"\xcc" * blocked)
     if not library:
-        interp = writer.put(".interp", SHT_PROGBITS, 2, b"/lib64/ld.so.1\0", 1)
-    note = writer.put(".note.gnu.build-id", SHT_NOTE, 2, struct.pack(mark + "III", 4, 20, 3) + b"GNU\0" + bytes(range(20)), 4)
+        interp = writer.put(".interp", SHT.PROGBITS, 2, b"/lib64/ld.so.1\0", 1)
+    note = writer.put(".note.gnu.build-id", SHT.NOTE, 2, struct.pack(mark + "III", 4, 20, 3) + b"GNU\0" + bytes(range(20)), 4)
     hashes = writer.put(".hash", SHT_HASH, 2, struct.pack(mark + "IIIII", 1, 2, 1, 0, 0))
-    strings = writer.put(".dynstr", SHT_STRTAB, 2, b"\0entry\0" + b"other\0" * 12, 1)
-    symbols = writer.put(".dynsym", SHT_DYNSYM, 2, writer.symbols((1, 0x12, ".hash", 0x5000)), link=".dynstr")
-    writer.put(".rela.dyn", SHT_RELA, 2, bytes(24), link=".dynsym")
+    strings = writer.put(".dynstr", SHT.STRTAB, 2, b"\0entry\0" + b"other\0" * 12, 1)
+    symbols = writer.put(".dynsym", SHT.DYNSYM, 2, writer.symbols((1, 0x12, ".hash", 0x5000)), link=".dynstr")
+    writer.put(".rela.dyn", SHT.RELA, 2, bytes(24), link=".dynsym")
     end_of_front = len(writer.data)
-    text = writer.put(".text", SHT_PROGBITS, 6, bytes(16), 0x100, shift=0x1000)
+    text = writer.put(".text", SHT.PROGBITS, 6, bytes(16), 0x100, shift=0x1000)
     tags = [(1, 1), (4, hashes.sh_addr), (5, strings.sh_addr), (6, symbols.sh_addr), (10, strings.sh_size), (11, 24), (0, 0)]
     content = b"".join(struct.pack(mark + "QQ", *tag) for tag in tags)
     dynamic = writer.put(".dynamic", SHT_DYNAMIC, 3, content, 0x100, shift=0x2000, link=".dynstr")
-    writer.put(".strtab", SHT_STRTAB, 0, b"\0", 1)
-    writer.put(".symtab", SHT_SYMTAB, 0, writer.symbols((0, 1, ".note.gnu.build-id", note.sh_addr)), link=".strtab")
+    writer.put(".strtab", SHT.STRTAB, 0, b"\0", 1)
+    writer.put(".symtab", SHT.SYMTAB, 0, writer.symbols((0, 1, ".note.gnu.build-id", note.sh_addr)), link=".strtab")
 
     def segment(kind: int, section: Shdr, flags: int, align: int) -> Phdr:
         return Phdr(kind, flags, section.sh_offset, section.sh_addr, section.sh_addr, section.sh_size, section.sh_size, align)
 
-    segments = [] if library else [Phdr(PT_PHDR, 4, 64, 64, 64, phsize, phsize, 8), segment(PT_INTERP, interp, 4, 1)]
+    segments = [] if library else [Phdr(PT.PHDR, 4, 64, 64, 64, phsize, phsize, 8), segment(PT.INTERP, interp, 4, 1)]
     segments += [
-        Phdr(PT_LOAD, 4, 0, 0, 0, end_of_front, end_of_front, 0x1000),
-        segment(PT_LOAD, text, 5, 0x1000),
-        segment(PT_LOAD, dynamic, 6, 0x1000)._replace(p_memsz=0x5000),
-        segment(PT_DYNAMIC, dynamic, 6, 8),
-        segment(PT_NOTE, note, 4, 4),
+        Phdr(PT.LOAD, 4, 0, 0, 0, end_of_front, end_of_front, 0x1000),
+        segment(PT.LOAD, text, 5, 0x1000),
+        segment(PT.LOAD, dynamic, 6, 0x1000)._replace(p_memsz=0x5000),
+        segment(PT.DYNAMIC, dynamic, 6, 8),
+        segment(PT.NOTE, note, 4, 4),
     ]
     return writer.finish(segments)
 
@@ -246,27 +234,27 @@ def with_many_sections(data: bytes, count: int) -> bytes:
     shdr, sym = RECORDS[Shdr, elf.byte_order], RECORDS[Sym, elf.byte_order]
     extra = count - len(elf.sections) - 1
     out = bytearray(data)
-    table = next(section for section in elf.sections if section.header.sh_type == SHT_SYMTAB)
+    table = next(section for section in elf.sections if section.header.sh_type == SHT.SYMTAB)
     numbers = []
     for at in range(table.header.sh_offset, table.header.sh_offset + table.header.sh_size, SYM_SIZE):
         symbol = Sym(*sym.unpack_from(out, at))
-        number = symbol.st_shndx + extra if 0 < symbol.st_shndx < SHN_LORESERVE else symbol.st_shndx
-        escaped = SHN_LORESERVE <= number != symbol.st_shndx
+        number = symbol.st_shndx + extra if 0 < symbol.st_shndx < SHN.LORESERVE else symbol.st_shndx
+        escaped = SHN.LORESERVE <= number != symbol.st_shndx
         numbers.append(number if escaped else 0)
-        out[at : at + SYM_SIZE] = sym.pack(*symbol._replace(st_shndx=SHN_XINDEX if escaped else number))
+        out[at : at + SYM_SIZE] = sym.pack(*symbol._replace(st_shndx=SHN.XINDEX if escaped else number))
     out.extend(bytes(-len(out) % 8))
-    index = Shdr(0, SHT_SYMTAB_SHNDX, 0, 0, len(out), 4 * len(numbers), table.number + extra, 0, 4, 4)
+    index = Shdr(0, SHT.SYMTAB_SHNDX, 0, 0, len(out), 4 * len(numbers), table.number + extra, 0, 4, 4)
     mark = "<" if elf.byte_order == "little" else ">"
     out.extend(struct.pack(f"{mark}{len(numbers)}I", *numbers).ljust(align_up(4 * len(numbers), 8), b"\0"))
-    headers = [Shdr(0, SHT_PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * extra
+    headers = [Shdr(0, SHT.PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * extra
     for section in elf.sections[1:]:
         header = section.header
         link = header.sh_link + extra if header.sh_link else 0
-        info = header.sh_info + extra if header.sh_flags & SHF_INFO_LINK else header.sh_info
+        info = header.sh_info + extra if header.sh_flags & SHF.INFO_LINK else header.sh_info
         headers.append(header._replace(sh_link=link, sh_info=info))
-    many, far = count >= SHN_LORESERVE, elf.shstrndx + extra >= SHN_LORESERVE
+    many, far = count >= SHN.LORESERVE, elf.shstrndx + extra >= SHN.LORESERVE
     first = Shdr(0, 0, 0, 0, 0, count * many, (elf.shstrndx + extra) * far, 0, 0, 0)
-    names = SHN_XINDEX if far else elf.shstrndx + extra
+    names = SHN.XINDEX if far else elf.shstrndx + extra
     ehdr = elf.header._replace(e_shoff=len(out), e_shnum=0 if many else count, e_shstrndx=names)
     out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*ehdr)
     return bytes(out) + b"".join(shdr.pack(*item) for item in [first, *headers, index])
@@ -284,22 +272,22 @@ def with_many_segments(data: bytes, count: int) -> bytes:
     return bytes(out) + bytes((count - elf.phnum) * PHDR_SIZE) + own
 
 
-def with_table_behind(data: bytes, flag: int = PF_R) -> bytes:
+def with_table_behind(data: bytes, flag: int = PF.R) -> bytes:
     """The same file with its program headers after all else in the first segment with that flag, which reaches further for them."""
     elf = ElfFile(memoryview(data))
     out = bytearray(data)
     code = RECORDS[Phdr, elf.byte_order]
-    first = next(s for s in elf.segments if s.p_type == PT_LOAD and s.p_flags & flag)
+    first = next(s for s in elf.segments if s.p_type == PT.LOAD and s.p_flags & flag)
     size = elf.phnum * PHDR_SIZE
     offset = align_up(first.p_offset + first.p_filesz, 8)
     end = offset + size - first.p_offset
     assert not any(data[first.p_offset + first.p_filesz : offset + size])
     address = first.p_vaddr + offset - first.p_offset
     moved = {
-        PT_LOAD: first._replace(p_filesz=end, p_memsz=end),
-        PT_PHDR: Phdr(PT_PHDR, 4, offset, address, address, size, size, 8),
+        PT.LOAD: first._replace(p_filesz=end, p_memsz=end),
+        PT.PHDR: Phdr(PT.PHDR, 4, offset, address, address, size, size, 8),
     }
-    table = [moved[s.p_type] if s is first or s.p_type == PT_PHDR else s for s in elf.segments]
+    table = [moved[s.p_type] if s is first or s.p_type == PT.PHDR else s for s in elf.segments]
     out[64 : 64 + size] = bytes(size)
     out[offset : offset + size] = b"".join(code.pack(*segment) for segment in table)
     out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(e_phoff=offset))

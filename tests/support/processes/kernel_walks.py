@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, Unfinished
 from sframegen.profile.bpf.kernel_walker import KernelWalker
-from sframegen.profile.bpf.sampling_settings import Sampling
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.make_table import make_table
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ POLL = 20  # milliseconds
 class Sampled:
     """A walker that samples, and what it has sent. At the end of the block it is closed."""
 
-    def __init__(self, targets: set[int] | None, sampling: Sampling | None = None) -> None:
-        self.walker = KernelWalker(targets, sampling or Sampling(frequency=999))
+    def __init__(self, targets: set[int] | None, plan: ProfilePlan | None = None) -> None:
+        plan = plan or ProfilePlan(frequency=999)
+        self.walker = KernelWalker(plan._replace(targets=None if targets is None else frozenset(targets)))
         self.numbers: dict[str, int] = {}
         self.spans: dict[int, list[CodeSpan]] = {}
         self.records: list[KernelRecord] = []
@@ -56,7 +57,7 @@ class Sampled:
         if path not in self.numbers:
             self.numbers[path] = len(self.numbers) + 1
             self.walker.add_tables({self.numbers[path]: make_table(open_elf(path)).table})
-            assert self.numbers[path] not in self.walker.dropped
+            assert self.numbers[path] not in self.walker.refused
         return self.numbers[path]
 
     def until(self, enough: Callable[[], bool]) -> None:

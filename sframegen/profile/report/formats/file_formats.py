@@ -21,11 +21,12 @@ REST = 1 << 17  # parts after which the memory goes that the stacks' files have
 
 
 class Format(NamedTuple):
-    function: str  # here, in the module of that name
+    module: str  # of this package
+    function: str
 
     def parts(self, named: Named) -> Iterator[bytes]:
-        made: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.function}"), self.function)(named)
-        for number, part in enumerate(made):
+        parts: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.module}"), self.function)(named)
+        for number, part in enumerate(parts):
             if number % REST == 0:
                 named.room.rest()
             yield part if isinstance(part, bytes) else part.encode(errors="replace")
@@ -33,11 +34,11 @@ class Format(NamedTuple):
 
 # The longest ending that fits counts.
 FORMATS = {
-    ".html": Format("flamegraph"),
-    ".folded": Format("folded"),
-    ".txt": Format("folded"),
-    ".json": Format("summary"),
-    ".pb.gz": Format("pprof"),
+    ".html": Format("flamegraph", "flamegraph"),
+    ".folded": Format("texts", "folded"),
+    ".txt": Format("texts", "folded"),
+    ".json": Format("texts", "summary"),
+    ".pb.gz": Format("pprof", "pprof"),
 }
 
 

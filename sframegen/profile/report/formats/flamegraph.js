@@ -3,7 +3,7 @@
   const ROW = 18, PAD = 4, MIN_PIXELS = 1, MAX_TEXT = 600, LEGEND = 24, KERNEL_HUE = 28, GOLDEN_ANGLE = 137.508;
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const view = $("view"), graph = $("graph"), space = $("space"), tip = $("tip"), search = $("search");
+  const view = $("view"), graph = $("graph"), space = $("space"), search = $("search");
   const pen = graph.getContext("2d");
 
   // Nodes in preorder: depth, frame, samples. A node's subtree is [node, last[node]).
@@ -50,8 +50,7 @@
 
   const media = matchMedia("(prefers-color-scheme: dark)");
   const readTheme = () => {
-    const theme = document.documentElement.dataset.theme;
-    dark = theme ? theme === "dark" : media.matches;
+    dark = media.matches;
     recolour();
     legend();
     redraw();
@@ -163,19 +162,9 @@
     const path = data.paths[data.framePaths[frame[node]]];
     return `${shortened(labelOf(node))}${path ? ` (${shortened(path)})` : ""}: ${facts(node)}`;
   };
-  const showTip = (event) => {
+  const hover = (event) => {
     const node = nodeAt(event);
-    tip.hidden = node < 0;
-    if (node < 0) return;
-    const name = document.createElement("b");
-    name.textContent = shortened(labelOf(node));
-    const more = document.createElement("div"), where = document.createElement("div");
-    where.textContent = shortened(data.paths[data.framePaths[frame[node]]] || objectOf(node));
-    more.textContent = facts(node);
-    tip.replaceChildren(name, where, more);
-    const x = event.clientX + 14, y = event.clientY + 16;
-    tip.style.left = `${Math.max(4, Math.min(x, innerWidth - tip.offsetWidth - 8))}px`;
-    tip.style.top = `${y + tip.offsetHeight > innerHeight - 8 ? Math.max(4, event.clientY - tip.offsetHeight - 12) : y}px`;
+    if (node >= 0) $("status").textContent = describe(node);
   };
 
   const select = (node) => {
@@ -289,21 +278,12 @@
   $("reset").disabled = true;
   $("reset").addEventListener("click", () => count && zoom(0));
   $("flip").addEventListener("click", flip);
-  $("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
-    readTheme();
-  });
   search.addEventListener("input", find);
-  view.addEventListener("scroll", () => {
-    tip.hidden = true;
-    redraw();
-  });
-  graph.addEventListener("mousemove", showTip);
-  graph.addEventListener("mouseleave", () => (tip.hidden = true));
+  view.addEventListener("scroll", redraw);
+  graph.addEventListener("mousemove", hover);
   graph.addEventListener("click", (event) => {
     const node = nodeAt(event);
     if (node >= 0) zoom(node);
-    tip.hidden = true;
   });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !count) return;

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.columns import zeros
 from sframegen.base.text import printable, shortened
 from sframegen.profile.report.formats.row_kinds import TableNumbers
-from sframegen.profile.report.label_counts import add_up, at_least
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
+from sframegen.profile.report.tree_passes import add_up, at_least
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.program.html_page import html_page, json_element
 
@@ -48,11 +48,11 @@ def _data(named: Named) -> dict[str, Any]:
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
-    notes = [*totals(named), *([f"not drawn: less than {named.unit.shown(least)}"] if least > 1 else [])]
+    notes = [*totals(named), *([f"not drawn: less than {named.unit.words(least)}"] if least > 1 else [])]
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {
-        "title": shortened(printable(f"{named.event}: {named.unit.shown(named.samples)}")),
+        "title": shortened(printable(f"{named.event}: {named.unit.words(named.samples)}")),
         "notes": [shortened(printable(line)) for line in notes if line],
         "depths": list(depths),
         "frames": list(numbers),

@@ -7,12 +7,19 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
+from sframegen.profile.collected import Unit
 from sframegen.profile.events.names import CLOCKS
-from sframegen.profile.report.formats.message_bytes import integer, message, packed_numbers, text_field
-from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathNumbers, PlaceBytes
+from sframegen.profile.report.formats.path_bytes import (
+    NumberedBytes,
+    PathNumbers,
+    PlaceBytes,
+    integer,
+    message,
+    packed_numbers,
+    text_field,
+)
 from sframegen.profile.report.formats.row_kinds import TableNumbers, rows_in_parts
 from sframegen.profile.report.table import totals
-from sframegen.profile.units import Unit
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
@@ -107,7 +114,6 @@ class _Profile:
     def _labels(self, kind: RowKind) -> bytes:
         pid, tid, process, thread = self._named.tasks[kind.task]
         labels = {"comm": thread or process, "process": process, "end": "" if kind.end in COMPLETE else End(kind.end).words}
-        labels["cgroup"] = self._named.cgroups.get(pid, "")
         numbers = {"pid": pid, "tid": tid}
         if self._named.by not in (*labels, *numbers):
             labels[self._named.by] = self._named.groups[kind.group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from sframegen.base.columns import zeros
-from sframegen.profile.report.label_counts import number_kinds
+from sframegen.profile.report.tree_passes import number_kinds
 from sframegen.profile.stacks.numbered import Numbered
 
 if TYPE_CHECKING:

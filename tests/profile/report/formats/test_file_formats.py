@@ -11,8 +11,8 @@ import pytest
 
 from sframegen.base.errors import SframegenError
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
-from sframegen.profile.report.formats.message_bytes import integer, varint
-from sframegen.profile.report.grouping import group_stacks
+from sframegen.profile.report.formats.path_bytes import integer, varint
+from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, Named, NamedFrame
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 from tests.support.pprof_messages import fields

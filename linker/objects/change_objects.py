@@ -1,0 +1,180 @@
+"""add-section and remove for an object that is not linked yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from linker.files.copying import copy_file, same_bytes
+from linker.inject import undo_record
+from linker.inject.apply import Change, write_all
+from linker.inject.undo_record import Undo, Write
+from linker.objects.laid_out import Placed, groups, is_sframe, place
+from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
+from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
+from sframegen.elf.file import ElfFile
+from sframegen.elf.records import EHDR_SIZE, ET
+from sframegen.format.abi import abi_of
+from sframegen.format.decode import decode
+from sframegen.tables.compare import agree, difference
+from sframegen.tables.gather import gather
+from sframegen.tables.optimize import MAX_GAP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.sources import Sources
+    from sframegen.format.decode import SframeSection
+    from sframegen.format.layouts import Layout
+    from sframegen.format.model import FunctionTable
+    from sframegen.tables.levels import Level
+
+
+class Filled(NamedTuple):
+    """An object and the SFrame sections that it will have; without any it is unchanged. `table`: their functions, as `placed`."""
+
+    elf: ElfFile  # the file that was read
+    base: ElfFile  # what add-section was given when it made `elf`, else `elf`: the new object restores it
+    record: Undo | None  # turns `elf` into `base`; None: they are the same
+    placed: Placed  # the base
+    table: FunctionTable
+    sections: list[NewSection]
+    undoable: bool = True  # the new object has a record
+
+    def writes(self) -> list[Write]:
+        """Return the writes that turn the base into the new object; none if it is unchanged."""
+        if not self.sections or not self.placed.symbol_table:
+            return []
+        writes = object_writes(self.base, self.placed.symbol_table, self.sections)
+        end = max(one.offset + len(one.data) for one in writes)
+        return [*writes, *([Write(end, undo_record.record(self.base.data, writes))] if self.undoable else [])]
+
+
+class Prepared(NamedTuple):
+    """An object with sections made from its own call frame information."""
+
+    filled: Filled
+    sources: Sources
+    converted: Converted
+
+
+def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
+    """There is nothing to do if the object has SFrame sections that say the same.
+
+    Raises RefusedError where they say something else, unless they are to be replaced.
+    """
+    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - a merge needs none
+    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
+
+    abi = abi_of(elf)
+    removal = original_object(elf)
+    base, record = (removal.original, removal.record) if removal else (elf, None)
+    placed = place(base, abi)
+    sources = find_sources(placed.image)
+    converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
+    table = converted.table
+    if len(table):
+        table = converted.encoder(placed.image, level._replace(share=False)).table
+    present = list(sections_of(placed.image if base is elf else place(elf, abi).image))
+    sections: list[NewSection] = []
+    if len(table):
+        described = gather(section.table for section in present)
+        padded = converted.coverage.final_calls(placed.image).ends(converted.table)
+        same_version = {section.header.version for section in present} == {layout.version}
+        if same_version and agree(described, converted.table, MAX_GAP, padded):
+            table = described  # of padding it may say something else
+        elif present and not replace:
+            raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
+        else:
+            sections = new_sections(base, placed, table, converted.encoded)
+    return Prepared(Filled(elf, base, record, placed, table, sections), sources, converted)
+
+
+def write_object(filled: Filled, out: BinaryIO) -> None:
+    """Write the object with its new sections to an empty file."""
+    writes = filled.writes()
+    if writes:
+        write_all(filled.elf, Change(writes), out, record=filled.record)
+    else:
+        copy_file(filled.elf, out)
+
+
+def check_object(filled: Filled, written: ElfFile) -> list[str]:
+    """Return the findings about a written object: earlier sections that changed, new sections that say something else."""
+    if not filled.sections:
+        return [] if written.data == filled.elf.data else ["an object that already has the section has changed"]
+    findings = []
+    base = filled.base
+    old = old_sections(base)
+    changed = {new.group.number for new in filled.sections if new.group} | {base.shstrndx, 0} | old
+    changed |= {group.number for number, group in groups(base).items() if number in old}
+    for section, new in zip(base.sections, written.sections, strict=False):
+        if section.number not in changed and section != new:
+            findings.append(f"section {section.number} {section.name} has changed")
+    if written.data[64 : len(base.data)] != base.data[64:]:
+        findings.append("bytes of the original have changed")
+    placed = place(written, abi_of(base))
+    before, after = ([one for one in found.sections if one[2] not in old] for found in (filled.placed, placed))
+    address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
+    if before != after or address is not None or lost:
+        findings.append("the new sections differ from the planned ones")
+    restored = original_object(written) if filled.undoable else None
+    if filled.undoable and (restored is None or not same_bytes(restored.original.data, base.data)):
+        findings.append("the original could not be restored")
+    return findings
+
+
+def sections_of(image: ElfFile) -> Iterator[SframeSection]:
+    """An object's SFrame sections, decoded; `image`: the object placed."""
+    for section in filter(is_sframe, image.sections):
+        yield decode(image.contents(section), section.header.sh_addr, image.name)
+
+
+class ObjectRemoval(NamedTuple):
+    """An object, and the one that add-section was given when it made it."""
+
+    elf: ElfFile
+    original: ElfFile
+    record: Undo  # turns `elf` into `original`
+
+    @property
+    def section_bytes(self) -> int:
+        return sframe_bytes(self.elf)
+
+    def write(self, out: BinaryIO) -> None:
+        """Write the original to an empty file."""
+        write_all(self.elf, Change(()), out, record=self.record)
+
+    def check(self, written: ElfFile) -> list[str]:
+        """Return the findings about the written object."""
+        return [] if same_bytes(written.data, self.original.data) else ["it differs from the file that add-section was given"]
+
+
+def sframe_bytes(elf: ElfFile) -> int:
+    return sum(section.header.sh_size for section in elf.sections if is_sframe(section))
+
+
+def original_object(elf: ElfFile) -> ObjectRemoval | None:
+    """Return what restores the object that add-section was given; None without a valid record."""
+    record = undo_record.read(elf.data)
+    if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
+        return None
+    data = bytearray(elf.data[: record.original_size])
+    for offset, old in record.old:
+        data[offset : offset + len(old)] = old
+    try:
+        original = ElfFile(memoryview(bytes(data)), elf.name)
+    except FormatError:
+        return None
+    return ObjectRemoval(elf, original, record) if original.header.e_type == ET.REL else None
+
+
+def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
+    """None if there is nothing to remove. Raises RefusedError for sections that another tool made."""
+    if not sframe_bytes(elf):
+        return None
+    removal = original_object(elf)
+    if removal is None:
+        message = "another tool made its SFrame section, or rewrote the object since"
+        raise RefusedError(Refusal.FOREIGN_OBJECT, message, file=elf.name)
+    return removal

@@ -1,0 +1,36 @@
+# Each public name once: own_packages.py reads these lines, type checkers read them, too. In the order of docs/library.md.
+# ruff: noqa: I001
+from sframegen.api.adding import add_section as add_section
+from sframegen.api.reading import read as read
+from sframegen.api.reading import check as check
+from sframegen.api.converting import convert as convert
+from sframegen.api.removing import remove as remove
+from sframegen.api.merging import merge as merge
+from sframegen.api.merging import Merged as Merged
+from sframegen.api.add_summary import Summary as Summary
+from sframegen.api.add_summary import Outcome as Outcome
+from sframegen.format.decode import SframeSection as SframeSection
+from sframegen.checks.finding import CheckReport as CheckReport
+from sframegen.api.converting import VersionChange as VersionChange
+from sframegen.api.removing import SectionRemoval as SectionRemoval
+from sframegen.api.add_summary import Plan as Plan
+from sframegen.format.model import SframeFunction as SframeFunction
+from sframegen.format.model import FunctionRow as FunctionRow
+from sframegen.format.model import FunctionTable as FunctionTable
+from sframegen.format.model import Rule as Rule
+from sframegen.format.model import Where as Where
+from sframegen.format.model import Kind as Kind
+from sframegen.format.model import FdeType as FdeType
+from sframegen.checks.finding import Consumer as Consumer
+from sframegen.checks.finding import Finding as Finding
+from sframegen.checks.finding import Severity as Severity
+from sframegen.checks.finding import Instruction as Instruction
+from sframegen.checks.finding import Verdict as Verdict
+from sframegen.base.errors import SframegenError as SframegenError
+from sframegen.base.errors import FormatError as FormatError
+from sframegen.base.errors import VerificationError as VerificationError
+from sframegen.base.errors import RefusedError as RefusedError
+from sframegen.base.errors import Refusal as Refusal
+from sframegen.format.layouts import FormatVersion as FormatVersion
+from sframegen.tables.levels import LevelName as LevelName
+from sframegen.elf.compressed import Compression as Compression

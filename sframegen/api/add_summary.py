@@ -1,0 +1,226 @@
+"""What one run of add-section did to one file, in numbers and as text; and the plan of a change, before a byte is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from sframegen.base.text import count_of, most_first, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from _typeshed import DataclassInstance
+
+    from sframegen.conversion.coverage import Fates
+
+GROUPS = {
+    "covered": "covered",
+    "left_out": "left out",
+    "no_cfi": "no CFI",
+    "synthesized": "synthesized",
+}  # of fates, as users read them
+SUMS = (  # the numbers of a Summary, which `total` adds up
+    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
+    "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What changes in a file. `str()` is a line for each change."""
+
+    lines: tuple[str, ...]  #: each change, as text for people
+    section_address: int | None = None  #: of the new section, as linked; 0 if not loaded; None if none is added to a linked file
+    section_offset: int | None = None  #: file offset of the new section, in bytes; None likewise
+    file_size: int | None = None  #: of the new file, in bytes; None if a section is exchanged where it is, and likewise
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def plan_of(
+    change: object, section_address: int | None = None, section_offset: int | None = None, file_size: int | None = None
+) -> Plan:
+    """A change that `str()` describes."""
+    return Plan(tuple(str(change).splitlines()), section_address, section_offset, file_size)
+
+
+def json_of(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
+    """A result as JSON has it: lists for tuples, and for its plan the lines of that."""
+    values = asdict(replace(result, plan=None))
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return lists | {"plan": None if plan is None else list(plan.lines)}
+
+
+class Outcome(StrEnum):
+    """The outcome for a file; of several files, the first of these that one of them has."""
+
+    ADDED = "added"  #: it has a new section, or would have one
+    UNCHANGED = "unchanged"  #: it has the same section already
+    NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can express
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package whose programs and libraries were given sections. Sizes are in bytes."""
+
+    kind: str  #: "wheel", "deb", "tar", ...
+    entries: int  #: files, directories, links
+    elf_files: int  #: programs and libraries
+    changed: int  #: those that were given a section
+    refused: int  #: those that were not, each with a warning or a fault
+    size_before: int  #: of the package
+    size: int  #: of the package now; `size_before` if it was not written
+    files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
+
+    def one_line(self) -> str:
+        given = f", {self.changed:,} of {count_of(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
+        refused = f", {self.refused:,} refused" * bool(self.refused)
+        sizes = f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
+        return f"{self.kind}{given}{refused}{sizes}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, files=())) | {"files": [file.to_json() for file in self.files]}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `add_section` did to one file. Sizes are in bytes."""
+
+    file: str  #: as given
+    outcome: Outcome = Outcome.NOTHING  #: `added`, `unchanged`, `nothing to add`
+    output: str = ""  #: the path written, "" if none
+    functions: int = 0  #: functions with call frame information
+    functions_covered: int = 0  #: those of which the section describes every byte
+    code_bytes: int = 0  #: bytes of the functions with call frame information
+    covered_bytes: int = 0  #: those for which the section has a rule
+    rows: int = 0  #: of the section
+    section_bytes: int = 0  #: its size; 0 if there is none
+    unloaded: bool = False  #: no segment has it
+    detached: str = ""  #: path of the file of its own that has it, "" if none
+    compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
+    eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
+    eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
+    cfi_sections: tuple[str, ...] = ()  #: names of the sections of these bytes
+    synthesized_functions: int = 0  #: functions in code without call frame information
+    synthesized_bytes: int = 0  #: their bytes; `code_bytes` does not include them
+    fates: Fates = field(default_factory=dict)  #: all executable bytes, by group and fate
+    ignored_fdes: Mapping[str, int] = field(default_factory=dict)  #: number of FDEs by reason
+    final_calls: int = 0  #: functions whose last instruction is a call
+    final_calls_without_padding: int = 0  #: those after which there is no padding for the call's rule
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    note: str = ""  #: why the file is unchanged, or what the section replaced
+    warnings: tuple[str, ...] = ()  #: a line each
+    faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
+    package: Package | None = None  #: if the file is one; the numbers are then the sums over its files
+
+    @property
+    def coverage(self) -> float:
+        """Covered bytes in per cent of the code bytes; 0 if there is no call frame information."""
+        return 100 * self.covered_bytes / self.code_bytes if self.code_bytes else 0.0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Bytes of code by reason."""
+        return self.fates.get("left_out", {})
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        file = printable(self.file)
+        if self.package is not None:
+            file += f": {self.package.one_line()}"
+        if not self.section_bytes:
+            return f"{file}: {self.note}"
+        what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
+        shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
+        line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
+        line += f", {self.compressed_bytes:,} compressed" * bool(self.compressed_bytes) + ", not loaded" * self.unloaded
+        line += ", detached" * bool(self.detached)
+        source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
+        if source_bytes:
+            line += f", {self.section_bytes / source_bytes:.2f} of {' + '.join(self.cfi_sections)}"
+        if self.synthesized_bytes:
+            functions = count_of(self.synthesized_functions, "function")
+            line += f"; {functions} of {count_of(self.synthesized_bytes, 'byte')} synthesized"
+        return f"{line}; {self.note}" if self.note else line
+
+    def details(self) -> list[str]:
+        """Lines for what became of all executable bytes, and for what was left out, by reason."""
+        lines = [f"  {self.functions_covered:,} of {count_of(self.functions, 'function')} covered from start to end"]
+        lines += fates_table(self.fates)
+        if self.final_calls:
+            calls = f"{self.final_calls_without_padding:,} of {count_of(self.final_calls, 'function')} ending with a call"
+            lines.append(f"  {calls}: no padding after it that could have the call's rule")
+        lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in most_first(self.ignored_fdes)]
+        if self.package is not None:
+            lines += [f"  {file.one_line()}" for file in self.package.files]
+        return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        result = json_of(replace(self, package=None), self.plan)
+        if self.package is not None:
+            result["package"] = self.package.to_json()
+        return result
+
+
+def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
+    """What is covered of the code that CFI describes, and of all executable bytes, to which padding and other code belong, too."""
+    shares = [f"{percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered"] if code else []
+    executable = sum(sum(counts.values()) for counts in fates.values())
+    if executable:
+        everything = sum(sum(fates.get(group, {}).values()) for group in ("covered", "synthesized"))
+        share = f"{percent(everything, executable)} % of {count_of(executable, 'executable byte')}"
+        shares.append(share if code else f"{share} covered")
+    return ", ".join(shares)
+
+
+def percent(part: int, whole: int) -> str:
+    """100.00 only if nothing is missing."""
+    return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
+
+
+def total(file: str, parts: Sequence[Summary]) -> Summary:
+    """The sum over the objects of one file."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
+    ignored: Counter[str] = Counter()
+    for part in parts:
+        ignored.update(part.ignored_fdes)
+    outcomes = {part.outcome for part in parts}
+    return Summary(
+        file=file,
+        outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING),
+        **sums,
+        cfi_sections=tuple(dict.fromkeys(name for part in parts for name in part.cfi_sections)),
+        fates={group: dict(counts) for group, counts in total_fates(parts).items()},
+        ignored_fdes=dict(ignored),
+        note="" if sums["section_bytes"] else "nothing to add",
+        warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
+    )
+
+
+def fates_table(fates: Fates) -> list[str]:
+    """A line for all bytes, and one for each fate that has any; reasons most first."""
+    rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]
+    total = sum(count for *_, count in rows)
+    width = len(f"{total:,}")
+    return [
+        f"  {count_of(total, 'executable byte')}",
+        *(f"  {count:{width},} {100 * count / total:6.2f} %  {group}: {fate}" for group, fate, count in rows),
+    ]
+
+
+def total_fates(summaries: Iterable[Summary]) -> Fates:
+    """The fates of all files together."""
+    total: Fates = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
+    for summary in summaries:
+        for group, counts in summary.fates.items():
+            total.setdefault(group, Counter()).update(counts)
+    return total
+
+
+def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
+    return most_first(counts) if group == "left_out" else list(counts.items())

@@ -1,0 +1,250 @@
+"""convert: a file's section in another version of the format, or smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
+from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
+from linker.existing.original import check_undo, original_of
+from linker.inject.apply import Change, write_all
+from sframegen.api.add_summary import Plan, json_of
+from sframegen.api.by_kind import change_kind
+from sframegen.api.common import findings_of, planned, refuse, with_written
+from sframegen.api.options import Conversion, Writing
+from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.base.text import count_of, most_first, printable
+from sframegen.conversion.resolve import ascends
+from sframegen.conversion.section_borders import borders_of
+from sframegen.detached.detached_file import Companion, is_detached
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import SHF
+from sframegen.format.encode import EMPTY
+from sframegen.format.layouts import F_FDE_SORTED
+from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
+from sframegen.format.words import EncodedRules, RuleWords, expressible
+from sframegen.tables.compare import agree, difference
+from sframegen.tables.gather import Merger
+from sframegen.tables.lower import lower
+from sframegen.tables.optimize import MAX_GAP, Borders, encoder_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from linker.existing.in_place import Exchange
+    from linker.files.read_back import Reader
+    from linker.files.target import Target
+    from linker.inject.plan import InjectionPlan
+    from sframegen.api.options import StrPath
+    from sframegen.elf.file import ElfFile, Section
+    from sframegen.format.abi import Abi
+    from sframegen.format.encode import Encoder
+    from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.format.model import FunctionTable
+    from sframegen.tables.levels import Level, LevelName
+
+MOST_ROUNDS = 8  # real sections need one or two
+
+
+@dataclass(frozen=True)
+class VersionChange:
+    """What `convert` did to one file. Sizes are in bytes."""
+
+    file: str  #: as given
+    from_version: int  #: of the old section; the lowest if there were several
+    to_version: int  #: of the new one
+    output: str = ""  #: the path written, "" if none
+    functions: int = 0  #: in the new section; 0 if unchanged
+    rows: int = 0  #: of the new section
+    section_bytes_before: int = 0  #: size of the old section; 0 if unchanged and without `optimize`
+    section_bytes: int = 0  #: size of the new section; 0 if unchanged
+    pieces: int = 1  #: sections that a linker wrote one after the other
+    dead: int = 0  #: functions whose code the linker had dropped
+    left_out: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by reason
+    plan: Plan | None = None  #: what changes in the file; None if nothing does
+    warnings: tuple[str, ...] = ()  #: a line each
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        file = printable(self.file)
+        if not self.section_bytes:
+            size = f", and no smaller than {self.section_bytes_before:,} bytes" if self.section_bytes_before else ""
+            return f"{file}: SFrame version {self.to_version} already{size}"
+        other = f"{self.from_version} -> " if self.from_version != self.to_version else ""
+        line = (
+            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'function')}, "
+            f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
+        )
+        if self.pieces > 1:
+            line += f"; {self.pieces} sections merged into one"
+        if self.dead:
+            line += f"; {count_of(self.dead, 'function')} without code left out"
+        lost = sum(self.left_out.values())
+        return f"{line}; {lost:,} bytes of code left out" if lost else line
+
+    def details(self) -> list[str]:
+        """Lines for what was left out, by reason, most first."""
+        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in most_first(self.left_out)]
+        return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        return json_of(self, self.plan)
+
+
+def convert(
+    path: str | os.PathLike[str],
+    version: FormatVersion | None = None,
+    *,
+    optimize: LevelName | None = None,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    hard_links: Sequence[str | os.PathLike[str]] = (),
+) -> VersionChange:
+    """Write the SFrame section of an ELF file in another version of the format, or smaller; in place, or in a new file `output`.
+
+    A section that is not loaded stays so, and compressed if it was.
+
+    Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
+    cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
+    version do not know is left unchanged, unless `optimize` makes the section smaller.
+
+    - `version`: the version of the format, 3 or 2; None: the section's own, 3 for version 1.
+    - `optimize`: how small the section becomes, as for `add_section`; None: "fast".
+    - `output`: the file to write; `path` is unchanged.
+    - `verify`: read the new file back, also with another library, and compare the rules.
+    - `dry_run`: write nothing; the result has the plan.
+    - `hard_links`: other names of the file; they become names of the new file.
+
+    Raises FormatError if there is no section, or it cannot be read, RefusedError if the new one does not fit in its place or would
+    be empty, VerificationError if the new file is wrong, OSError, ValueError for an unknown version or level, or for
+    neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
+    that says that a name in `hard_links` keeps the old file, or that the target is replaced.
+    """
+    writing = Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links)
+    return convert_section(path, Conversion(version, optimize), writing)
+
+
+def convert_section(path: StrPath, conversion: Conversion, writing: Writing) -> VersionChange:
+    """`convert`, with its keywords as values."""
+    return change_kind(path, writing, partial(_convert, conversion=conversion))
+
+
+def _encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """Joined functions are joined again as long as that helps, so that another run has nothing to do.
+
+    Raises FormatError where functions may be joined and the file's CFI cannot be read.
+    """
+    borders = borders_of(elf, table, abi) if level.max_rows else Borders(EMPTY)
+    rules = EncodedRules(table.rules, RuleWords(abi, layout))
+    found = encoder_of(elf, table, rules, level, borders)
+    for _ in range(MOST_ROUNDS if level.max_rows else 0):
+        again = encoder_of(elf, found.table, rules, level, borders)
+        if again.size_bytes >= found.size_bytes:
+            break
+        found = again
+    return found
+
+
+def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionChange:
+    if is_detached(elf):
+        raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
+    pieces = read_pieces(elf)
+    abi, layout = pieces[0].abi, conversion.layout_for(piece.header.version for piece in pieces)
+    merger = Merger()
+    for piece in pieces:
+        merger.add(piece)
+    merged, dead = merger.merged(elf.executable_ranges())
+    before = min(piece.header.version for piece in pieces)
+    change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
+    is_good = len(pieces) == 1 and not dead and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
+    is_good = is_good and layout.version == before and expressible(merged.rules, abi, layout)
+    if is_good and conversion.optimize is None:
+        return with_written(change, target.copy(elf))
+
+    table, left_out = lower(merged, abi, layout)
+    if not len(table):
+        message = f"nothing in its SFrame section can be expressed in version {layout.version}"
+        raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
+    encoder = _encoder(elf, table, abi, layout, conversion.level)
+    encoder.flags |= layout.flags & merger.flags
+    size_before = _size_of(elf)
+    change = replace(change, section_bytes_before=size_before)
+    if is_good and encoder.size_bytes >= size_before:
+        return with_written(change, target.copy(elf))
+    step = _step(elf, encoder)
+    change = replace(
+        change,
+        functions=len(table),
+        rows=len(encoder.table.row_start),
+        section_bytes=encoder.size_bytes,
+        left_out={reason.value: count for reason, count in left_out.items()},
+        plan=planned(step.plan),
+    )
+
+    def check(written: Path, reader: Reader) -> None:
+        result, joins = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
+        findings = step.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
+        if joins and not agree(table, result, MAX_GAP, {}):
+            findings.append("joined functions have other rules than before")
+        refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
+
+    return with_written(change, target.write(step.write, check))
+
+
+def _size_of(elf: ElfFile) -> int:
+    """Bytes of its section, not compressed."""
+    unloaded = unloaded_of(elf)
+    return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
+
+
+def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
+    """The finding, if `table` does not say what `merged` does, except for `expected` bytes of code."""
+    address, lost = difference(merged, table)
+    if address is not None:
+        return [f"another rule at {address:#x}"]
+    return [] if lost == expected else [f"{lost} bytes of code lost their rule, not {expected}"]
+
+
+class _Step(NamedTuple):
+    """How the section gets its other contents."""
+
+    plan: InjectionPlan | Exchange
+    restores: ElfFile | None  # what the new file's undo record restores; None if it has none
+    write: Callable[[BinaryIO], None]
+    verify: Callable[[Path, Reader], list[str]]
+
+
+def _step(elf: ElfFile, encoder: Encoder) -> _Step:
+    """A loaded section stays in its place if it fits there. Otherwise ours is added again: Version 2 can need more room."""
+    unloaded = unloaded_of(elf)
+    if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
+        return _exchange(elf, encoder)
+    return _add_again(elf, encoder, unloaded)
+
+
+def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
+    place = find_slot(elf)
+    exchange = plan_exchange(elf, place, encoder.encode(place.address))
+    original = original_of(elf)
+    restores = None if original is None else original.elf
+    write = partial(write_all, elf, Change(exchange.writes))
+    return _Step(exchange, restores, write, partial(verify_exchange, exchange, elf))
+
+
+def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
+    """The section is taken out, and the new one added. `unloaded`: where it is not loaded."""
+    if sum(map(is_sframe_section, elf.sections)) > 1:
+        raise elf.error(SEVERAL)
+    base = base_of(elf)
+    stored = None
+    if unloaded is not None:
+        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF.COMPRESSED else None, elf.byte_order)
+    plan = plan_section(base, encoder, stored=stored)
+    write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
+    return _Step(plan, base.given, write, partial(findings_of, plan, base))

@@ -1,0 +1,65 @@
+"""A section made from the call frame information of a linked file, and what is known of it before it is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sframegen.api.add_summary import Summary
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.coverage import why_empty
+from sframegen.conversion.sources import find_sources
+from sframegen.detached.detached_file import Companion
+from sframegen.format.abi import abi_of
+
+if TYPE_CHECKING:
+    from sframegen.api.options import Making, Running
+    from sframegen.conversion.convert import Converted
+    from sframegen.conversion.sources import Sources
+    from sframegen.elf.file import ElfFile
+
+
+def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
+    """What is known before there is a section."""
+    coverage = converted.coverage
+    final = coverage.final_calls(elf)
+    return Summary(
+        file=file,
+        functions=coverage.functions,
+        functions_covered=coverage.functions_covered,
+        code_bytes=coverage.code_bytes,
+        covered_bytes=coverage.covered_bytes,
+        rows=len(converted.table.row_start),
+        eh_frame_bytes=sum(len(section.data) for section in sources.sections),
+        eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
+        cfi_sections=(*(section.name for section in sources.sections), *[".eh_frame_hdr"] * bool(sources.eh_frame_hdr_bytes)),
+        fates=coverage.fates(elf),
+        synthesized_functions=sum(map(len, coverage.synthesized)),
+        synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
+        ignored_fdes=coverage.ignored_fdes,
+        final_calls=len(final.function) + final.without_padding,
+        final_calls_without_padding=final.without_padding,
+        warnings=tuple(sources.warnings),
+    )
+
+
+def nothing_to_add(summary: Summary) -> Summary:
+    """Say why no section was made."""
+    return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
+
+
+def detached_already(file: str) -> Summary:
+    """A summary for the file of a detached section."""
+    return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
+
+
+def made_of(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[Summary, Converted]:
+    """What the section is made of, and what is known of it before there is one. Raises FormatError."""
+    sources = find_sources(elf, None if making.debug_file is None else Path(making.debug_file))
+    converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), making.layout)
+    if making.synthesize:
+        from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - takes as long as a small conversion
+
+        converted = synthesize(elf, converted, running.jobs, running.progress)
+    return summary_of(file, elf, sources, converted), converted

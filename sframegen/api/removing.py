@@ -1,0 +1,163 @@
+"""remove: the section taken out, or the file as it was before add_section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from linker.existing.in_place import own_loads, sframe_extents
+from linker.existing.original import original_of
+from linker.existing.take_out import plan_removal, unchanged
+from linker.inject.apply import Change, write_all
+from linker.objects.change_objects import plan_object_removal
+from linker.objects.given_file import open_given
+from linker.objects.laid_out import is_sframe
+from sframegen.api.add_summary import Plan, json_of, plan_of
+from sframegen.api.by_kind import change_kind
+from sframegen.api.common import refuse, with_written
+from sframegen.api.options import Writing
+from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.text import printable
+from sframegen.detached.detached_file import Companion, is_detached
+from sframegen.elf.records import ET
+from sframegen.format.locate import unloaded_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from linker.files.read_back import Reader
+    from linker.files.target import Target
+    from linker.objects.given_file import Objects
+    from sframegen.api.options import StrPath
+    from sframegen.elf.file import ElfFile
+
+
+@dataclass(frozen=True)
+class SectionRemoval:
+    """What `remove` did to one file. Sizes are in bytes."""
+
+    file: str  #: as given
+    output: str = ""  #: the path written, "" if none
+    section_bytes: int = 0  #: of the removed section; 0 if there was none
+    restored: bool = False  #: the contents are those of the input of `add_section`: the file's, or of all files in a package
+    identical: bool = False  #: proven: the whole file is that input, byte for byte
+    still_has_one: bool = False  #: the input of `add_section` had a section, which is there again
+    size_before: int = 0  #: of the file
+    size: int = 0  #: of the file now
+    plan: Plan | None = None  #: what changes in the file; None if it is restored
+    note: str = ""  #: why the file is unchanged, if it has a section
+    differs: str = ""  #: why the file may differ from the input of `add_section`, although its contents are restored
+    warnings: tuple[str, ...] = ()  #: a line each
+    faults: tuple[str, ...] = ()  #: files in a package at which sframegen failed, through a fault of its own; a line each
+
+    def one_line(self) -> str:
+        """The line that the command prints by default."""
+        file = printable(self.file)
+        if self.note:
+            return f"{file}: nothing to remove: {self.note}"
+        if self.restored:
+            what = (
+                "as it was before add-section"
+                if self.identical
+                else ", ".join(filter(None, ("contents as before add-section", self.differs)))
+            )
+            line = f"{file}: {what}; {self.size_before:,} -> {self.size:,} bytes"
+            return f"{line}; it had an SFrame section then" if self.still_has_one else line
+        if self.plan is None:
+            return f"{file}: no SFrame section: nothing to remove"
+        return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; not restored: no valid undo record"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints; docs/json.md has the keys."""
+        return json_of(self, self.plan)
+
+
+def remove(
+    path: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    dry_run: bool = False,
+    force: bool = False,
+    hard_links: Sequence[str | os.PathLike[str]] = (),
+) -> SectionRemoval:
+    """Remove the SFrame section of an ELF file; in place, or in a new file `output`.
+
+    The result is the input of `add_section`, byte for byte. If another tool has written the file since, the section is cut out and
+    the rest is kept. A file without a section is left unchanged. An object, or each object of an archive, is only restored.
+
+    - `output`: the file to write; `path` is unchanged.
+    - `verify`: read the new file back with another library before it replaces the old one.
+    - `dry_run`: write nothing; the result has the plan.
+    - `force`: also remove a section that another tool produced; not from an object.
+    - `hard_links`: other names of the file; they become names of the new file.
+
+    Raises FormatError if the file cannot be read, RefusedError if another tool produced its section, VerificationError if the new
+    file is wrong, OSError, and TypeError if `hard_links` is a single path. The target is then
+    unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
+    """
+    return remove_section(path, Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force))
+
+
+def remove_section(path: StrPath, writing: Writing) -> SectionRemoval:
+    """`remove`, with its keywords as a value."""
+    return change_kind(path, writing, partial(_remove_from_linked, force=writing.force), _remove_from_objects)
+
+
+def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
+    if elf.header.e_type not in (ET.EXEC, ET.DYN):
+        raise elf.error("neither a program nor a library, nor an object")
+    places, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
+    removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
+    if not places:
+        note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
+        return with_written(replace(removal, note=note), target.copy(elf))
+
+    original = original_of(elf)
+    if original is not None:
+        has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
+        removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
+        result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
+    elif own_loads(elf) or unloaded_of(elf) is not None or force:
+        result, plan = elf, plan_removal(elf)
+        removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
+    else:
+        message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
+        raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
+
+    def check(written: Path, reader: Reader) -> None:
+        from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
+
+        refuse(verify_writes(result, *plan, written, reader))
+
+    return with_written(removal, target.write(write, check))
+
+
+def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
+    """Each object by its own record."""
+    planned = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
+    removals = {at: one for at, one in planned.items() if one is not None}
+    before = len(objects.data)
+    if not removals:
+        nothing = SectionRemoval(str(target.path), size_before=before, size=before)
+        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
+    report = SectionRemoval(
+        str(target.path),
+        section_bytes=sum(one.section_bytes for one in removals.values()),
+        restored=True,
+        identical=not objects.is_archive,
+        differs="its symbol index was made again" if objects.is_archive else "",
+        still_has_one=any(is_sframe(section) for one in removals.values() for section in one.original.sections),
+        size_before=before,
+        size=objects.size_with({at: len(one.original.data) for at, one in removals.items()}),
+    )
+    checks = {at: one.check for at, one in removals.items()}
+
+    def check(written: Path, _reader: Reader) -> None:
+        refuse(objects.check(checks, open_given(str(written))))
+
+    write = partial(objects.write, {at: one.write for at, one in removals.items()})
+    return with_written(report, target.write(write, check))

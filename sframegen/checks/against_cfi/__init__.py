@@ -1,1 +1,0 @@
-"""A section and the call frame information of its file -> where they differ."""

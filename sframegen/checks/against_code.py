@@ -1,0 +1,228 @@
+"""A section's and the CFI's rules against what the instructions do, wherever these prove a frame."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sframegen.checks.contradictions import (
+    CONTRADICTED,
+    RIGHT,
+    UNDECIDED,
+    UNLESS_COPIED,
+    ContradictedRange,
+    Contradictions,
+    verdict,
+)
+from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
+from sframegen.code.context.file_context import Assumptions
+from sframegen.code.context.function_starts import starts as known_starts
+from sframegen.code.isa.machines import isa_of
+from sframegen.code.whole_file.passes import survey
+from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from sframegen.checks.finding import Finding
+    from sframegen.checks.tracks import Track
+    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.whole_file.passes import Survey
+    from sframegen.conversion.convert import Converted
+    from sframegen.elf.file import ElfFile
+    from sframegen.elf.ranges import Range
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import FunctionTable
+    from sframegen.program.workers import Progress
+
+
+def fragments(
+    found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
+) -> set[Range]:
+    """Return the fragments among the ranges. `enters`: true where the CFI has an entry; `entry`: the frame that it says then."""
+    jumps = found.jumps
+    as_entered = {jump.target for jump in jumps if jump.as_entered}
+    otherwise = {jump.target for jump in jumps if not jump.as_entered}
+    suspects = otherwise - as_entered - found.referred - found.certain
+    ranges = {start: (start, end) for start, end in functions if start in suspects and enters(start)}
+    if not ranges or entry.sp is None:
+        return set()
+
+    def sp_at(address: int) -> int | None:
+        number = proven.at(address)
+        return None if number == SILENT else found.states[number].sp
+
+    chosen = set()
+    for start, one in ranges.items():
+        into = [jump for jump in jumps if jump.target == start]
+        sps = {sp_at(jump.source) for jump in into}
+        sp = sps.pop() if len(sps) == 1 else None
+        if sp is None or sp == entry.sp or found.certain.isdisjoint(jump.function for jump in into):
+            continue
+        leaves = [(sp_at(jump.source), sp_at(jump.target)) for jump in jumps if jump.function == start and not enters(jump.target)]
+        known = [(own, other) for own, other in leaves if own is not None and other is not None]
+        fits = known and all(own != other == own + sp - entry.sp for own, other in known)
+        if fits or start in found.contradicting:
+            chosen.add(one)
+    return chosen
+
+
+def as_fragments(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
+    """Return the assumptions, except that no function begins with one of these ranges, and that jumps lead into and out of them."""
+    starts = {start for start, _ in pieces}
+
+    def enters(address: int) -> bool:
+        return address not in starts and assumptions.enters(address)
+
+    def continues(source: int, target: int) -> bool:
+        leaves = any(start <= source < end and not start <= target < end for start, end in pieces)
+        return target in starts or leaves or assumptions.continues(source, target)
+
+    return Assumptions(enters, continues)
+
+
+HELD = (RIGHT, CONTRADICTED, UNDECIDED)
+WHO = ("section", "cfi")
+
+
+@dataclass
+class InstructionVerdicts:
+    """`code`: bytes that the section and the CFI describe, by verdict."""
+
+    code: dict[str, dict[str, int]]
+    findings: list[Finding] = field(default_factory=list)
+
+
+def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
+    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are not functions."""
+    headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
+    pieces = converted.coverage.pieces
+    spans = list(zip(pieces.start, pieces.end, strict=True))
+    if table is not None:
+        starts = pieces.start
+        begins = sorted(known_starts(elf, converted.encoded.abi))
+        for start, size in sorted(zip(table.start, table.size, strict=True)):
+            place = bisect_right(starts, start) - 1
+            end = min(start + size, starts[place + 1]) if place + 1 < len(starts) else start + size
+            if size and (place < 0 or pieces.end[place] <= start):
+                edges = [start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end]  # one may be of several
+                spans += pairwise(edges)
+    found: list[Range] = []
+    code = elf.executable_ranges()
+    for start, end in sorted(spans):
+        is_plt = any(low.sh_addr <= start < low.sh_addr + low.sh_size for low in headers)
+        inside = any(low <= start and end <= high for low, high in code)
+        if inside and not is_plt and (not found or found[-1][1] <= start):
+            found.append((start, end))
+    return found
+
+
+def hold(
+    elf: ElfFile,
+    abi: Abi,
+    converted: Converted,
+    table: FunctionTable | None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> InstructionVerdicts:
+    """`converted`: the file's CFI; `table`: its section. Raises FormatError for an ABI whose instructions are not read."""
+    numbers: dict[Claim, int] = {}
+    cfi = track_of(converted.table, numbers, converted.coverage.unsaid)
+    section = track_of(table, numbers) if table is not None else new_track()
+    claims = list(numbers)
+    functions = functions_of(elf, converted, table)
+    assumptions = _assumptions(elf, abi, cfi, section, claims)
+    found, proven = _surveyed(elf, functions, assumptions, jobs, progress)
+    pieces = fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
+    if pieces:
+        found, proven = _surveyed(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
+    findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
+    return InstructionVerdicts({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
+
+
+def _surveyed(
+    elf: ElfFile, functions: list[Range], assumptions: Assumptions, jobs: int, progress: Progress | None
+) -> tuple[Survey, Track]:
+    """Return what is found, and the states that it proves."""
+    found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
+    return found, track(found.start, found.end, found.state)
+
+
+def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
+    """Assumptions that no contradiction may rest on: where a function may not begin, and where control may not go.
+
+    A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
+    first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row after
+    that. Neither a call nor a jump changes the frame: if the rule changes after it, the call does not return, or the
+    jump does not lead there.
+    """
+    isa = isa_of(abi)
+    states = padding_states(elf.header.e_machine)
+    code = elf.executable_ranges()
+
+    def said(address: int) -> tuple[int, int]:
+        by_cfi = cfi.at(address)
+        return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
+
+    def padding(address: int, limit: int) -> int:
+        """Bytes from there on, before the limit."""
+        end = next((high for low, high in code if low <= address < high), address)
+        most = min(limit, end) - address
+        return padding_size(states, elf.at(address, most), 0, most, True)
+
+    def enters(address: int) -> bool:
+        number = max(said(address))
+        if number == SILENT or _verdict(claims[number], isa.entry, abi) != RIGHT:
+            return False
+        return not padding(address, address + isa.longest)
+
+    def continues(source: int, target: int) -> bool:
+        if cfi.reaches(source, target + MAX_PADDING):
+            return True
+        here = said(source)
+        if said(target) != here:
+            return False
+        edge = (cfi if here[0] != SILENT else section).following(target)
+        return not target < edge <= target + MAX_PADDING or said(edge) == here or padding(target, edge) < edge - target
+
+    return Assumptions(enters, continues)
+
+
+def _verdict(claim: Claim, state: FrameState, abi: Abi) -> str:
+    return UNDECIDED if claim.rule is None else verdict(claim.rule, claim.key_b, state, abi.sp, abi.fp)
+
+
+def _parts(
+    section: Track,
+    cfi: Track,
+    proven: Track,
+    states: Sequence[FrameState],
+    claims: Sequence[Claim],
+    abi: Abi,
+    counts: tuple[Counter[str], Counter[str]],
+) -> Iterator[ContradictedRange]:
+    """Yield the contradicted parts, and count all bytes."""
+    known: dict[tuple[int, int], str] = {}
+    for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
+        contradicted: list[Claim | None] = [None, None]
+        unless = ["", ""]
+        for number, said in enumerate((by_section, by_cfi)):
+            if said == SILENT:
+                continue
+            what = UNDECIDED
+            if said > SILENT and state != SILENT:
+                if (said, state) not in known:
+                    known[said, state] = _verdict(claims[said], states[state], abi)
+                what = known[said, state]
+            if what not in HELD:
+                contradicted[number] = claims[said]
+                unless[number] = UNLESS_COPIED.get(what, "")
+                what = CONTRADICTED
+            counts[number][what] += end - start
+        if any(contradicted):
+            yield ContradictedRange(start, end, state, (contradicted[0], contradicted[1]), (unless[0], unless[1]))

@@ -1,0 +1,216 @@
+"""Along the code: the rules that CFI and a section have for each byte. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from sframegen.base.columns import Bytes, Column
+    from sframegen.elf.columns import Spans
+    from sframegen.format.columns import Functions
+
+COMPILED: bool = cython.compiled
+
+if not cython.compiled:
+    EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)  # as sweep.pxd
+
+
+class Terms:
+    """What decides between verdicts. By rule: whether the section's version can express it, and which flavours must be equal.
+
+    `barred`: flavours that the version cannot express.
+    """
+
+    def __init__(self, expressible: Bytes, compared: Bytes, barred: int) -> None:
+        self.expressible = expressible
+        self.compared = compared
+        self.barred = barred
+
+
+class VerdictRanges:
+    """Ranges of one verdict, as far as there is room: `count` of the `total`.
+
+    Of each the section's function, the rule expected or -1 - reason, the rule given or -1, and flavours: expected + 16 * given.
+    """
+
+    def __init__(self, start: Column, end: Column, function: Column, expected: Column, given: Column, flavours: Column) -> None:
+        self.start = start
+        self.end = end
+        self.function = function
+        self.expected = expected
+        self.given = given
+        self.flavours = flavours
+        self.count = self.total = 0
+        self.last_end = self.last_expected = self.last_given = 0
+        self.last_flavours = -1
+
+    def add(
+        self,
+        start: cython.ulonglong,
+        end: cython.ulonglong,
+        function: cython.Py_ssize_t,
+        expected: cython.longlong,
+        given: cython.longlong,
+        flavours: cython.int,
+    ) -> cython.int:
+        """Adds a range, or makes the last one longer if it goes on. `function`: of no meaning where nothing is given."""
+        is_other: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
+        if is_other or start != self.last_end:
+            self.total += 1
+            if self.count < len(self.start):
+                self.start[self.count] = start
+                self.function[self.count] = function if given >= 0 else 0
+                self.expected[self.count] = expected
+                self.given[self.count] = given
+                self.flavours[self.count] = flavours
+                self.count += 1
+        if self.total == self.count:
+            self.end[self.count - 1] = end
+        self.last_end = end
+        self.last_expected = expected
+        self.last_given = given
+        self.last_flavours = flavours
+        return 0
+
+
+class RuleWalker:
+    """The rules of functions along the code, as a search finds them: of the function with the greatest start, the last of several.
+
+    After `rule_at`: `until`, the address where that ends at the latest; `function`, its number, and its `flavour`.
+    """
+
+    def __init__(
+        self, order: Column, functions: Functions, rule_numbers: Column, flavours: Bytes, periods: Bytes, without_rows: Column
+    ) -> None:
+        """`order`: functions by address; empty if they are in that order. `rule_numbers`: the number of each rule.
+
+        Of each kind: its flavour, the period of PC type MASK or 0, and the rule of a function without rows, -1 for none.
+        """
+        self.order = order
+        self.functions = functions
+        self.rule_numbers = rule_numbers
+        self.flavours = flavours
+        self.periods = periods
+        self.without_rows = without_rows
+        self.place = self.row = self.function = -1
+        self.low = self.end = self.period = self.until = 0
+        self.flavour = 0
+
+    def open(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
+        """Makes the function at that place in the order the current one, up to `limit` or the next one's start."""
+        following: cython.Py_ssize_t
+        self.place = place
+        if place == len(self.functions.start):
+            return 0
+        self.function = self.order[place] if len(self.order) else place
+        self.low = self.functions.start[self.function]
+        self.row = self.functions.first_row[self.function]
+        self.flavour = self.flavours[self.functions.kind[self.function]]
+        self.period = self.periods[self.functions.kind[self.function]]
+        self.end = limit
+        if self.low < limit and self.functions.size[self.function] < limit - self.low:
+            self.end = self.low + self.functions.size[self.function]
+        if place + 1 < len(self.functions.start):
+            following = self.order[place + 1] if len(self.order) else place + 1
+            if self.functions.start[following] < self.end:
+                self.end = self.functions.start[following]
+        return 0
+
+    def rule_at(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
+        """The number of the rule at `at`, or -1. From call to call `at` does not descend; `limit` lies above, and stays."""
+        last: cython.Py_ssize_t
+        offset: cython.ulonglong
+        base: cython.ulonglong
+        if self.place < 0:
+            self.open(0, limit)
+        while self.place < len(self.functions.start) and self.end <= at:
+            self.open(self.place + 1, limit)
+        self.until = limit
+        if self.place == len(self.functions.start):
+            return -1
+        if at < self.low:
+            if self.low < limit:
+                self.until = self.low
+            return -1
+        self.until = self.end
+        last = self.functions.first_row[self.function + 1]
+        if self.functions.first_row[self.function] == last:
+            return self.without_rows[self.functions.kind[self.function]]
+        base = self.low
+        offset = at - base
+        if self.period:
+            offset %= self.period
+            base = at - offset
+            if self.functions.row_start[self.row] > offset:
+                self.row = self.functions.first_row[self.function]
+            if self.period < self.until - base:
+                self.until = base + self.period
+        while self.row + 1 < last and self.functions.row_start[self.row + 1] <= offset:
+            self.row += 1
+        if self.row + 1 < last and self.functions.row_start[self.row + 1] < self.until - base:
+            self.until = base + self.functions.row_start[self.row + 1]
+        return self.rule_numbers[self.functions.row_rule[self.row]]
+
+
+@cython.locals(totals="unsigned long long[::1]")
+def sweep(
+    code: Spans,
+    truth: RuleWalker,
+    left_out: RuleWalker,
+    section: RuleWalker,
+    terms: Terms,
+    wanted: cython.int,
+    found: VerdictRanges,
+    totals: Column,
+) -> None:
+    """Adds the bytes of each verdict to `totals`, and puts the ranges of the `wanted` one into `found`.
+
+    `truth` has what SFrame can express of the CFI, `left_out` the reason for the rest. Absent code of several rules is one range.
+    """
+    area: cython.Py_ssize_t
+    verdict: cython.int
+    flavours: cython.int
+    at: cython.ulonglong
+    limit: cython.ulonglong = 0
+    until: cython.ulonglong
+    expected: cython.longlong
+    reason: cython.longlong
+    given: cython.longlong
+    if len(code.end):
+        limit = code.end[len(code.end) - 1]
+    for area in range(len(code.start)):
+        at = code.start[area]
+        while at < code.end[area]:
+            expected = truth.rule_at(at, limit)
+            given = section.rule_at(at, limit)
+            until = min(code.end[area], truth.until, section.until)
+            flavours = 0
+            if expected >= 0:
+                flavours = truth.flavour
+                if given < 0:
+                    verdict = ABSENT if terms.expressible[expected] and not truth.flavour & terms.barred else INEXPRESSIBLE
+                elif given == expected and not (truth.flavour ^ section.flavour) & terms.compared[expected]:
+                    verdict = EQUAL
+                else:
+                    verdict = WRONG
+            else:
+                reason = left_out.rule_at(at, limit)
+                until = min(until, left_out.until)
+                if reason >= 0:
+                    expected = -1 - reason
+                    verdict = INEXPRESSIBLE if given < 0 else WRONG
+                else:
+                    verdict = SILENT if given < 0 else UNDESCRIBED
+            if given >= 0:
+                flavours |= section.flavour << 4
+            if verdict == ABSENT:
+                expected = flavours = 0
+            totals[verdict] += until - at
+            if verdict == wanted:
+                found.add(at, until, section.function, expected, given, flavours)
+            at = until

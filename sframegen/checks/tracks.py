@@ -1,0 +1,127 @@
+"""Claims about code: ranges of addresses, ascending without overlaps, each with the number of a claim, and where these meet."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.conversion.described_code import Unsaid
+    from sframegen.format.model import FunctionTable, Rule
+
+SILENT = -1
+LAST = (1 << 64) - 1  # address
+
+
+class Claim(NamedTuple):
+    """A table's claim about a range. `rule`: None if instructions cannot confirm it: PC type MASK, signal frames."""
+
+    rule: Rule | None
+    key_b: bool = False
+
+
+class Track(NamedTuple):
+    start: array[int]
+    end: array[int]
+    claim: array[int]
+
+    def add(self, start: int, end: int, claim: int) -> None:
+        """Append a range after all others; if it overlaps with the last, that is cut."""
+        if self.start and self.end[-1] > start:
+            self.end[-1] = start
+        if start < end:
+            self.start.append(start)
+            self.end.append(min(end, LAST))
+            self.claim.append(claim)
+
+    def at(self, address: int) -> int:
+        place = bisect_right(self.start, address) - 1
+        return self.claim[place] if place >= 0 and address < self.end[place] else SILENT
+
+    def start_of(self, address: int) -> int:
+        """The start of the range that holds the address."""
+        return self.start[bisect_right(self.start, address) - 1]
+
+    def reaches(self, address: int, other: int) -> bool:
+        """True if the range that holds the first address holds the second, later one, too."""
+        place = bisect_right(self.start, address) - 1
+        return place >= 0 and address <= other < self.end[place]
+
+    def following(self, address: int) -> int:
+        """Return the start of the next range; the address itself if there is none."""
+        place = bisect_right(self.start, address)
+        return self.start[place] if place < len(self.start) else address
+
+
+def new_track() -> Track:
+    return Track(array("Q"), array("Q"), array("q"))
+
+
+def track(start: array[int], end: array[int], claim: array[int]) -> Track:
+    """Make claims from ascending columns. Where two ranges overlap, the second counts."""
+    cut = array("Q", map(min, end, start[1:]))
+    return Track(start, cut + end[len(cut) :], array("q", claim))
+
+
+def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
+    """Find the functions as a search does: the one with the greatest start, the last of several. Adds to `claims`.
+
+    `unsaid`: ranges that no function describes, each with a claim of its own reason.
+    """
+    track = new_track()
+    spans = [*_spans(table, claims)]
+    if unsaid is not None:
+        spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*unsaid, strict=True)]
+        spans.sort()
+    for start, end, claim in spans:
+        track.add(start, end, claim)
+    return track
+
+
+def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
+    numbers: dict[tuple[int, bool], int] = {}
+    for function, start, end in table.found_ranges():
+        kind = table.kinds[table.kind[function]]
+        first, after = table.first_row[function : function + 2]
+        if kind.mask or kind.signal or first == after:
+            yield start, end, claims.setdefault(Claim(None), len(claims))
+            continue
+        low = start
+        for row in range(first, after):
+            high = min(end, start + table.row_start[row + 1]) if row + 1 < after else end
+            key = table.row_rule[row], kind.key_b
+            if key not in numbers:
+                numbers[key] = claims.setdefault(Claim(table.rules[key[0]], kind.key_b), len(claims))
+            if low < high:
+                yield low, high, numbers[key]
+                low = high
+
+
+def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
+    """(start, end, the claim of each) of every range in which no claim changes, and there is one."""
+    places = [0] * len(tracks)
+    at = 0
+    while True:
+        until = 0
+        claims = [SILENT] * len(tracks)
+        for number, (start, end, value) in enumerate(tracks):
+            place = places[number]
+            while place < len(end) and end[place] <= at:
+                place += 1
+            places[number] = place
+            if place == len(end):
+                continue
+            if start[place] <= at:
+                claims[number] = value[place]
+                edge = end[place]
+            else:
+                edge = start[place]
+            until = edge if not until else min(until, edge)
+        if not until:
+            return
+        if max(claims) > SILENT or min(claims) < SILENT:
+            yield at, until, claims
+        at = until

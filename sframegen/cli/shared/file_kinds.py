@@ -1,0 +1,58 @@
+"""Which kind a file is: a linked file, an object or archive, or a package, which the library does not take."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from linker.objects.archive import is_archive
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, beginning_of, map_file
+from sframegen.elf.records import ET
+
+if TYPE_CHECKING:
+    from linker.objects.object_view import ObjectView
+
+
+def is_package(path: str) -> bool:
+    """Raises FormatError for what is near to a package and not handled. A file that cannot be read is left to what reads it."""
+    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
+    from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
+
+    try:
+        beginning = beginning_of(path, path, BEGINNING)
+    except IsADirectoryError:
+        if os.path.lexists(f"{path}/{LAYOUT}"):
+            raise FormatError(IMAGE, file=path) from None
+        return False
+    except (FormatError, OSError):
+        return False
+    return kind_of(path, beginning) is not None
+
+
+def refuse_package(path: str) -> None:
+    """Raises FormatError for a package, also for one that is not handled."""
+    if is_package(path):
+        raise FormatError("a package: add-section, remove and check take packages; unpack it, and give the files in it", file=path)
+
+
+def open_views(path: str) -> ElfFile | list[ObjectView]:
+    """A linked file, or the objects with SFrame sections of what is not linked. Raises FormatError where none has, or OSError."""
+    try:
+        return _views(path)
+    except (FormatError, IsADirectoryError):
+        refuse_package(path)
+        raise
+
+
+def _views(path: str) -> ElfFile | list[ObjectView]:
+    data, status = map_file(path)
+    if not is_archive(data):
+        elf = ElfFile(data, path, status)
+        if elf.header.e_type != ET.REL:
+            return elf
+    from linker.objects.given_file import Objects, given  # noqa: PLC0415
+    from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
+
+    found = given(data, path)
+    return views_of(found) if isinstance(found, Objects) else found

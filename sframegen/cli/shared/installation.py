@@ -1,0 +1,132 @@
+"""What this installation is, which parts of it work, and the command that gets the others: as lines, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen import __version__
+from sframegen.backtrace.preloading import preload_object
+from sframegen.base.errors import SframegenError
+from sframegen.base.text import printable, shortened
+from sframegen.cli.shared import install_commands as commands
+from sframegen.profile.events.attributes import command_for_own_events
+from sframegen.profile.probe import probe
+from sframegen.program.build import MODULES, build_kind, is_compiled, packages_directory
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, imported, requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sframegen.program.libraries import Library
+
+BOUND = re.compile(r"(>=|<)([\d.]+)")
+
+
+class Component(NamedTuple):
+    """`found`: one line, the version for instance, or why it does not work. `remedy`: a command, if one helps."""
+
+    group: str
+    name: str
+    use: str  #: what works only with it
+    works: bool
+    found: str
+    remedy: str = ""
+
+    def lines(self) -> Iterator[str]:
+        yield f"{'ok' if self.works else 'no'}  {self.name}: {self.found}" + ("" if self.works else f"; needed for {self.use}")
+        if self.remedy:
+            yield f"      {self.remedy}"
+
+
+def parts() -> Iterator[Component]:
+    """In the order in which they are shown."""
+    interpreted = [name for name in MODULES if not is_compiled(name)]
+    lacking = " and ".join(f"{what} ({debian} of Debian)" for what, debian in commands.lacks_to_compile())
+    why = ("interpreted: all" if len(interpreted) == len(MODULES) else f"interpreted: {', '.join(interpreted)}") + (
+        f"; to compile them, this machine lacks {lacking}" * bool(lacking)
+    )
+    speed, compiling = "speed: everything takes 2 to 30 times as long", commands.compiling()
+    yield Component("sframegen", "compiled modules", speed, not interpreted, why if interpreted else str(len(MODULES)), compiling)
+    try:
+        library, why = str(preload_object()), ""
+    except SframegenError as error:
+        library, why = "", str(error)
+    yield Component("sframegen", "preload", "stack traces from inside a process", not why, why or library, compiling)
+    yield from (_library("libraries", one) for one in DEPENDENCIES)
+    privileged = "" if os.geteuid() == 0 else commands.as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
+    again = commands.getting_again(is_built=True)
+    remedies = {
+        "kernel": "",
+        "kernel program": " && ".join(filter(None, [commands.package("clang", "/usr/bin/clang"), again])),
+        "libbpf.so.1": commands.package("libbpf1", "libbpf.so.1()(64bit)"),
+        "capabilities": privileged,
+        "BPF": privileged,
+        "perf events of own processes": commands.as_root(command) if (command := command_for_own_events()) else "",
+        "perf events of all processes": privileged,
+    }
+    for name, fine, found in probe().facts:
+        if name in remedies:
+            yield Component("profile", name, "profile, or a better one", fine, found, remedies[name])
+    yield from (_library("names", one) for one in SYMBOLS)
+    yield from (_library("fleet", one) for one in FLEET)
+
+
+def _library(group: str, one: Library) -> Component:
+    """It works if it can be imported, and is of a release that sframegen can use."""
+    try:
+        version = metadata.version(one.project)
+    except metadata.PackageNotFoundError:
+        version = ""
+    try:
+        imported(one.module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a damaged library raises
+        found = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        remedy = commands.getting([one], again=bool(version))
+        return Component(group, one.project, one.use, False, found if version else "not installed", remedy)
+    needed = requirements().get(one.project, "")
+    if not version or within(version, needed):
+        return Component(group, one.project, one.use, True, version or "of unknown version")
+    found = f"version {version}, where sframegen needs {needed}"
+    return Component(group, one.project, one.use, False, found, commands.getting([one], again=True))
+
+
+def within(version: str, bound: str) -> bool:
+    """True if a version is allowed: `5.0.9` is, of `<5.1,>=5.0.2`. What follows the numbers, such as `rc1`, does not count."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", re.sub(r"(\.0)+$", "", (re.match(r"[\d.]*", text) or [""])[0]))]
+
+    return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in BOUND.findall(bound))
+
+
+def text(*, as_json: bool) -> str:
+    """Runs without click."""
+    facts = {
+        "version": __version__,
+        "build": build_kind(),
+        "directory": packages_directory(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "machine": platform.machine(),
+        "kernel": os.uname().release,
+        "libc": " ".join(filter(None, platform.libc_ver())) or "unknown",
+    }
+    found = [
+        part._replace(found=shortened(" ".join(printable(part.found).split())), remedy="" if part.works else part.remedy)
+        for part in parts()
+    ]
+    if as_json:
+        return json.dumps(facts | {"parts": [part._asdict() for part in found]}, indent=2)
+    lines = [f"sframegen {facts['version']} ({facts['build']}), in {facts['directory']}"]
+    lines.append(f"Python {facts['python']}, {facts['executable']}")
+    lines.append(f"{facts['machine']}, Linux {facts['kernel']}, {facts['libc']}")
+    for group in dict.fromkeys(part.group for part in found):
+        lines += ["", group, *(f"  {line}" for part in found if part.group == group for line in part.lines())]
+    return "\n".join(lines)

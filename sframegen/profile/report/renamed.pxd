@@ -1,1 +1,0 @@
-from sframegen.profile.stacks.call_tree cimport CallTree

@@ -1,0 +1,249 @@
+"""Addresses of files -> functions, also inlined ones, with source files and lines: from debug information, else Go's own table.
+
+Debug information is read in other processes: a file that ends or holds one costs its own frames only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from sframegen.base.errors import FormatError
+from sframegen.base.text import count_of, printable
+from sframegen.elf.records import SHT
+from sframegen.profile.kept_files import KeptFiles
+from sframegen.profile.limits import WORKERS
+from sframegen.profile.report.symcache import ENDING, SourceFrameColumns, source_frames_in
+from sframegen.program import patience
+from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
+from sframegen.program.pool import Pool
+from sframegen.program.workers import attempt
+from sframegen.stack.names.demangle import demangle_all
+from sframegen.stack.names.gopclntab import go_table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from sframegen.elf.file import ElfFile
+    from sframegen.stack.names.debug_files import DebugFiles
+
+
+class SourceFrame(NamedTuple):
+    """A function at an address, and the line in it: of the instruction, or of the call of what was inlined there.
+
+    `function`: as the compiler names it, demangled; empty if unknown. `source`: its file, empty if unknown.
+    `line`: 0 if unknown. `inlined`: into the function of the frame before it.
+    """
+
+    function: str
+    source: str
+    line: int
+    inlined: bool
+
+
+FramesByAddress: TypeAlias = dict[int, tuple[SourceFrame, ...]]
+
+
+class FileAddresses(NamedTuple):
+    """A file with code, the number that it has in a profile, and link-time addresses."""
+
+    number: int
+    file: ElfFile
+    addresses: Collection[int]
+
+
+MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
+AT_ONCE = 1 << 26  # bytes of debug information that are read at the same time, or one file: each takes a multiple of that in memory
+MAX_WHY = 1000  # characters
+DEBUG = (".debug_", ".zdebug_")
+DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG)
+
+
+class Limits(NamedTuple):
+    """Limits of one file, and of the number of processes. `together`: seconds for all files; the others have no frames then."""
+
+    seconds: float
+    together: float = math.inf
+    memory: int = MAX_MEMORY
+    processes: int = WORKERS
+
+
+def usual_limits(*, asked: bool) -> Limits:
+    """`asked`: the user waits for frames."""
+    most = patience.current
+    return Limits(most.asked_places) if asked else Limits(most.places, most.all_places)
+
+
+def has_library() -> bool:
+    return find_spec("symbolic") is not None
+
+
+def has_debug_information(file: ElfFile) -> bool:
+    """Return True if frames can be found in it; False, too, for copies and stripped files."""
+    return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT.NOBITS for section in file.sections)
+
+
+def _size(file: ElfFile) -> int:
+    """Bytes of its debug information, expanded; of damaged one, as much as may be."""
+    try:
+        return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG))
+    except FormatError:
+        return AT_ONCE
+
+
+def find_source_frames(
+    asked: Sequence[FileAddresses], *, directory: Path | None = None, limits: Limits | None = None
+) -> Iterator[tuple[int, FramesByAddress | str | None]]:
+    """Yield the number of each file with the source frames of its addresses, or with one line that says why there are none.
+
+    None: there was no time left for it.
+
+    `directory`: of the indexes that are kept; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
+    """
+    limits = limits or usual_limits(asked=False)
+    kept = KeptFiles("symbols", ENDING, directory)
+
+    def work(number: int) -> SourceFrameColumns | Exception:
+        return attempt(lambda file: source_frames_in(file, [*asked[number].addresses], kept), asked[number].file)
+
+    def prepare(_pipe: int) -> None:
+        end_with_parent()
+        nowhere(1, 2)  # the library reports its end there
+        limit_memory(limits.memory)
+
+    sizes = [_size(one.file) for one in asked]
+    left = set(range(len(asked)))
+    waiting = deque(sorted(left, key=sizes.__getitem__))  # a file that takes all the time is the last
+    size = 0  # of those that are read
+    try:
+        pool: Pool[int] = Pool(lambda: Forked(work, prepare, limits.seconds), limits.processes)
+        with pool:
+            deadline = time.monotonic() + limits.together
+            while left and (rest := deadline - time.monotonic()) > 0:
+                begun = []
+                while waiting and (size + sizes[waiting[0]] <= AT_ONCE or not size):
+                    size += sizes[waiting[0]]
+                    begun.append(waiting.popleft())
+                pool.put(*begun)
+                for number, answer in pool.ready(None if rest == math.inf else rest):
+                    left.discard(number)
+                    size -= sizes[number]
+                    yield asked[number].number, _read(asked[number], answer.value)
+        for number in sorted(left):
+            yield asked[number].number, None
+    finally:
+        kept.trim()
+        kept.close()
+
+
+def _read(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
+    if isinstance(answer, Exception):  # also of a process that ended
+        why = (str(answer) or type(answer).__name__)[:MAX_WHY]
+        return why if isinstance(answer, FormatError) else f"{asked.file.name}: lines and inlined functions: {why}"
+    texts = _texts(answer)
+    found: FramesByAddress = {}
+    at = 0
+    known: dict[tuple[int, ...], tuple[SourceFrame, ...]] = {}
+    for address, depth in zip(asked.addresses, answer.depths, strict=True):
+        numbers = tuple(answer.numbers[at : at + 3 * depth])
+        at += 3 * depth
+        if numbers not in known:
+            known[numbers] = tuple(_frames_of(numbers, texts))
+        found[address] = known[numbers]
+    return found
+
+
+def _frames_of(numbers: tuple[int, ...], texts: list[tuple[str, str]]) -> Iterable[SourceFrame]:
+    for at in range(0, len(numbers), 3):
+        function, source, line = numbers[at : at + 3]
+        yield SourceFrame(texts[function][1], texts[source][0], line, at > 0)
+
+
+def _texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
+    """Return each text as it is written, and as a function."""
+    names = demangle_all({answer.texts[number] for number in answer.numbers[::3]})
+    return [(printable(text), printable(names.get(text, text))) for text in answer.texts]
+
+
+class Detail(NamedTuple):
+    """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
+
+    `by_line`: pictures show the lines of one function apart; the user waits longer for that.
+    """
+
+    inlined: bool = True
+    by_line: bool = False
+
+
+class SourceLines:
+    """Source frames by number of the file and address. `notes`: of files whose debug information cannot be used."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._frames: dict[int, FramesByAddress] = {}
+
+    def at(self, number: int, address: int) -> tuple[SourceFrame, ...]:
+        """Return them, the outermost function first; empty if nothing is known."""
+        return self._frames.get(number, {}).get(address, ())
+
+    def knows(self, number: int) -> bool:
+        """Return True if anything is known of a file."""
+        return bool(self._frames.get(number))
+
+    def forget(self, number: int) -> None:
+        """Drop the frames of a file."""
+        self._frames.pop(number, None)
+
+    def learn(
+        self,
+        asked: Iterable[FileAddresses],
+        debug_files: DebugFiles,
+        detail: Detail,
+        *,
+        directory: Path | None = None,
+    ) -> Iterator[int]:
+        """Find all frames; yield the number of each file once its frames are known. Without the library, only those of Go."""
+        described: dict[int, FileAddresses] = {}
+        late: list[str] = []
+        for one in asked:
+            source = _with_debug_information(one.file, debug_files) if one.addresses and has_library() else None
+            if source is not None:
+                described[one.number] = one._replace(file=source)
+                continue
+            self._frames[one.number] = _by_go(one.file, one.addresses)
+            yield one.number
+        limits = usual_limits(asked=detail.by_line)
+        files = [*described.values()]
+        for number, found in find_source_frames(files, directory=directory, limits=limits) if files else ():
+            if found is None:
+                late.append(described[number].file.name)
+            elif isinstance(found, str):
+                self.notes.append(found)
+            else:
+                wanted = None if detail.inlined else 1
+                self._frames[number] = {address: frames[:wanted] for address, frames in found.items()}
+            yield number
+        if late:
+            why = f"all files together took longer than {limits.together:g} seconds"
+            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: lines and inlined functions: {why}")
+
+
+def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:
+    if has_debug_information(file):
+        return file
+    debug = debug_files.find(file)
+    return debug if debug is not None and has_debug_information(debug) else None
+
+
+def _by_go(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
+    table = go_table(file)
+    found: FramesByAddress = {}
+    for address in addresses if table else ():
+        line = table.line_at(address) if table else None
+        if line:
+            found[address] = (SourceFrame("", line.source, line.line, inlined=False),)
+    return found

@@ -1,0 +1,377 @@
+"""Several files in one run, several at a time: only the time that it takes distinguishes that from one after the other."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import permutations, product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sframegen import add_section
+from sframegen.cli.shared import many_files
+from sframegen.cli.shared.output import Run
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+from tests.support.loops import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+HANGS_AFTER_SECONDS = 300
+
+# add-section with something else in the place of what it does to a file; TOLD and GATE are pipes to and from the test.
+STAND_IN = """
+import os, signal, sys
+from sframegen.api import adding
+from sframegen.cli.start import main
+from sframegen.cli.shared import many_files
+from sframegen.api.add_summary import Summary
+
+TOLD, GATE = map(int, os.environ.get("PIPES", "-1 -1").split())
+
+def add(path, options):
+    {body}
+    return Summary(path, note="done")
+
+adding.add = add
+main()
+"""
+
+
+def start(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Standard output and error are pipes, which end when all processes of the run have ended."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(
+        command, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | options)
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=HANGS_AFTER_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
+def stand_in(body: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    return start(STAND_IN.format(body=body), "add-section", *arguments, **options)
+
+
+def command(*arguments: object, **options: Any) -> tuple[int, str, str]:
+    return finish(start("from sframegen.cli.start import main; main()", *arguments, **options))
+
+
+@pytest.fixture(scope="module")
+def program(compile_c: Compiler) -> Path:
+    return compile_c("int main(void) { return 0; }", "-O2", name="several")
+
+
+# -- the pieces
+
+
+@for_each("numbers", list(permutations(range(4))))
+def test_outcomes_are_put_in_order(numbers: tuple[int, ...]) -> None:
+    assert list(many_files.in_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
+
+
+def test_outcomes_do_not_wait_for_later_ones() -> None:
+    def arriving() -> Any:
+        yield from ((1, "b"), (0, "a"))
+        pytest.fail("asked for more before it gave what it had")
+
+    ordered = many_files.in_order(arriving())
+    assert [next(ordered), next(ordered)] == ["a", "b"]
+
+
+def test_large_files_first_the_others_in_their_order(tmp_path: Path) -> None:
+    sizes = {"a": 10, "b": 300, "c": 1, "absent": None, "d": 20, "e": 400, "f": 5}
+    for name, size in sizes.items():
+        if size is not None:
+            (tmp_path / name).write_bytes(bytes(size))
+    order = many_files.by_size([str(tmp_path / name) for name in sizes], 2)
+    assert [list(sizes)[number] for number in order] == ["e", "b", "a", "c", "absent", "d", "f"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@for_each(
+    ("stderr", "lines", "seconds", "shown"),
+    [(Terminal, False, 0.8, True), (Terminal, False, 0.1, False), (Terminal, True, 0.8, False), (io.StringIO, False, 0.8, False)],
+)
+def test_the_bar_is_for_long_runs_on_terminals(
+    monkeypatch: pytest.MonkeyPatch, stderr: type[io.StringIO], lines: bool, seconds: float, shown: bool
+) -> None:
+    screen = stderr()
+    now = iter(n * seconds for n in range(100))
+    monkeypatch.setattr(many_files, "monotonic", lambda: next(now))
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    done = many_files.each(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
+    assert list(done) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
+    assert bool(screen.getvalue()) is shown
+    assert ("100%" in screen.getvalue()) is shown
+
+
+# -- the whole command
+
+
+@pytest.mark.sampled
+def test_two_files_at_a_time_in_their_order() -> None:
+    """The first file ends only when the second has."""
+    gate, opener = os.pipe()
+    body = """
+    if path == "first":
+        os.read(GATE, 1)
+    os.write(2, f"{path}\\n".encode())
+    os.write(TOLD, b"x")
+    """
+    process = stand_in(body, "-j2", "first", "second", pass_fds=(gate, opener), env=os.environ | {"PIPES": f"{opener} {gate}"})
+    os.close(gate)
+    os.close(opener)
+    assert finish(process) == (0, "first: done\nsecond: done\n", "second\nfirst\n")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("arguments", [("-j1", "a", "b", "c"), ("-j8", "a"), ("-j8", "-o", "out", "a")])
+def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> None:
+    status, out, err = finish(stand_in("print(os.getppid())", *arguments))
+    assert (status, err) == (0, "")
+    assert {line for line in out.splitlines() if ":" not in line} == {str(os.getpid())}
+    assert "done" in out
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "options",
+    [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--strict")],
+)
+def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    directory = tmp_path / "directory"
+    files = [directory / name for name in ("one", "absent", "text", "two\udcff", "with section", "large")]
+    seen = []
+    for jobs in ("-j1", "-j3"):
+        directory.mkdir()
+        (directory / "text").write_text("no ELF file\n")
+        for name in ("one", "two\udcff", "large"):
+            shutil.copy(program, directory / name)
+        with (directory / "large").open("ab") as large:
+            large.write(bytes(1 << 20))
+        add_section(program, output=directory / "with section", verify=False, version=2)
+        ended = command("add-section", jobs, *options, *files, errors="surrogateescape")
+        seen.append((ended, {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}))
+        shutil.rmtree(directory)
+    assert seen[0] == seen[1]
+    (status, out, err), _ = seen[0]
+    assert status == 1
+    refused = [line for line in err.splitlines() if "--strict" not in line]
+    assert [line.split(": ")[1] for line in refused] == [str(files[n]) for n in (1, 2, 4)]
+    if "--json" in options:
+        documents = json.loads(out)
+        assert [document["file"] for document in documents] == [*map(str, files)]
+        assert [number for number, document in enumerate(documents) if "error" in document] == [1, 2, 4]
+
+
+@pytest.mark.sampled
+def test_convert_does_it_too(program: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "two", "three")]
+    for file in files:
+        add_section(program, output=file, verify=False)
+    files.insert(1, tmp_path / "absent")
+    files.append(tmp_path / "link")
+    files[-1].hardlink_to(files[0])
+    status, out, err = command("convert", "-j2", "--format", "2", "--json", *files)
+    assert (status, err) == (1, f"sframegen: {files[1]}: No such file or directory\n")
+    documents = json.loads(out)
+    assert [(document["file"], document.get("to_version")) for document in documents] == [
+        (str(files[n]), None if n == 1 else 2) for n in range(4)
+    ]
+    assert files[0].samefile(files[-1])
+
+
+@pytest.mark.sampled
+def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
+    names = [tmp_path / name for name in ("one", "two", "other", "symbolic")]
+    shutil.copy(program, names[0])
+    shutil.copy(program, names[2])
+    names[1].hardlink_to(names[0])
+    names[3].symlink_to(names[2])
+    status, out, err = command("add-section", "-j2", *names, names[0])
+    assert (status, err) == (0, "")
+    assert [line.partition(":")[0] for line in out.splitlines()] == [str(names[0]), str(names[2])]
+    assert names[0].samefile(names[1])
+    assert all(sframe_of(open_elf(name)) for name in names)
+    assert sorted(tmp_path.iterdir()) == sorted(names)
+
+
+@pytest.mark.sampled
+def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path: Path) -> None:
+    """It is not followed because the file has another name in the run."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        directory.mkdir()
+    shutil.copy(program, mine / "program")
+    (theirs / "program").hardlink_to(mine / "program")
+    (theirs / "link").symlink_to(mine / "program")
+    os.chown(theirs, 65534, 65534)
+    before = (mine / "program").read_bytes()
+    status, _, err = command("add-section", "-q", theirs / "program", theirs / "link")
+    assert (status, err.count("\n")) == (1, 1)
+    assert f"{theirs / 'link'}: a symbolic link that another user controls" in err
+    assert (mine / "program").read_bytes() == before
+    assert sframe_of(open_elf(theirs / "program"))
+
+
+@pytest.mark.sampled
+def test_a_process_that_dies_costs_its_file_only() -> None:
+    body = """
+    if path == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if path == "left":
+        os._exit(3)
+    if path == "broken":
+        raise RuntimeError("a defect")
+    """
+    files = ("one", "killed", "two", "left", "broken", "three", "four")
+    status, out, err = finish(stand_in(body, "-j2", *files))
+    assert status == 1
+    assert out == "".join(f"{name}: done\n" for name in ("one", "two", "three", "four"))
+    said = re.sub(r"\([\w.]+:\d+\)", "(PLACE)", err)
+    may_be_changed = ", before or after it was changed: sframegen check says which"
+    assert [line for line in said.splitlines() if line.startswith("sframegen: ")] == [
+        "sframegen: killed: the worker process was killed by signal 9 (Killed)" + may_be_changed,
+        "sframegen: left: the worker process ended with status 3" + may_be_changed,
+        "sframegen: broken: sframegen fault, please report it: RuntimeError: a defect (PLACE); SFRAMEGEN_TRACEBACK=1 prints more",
+    ]
+    assert "Traceback" not in err
+
+
+@pytest.mark.sampled
+def test_fewer_processes_than_asked_for() -> None:
+    body = """
+    return Summary(path, note="done")
+
+forks = [os.fork]
+def fork():
+    if not forks:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return forks.pop()()
+os.fork = fork
+
+def unused():
+    """
+    assert finish(stand_in(body, "-j3", "a", "b", "c", "d")) == (0, "a: done\nb: done\nc: done\nd: done\n", "")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("after_seconds", "shown"), [(-1, True), (3600, False)])
+@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
+def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
+    ours, theirs = pty.openpty()
+    patience = f"many_files.patience.current = many_files.patience.Patience(progress={after_seconds})"
+    body = f"return Summary(path)\n\n{patience}\n\ndef unused():"
+    process = stand_in(body, jobs, "-q", *range(7), stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            screen += piece
+    except OSError:  # the terminal's other end is closed: Linux' way of saying so
+        pass
+    os.close(ours)
+    assert finish(process)[:2] == (0, "")
+    assert (b"100%" in screen) is shown
+    assert screen.count(b"\n") == shown
+
+
+# -- what ends it early
+
+# Half of each new file is written, and then nothing happens any more but a signal. One that comes before read() would be handled
+# after it: the descriptor to wake is what lets read() return in that case, too.
+STUCK = """
+import os, signal
+from sframegen.api import adding
+from sframegen.cli.start import main
+
+def write_all(elf, change, out, record, copy):
+    out.write(b"half")
+    out.flush()
+    came, coming = os.pipe()
+    os.set_blocking(coming, False)
+    signal.set_wakeup_fd(coming)
+    os.write(TOLD, b"x")
+    os.read(came, 1)
+
+TOLD = int(os.environ["TOLD"])
+adding.write_all = write_all
+main()
+"""
+
+
+def kill_all(process: subprocess.Popen[str], number: int) -> None:
+    os.killpg(process.pid, number)
+
+
+def kill_one(process: subprocess.Popen[str], number: int) -> None:
+    os.kill(process.pid, number)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("jobs", "number", "send"),
+    [
+        (1, signal.SIGINT, kill_one),
+        *product([2], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [kill_one, kill_all]),
+    ],
+)
+def test_signals_leave_nothing(
+    program: Path, tmp_path: Path, jobs: int, number: signal.Signals, send: Callable[[subprocess.Popen[str], int], None]
+) -> None:
+    files = [tmp_path / name for name in ("one", "two", "three")]
+    for file in files:
+        shutil.copy(program, file)
+    told, telling = os.pipe()
+    process = start(
+        STUCK, "add-section", f"-j{jobs}", "--no-verify", *files, pass_fds=[telling], env=os.environ | {"TOLD": str(telling)}
+    )
+    os.close(telling)
+    for _ in range(jobs):
+        assert os.read(told, 1) == b"x"
+    send(process, number)
+    assert finish(process) == (128 + number, "", "")
+    os.close(told)
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert {file.read_bytes() for file in files} == {program.read_bytes()}
+
+
+@pytest.mark.sampled
+def test_nobody_survives_the_process_that_was_started() -> None:
+    told, telling = os.pipe()
+    gate, opener = os.pipe()
+    body = 'os.write(TOLD, b"x"); os.read(GATE, 1)'
+    process = stand_in(body, "-j3", *"abcdefg", pass_fds=(telling, gate), env=os.environ | {"PIPES": f"{telling} {gate}"})
+    for _ in range(3):
+        assert os.read(told, 1) == b"x"
+    process.kill()
+    for end in (opener, gate, telling, told):
+        os.close(end)
+    assert finish(process) == (-signal.SIGKILL, "", "")

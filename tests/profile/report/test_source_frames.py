@@ -1,0 +1,200 @@
+"""Lines and inlined functions are those that the compiler recorded, and a bad file costs its own only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.symbols import functions_named
+from sframegen.profile.report import source_lines as places_module
+from sframegen.profile.report.source_lines import FileAddresses, Limits, SourceFrame, find_source_frames, has_debug_information
+from sframegen.profile.report.symcache import SourceFrameColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+SOURCE = """
+#include <stdlib.h>
+static inline __attribute__((always_inline)) int innermost(int a) {
+    return atoi("1") / a;
+}
+static inline __attribute__((always_inline)) int middle(int a) {
+    return innermost(a) + 3;
+}
+__attribute__((noinline)) int outer(int a) {
+    return middle(a) * 5;
+}
+int main(int c, char **v) { return outer(c); }
+"""
+FLAGS = ("-O2", "-g", "-fcf-protection=none")
+
+pytest.importorskip("symbolic")
+
+
+@pytest.fixture(params=["-pie", "-no-pie"])
+def program(compile_c: Compiler, request: pytest.FixtureRequest) -> Path:
+    return compile_c(SOURCE, *FLAGS, "-fPIE" if request.param == "-pie" else "-fno-pie", request.param)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def settled(path: Path, target: Path) -> ElfFile:
+    """Open a copy whose times are not of this moment."""
+    shutil.copy(path, target)
+    elf = open_elf(target)
+    assert elf.status is not None
+    old = os.stat_result([*elf.status][:10], {"st_ctime_ns": time.time_ns() - 10**10, "st_mtime_ns": 0})
+    return ElfFile(elf.data, elf.name, old)
+
+
+def addresses_of(elf: ElfFile, function: bytes) -> range:
+    [symbol] = functions_named(elf, function)
+    return range(symbol.address, symbol.address + symbol.size)
+
+
+def places_at(file: ElfFile, addresses: Collection[int]) -> list[tuple[SourceFrame, ...]]:
+    """At each address, the outermost function first; nothing where the debug information has nothing."""
+    [(_, found)] = find_source_frames([FileAddresses(0, file, addresses)])
+    return [found[address] if isinstance(found, dict) else () for address in addresses]
+
+
+def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> None:
+    elf = open_elf(program)
+    found = places_at(elf, addresses_of(elf, b"outer"))
+    chains = {tuple((place.function, place.line, place.inlined) for place in chain) for chain in found}
+    assert (("outer", 10, False), ("middle", 7, True), ("innermost", 4, True)) in chains
+    assert all(chain[0].function == "outer" and not chain[0].inlined for chain in found)
+    assert {place.source for chain in found for place in chain if place.line in (7, 10)} == {found[0][0].source}
+
+
+def test_what_debug_information_does_not_describe_has_no_place(program: Path) -> None:
+    elf = open_elf(program)
+    assert places_at(elf, [0, 1 << 40, (1 << 64) - 1]) == [(), (), ()]
+    assert places_at(elf, [elf.header.e_entry]) == [()]  # in the C library's start file, which has a symbol only
+
+
+def test_an_index_is_kept_and_used(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elf = settled(compile_c(SOURCE, *FLAGS), tmp_path / "program")
+    wanted = [*addresses_of(elf, b"outer")]
+    before = places_at(elf, wanted)
+    [kept] = (tmp_path / "cache/sframegen/symbols").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(elf, "data", memoryview(bytes(len(elf.data))))  # only the index is left to answer
+    assert places_at(elf, wanted) == before
+    kept.write_bytes(kept.read_bytes()[:100])  # damaged: made again, which needs the file
+    assert places_at(elf, wanted) == [()] * len(wanted)
+
+
+def test_a_file_that_may_still_change_is_not_kept(compile_c: Compiler, tmp_path: Path) -> None:
+    shutil.copy(compile_c(SOURCE, *FLAGS), tmp_path / "program")
+    elf = open_elf(tmp_path / "program")
+    assert places_at(elf, addresses_of(elf, b"main"))[0]
+    assert not [*(tmp_path / "cache/sframegen/symbols").iterdir()]
+
+
+def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -> None:
+    elf = open_elf(compile_c(SOURCE, *FLAGS))
+    good = FileAddresses(1, elf, [addresses_of(elf, b"main")[0]])
+    broken = ElfFile(elf.data, "broken")
+    broken.data = memoryview(b"nothing")
+    found = dict(find_source_frames([FileAddresses(0, broken, [1]), good], directory=tmp_path / "kept"))
+    assert isinstance(found[0], str)
+    assert "broken" in found[0]
+    assert isinstance(found[1], dict)
+    assert found[1][good.addresses[0]][0].function == "main"  # type: ignore[index]
+
+
+def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
+    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: bytearray(1 << 28))
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    [(_, why)] = find_source_frames([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
+    assert why == f"{question.file.name}: lines and inlined functions: MemoryError"
+
+
+def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
+    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: time.sleep(60))
+    elf = open_elf(compile_c(SOURCE, *FLAGS))
+    [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=Limits(0.2))
+    assert why == f"{elf.name}: lines and inlined functions: it took longer than 0.2 seconds"
+
+
+def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    questions = [question, question._replace(number=1)]
+    assert [*find_source_frames(questions, directory=tmp_path, limits=Limits(120, 0))] == [(0, None), (1, None)]
+
+
+def test_large_debug_information_is_read_one_file_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path
+) -> None:
+    """Each takes a multiple of it in memory. A second one at the same time finds that the lock is there."""
+    lock = tmp_path / "lock"
+
+    def source_frames_in(*_: object) -> SourceFrameColumns:
+        lock.touch(exist_ok=False)
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+        lock.unlink()
+        return SourceFrameColumns([], array("B", [0]), array("I"))
+
+    monkeypatch.setattr(places_module, "source_frames_in", source_frames_in)
+    monkeypatch.setattr(places_module, "AT_ONCE", 1)
+    question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
+    questions = [question._replace(number=number) for number in range(4)]
+    found = dict(find_source_frames(questions, directory=tmp_path, limits=Limits(120, processes=4)))
+    assert found == {number: {1: ()} for number in range(4)}
+
+
+def test_names_are_demangled(compile_c: Compiler) -> None:
+    pytest.importorskip("pycxxfilt")
+    source = (
+        "namespace a { __attribute__((noinline)) int f(long x) { return x / 3; } } int main(int c, char **v) { return a::f(c); }"
+    )
+    elf = open_elf(compile_c(source, *FLAGS, "-x", "c++"))
+    [symbol] = functions_named(elf, b"_ZN1a1fEl")
+    assert places_at(elf, [symbol.address])[0][0].function == "a::f(long)"
+
+
+def test_stripped_files_have_nothing_to_ask_for(program: Path, tmp_path: Path) -> None:
+    assert has_debug_information(open_elf(program))
+    subprocess.run(["strip", "-o", tmp_path / "stripped", program], check=True)
+    assert not has_debug_information(open_elf(tmp_path / "stripped"))
+    subprocess.run(["objcopy", "--only-keep-debug", program, tmp_path / "debug"], check=True)
+    debug = open_elf(tmp_path / "debug")
+    assert has_debug_information(debug)
+    elf = open_elf(program)
+    wanted = addresses_of(elf, b"outer")
+    assert places_at(debug, wanted) == places_at(elf, wanted)
+
+
+def test_every_byte_of_debug_information_may_be_wrong(compile_c: Compiler, tmp_path: Path) -> None:
+    """Damage in DWARF gives other places, or none, and never an exception here."""
+    original = bytes(open_elf(compile_c(SOURCE, *FLAGS, "-gz=none")).data)
+    elf = ElfFile(memoryview(original))
+    debug = [section.header for section in elf.sections if section.name.startswith(".debug_")]
+    wanted = [*addresses_of(elf, b"outer")]
+    questions = []
+    for number in range(200):
+        data = bytearray(original)
+        header = debug[number % len(debug)]
+        data[header.sh_offset + number * 7919 % header.sh_size] ^= 1 << number % 8
+        questions.append(FileAddresses(number, ElfFile(memoryview(data), f"damaged {number}"), wanted))
+    found = dict(find_source_frames(questions, directory=tmp_path))
+    assert len(found) == len(questions)
+    for answer in found.values():
+        assert answer is not None
+        assert isinstance(answer, str) or all(isinstance(place, SourceFrame) for chain in answer.values() for place in chain)

@@ -1,0 +1,106 @@
+"""Where a profile's places come from: the file, its debug file, or Go's own table."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.symbols import functions_named
+from sframegen.profile.report import source_lines
+from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
+from sframegen.program import patience
+from sframegen.program.patience import Patience
+from sframegen.stack.names.debug_files import DebugFiles
+from sframegen.stack.names.gopclntab import GO_LAYOUTS
+from tests.stack.names.test_gopclntab import TEXT, with_section, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler
+
+SOURCE = """
+static inline __attribute__((always_inline)) int inner(int a) { return a * 7 / 3; }
+__attribute__((noinline)) int outer(int a) {
+    return inner(a) + 1;
+}
+int main(int c, char **v) { return outer(c); }
+"""
+EVERYTHING = Detail()
+
+
+@pytest.fixture
+def program(compile_c: Compiler) -> Path:
+    return compile_c(SOURCE, "-O2", "-g", "-Wl,--build-id")
+
+
+def learned(
+    elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | None = None, detail: Detail | None = None
+) -> SourceLines:
+    found = SourceLines()
+    debug_files = debug or DebugFiles(directory=str(folder / "none"))
+    assert [*found.learn([FileAddresses(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")] == [7]
+    return found
+
+
+def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("symbolic")
+    monkeypatch.setattr(patience, "current", Patience(all_places=0))
+    found = SourceLines()
+    asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
+    assert sorted(found.learn(asked, DebugFiles(), Detail(), directory=tmp_path)) == [3, 4]
+    late = "all files together took longer than 0 seconds"
+    assert found.notes == [f"2 files such as {program}: lines and inlined functions: {late}"]
+
+
+def start_of(program: Path) -> int:
+    [symbol] = functions_named(open_elf(program), b"outer")
+    return symbol.address
+
+
+@pytest.mark.parametrize(
+    ("detail", "expected"),
+    [
+        (Detail(), [("outer", 4, False), ("inner", 2, True)]),
+        (Detail(inlined=False), [("outer", 4, False)]),
+    ],
+)
+def test_what_is_asked_for(detail: Detail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("symbolic")
+    start = start_of(program)
+    wanted = range(start, start + 12)
+    found = learned(open_elf(program), tmp_path, *wanted, detail=detail)
+    chains = [[(place.function, place.line, place.inlined) for place in found.at(7, address)] for address in wanted]
+    assert expected in chains
+    assert found.at(7, 1) == found.at(8, start) == ()
+    assert found.notes == []
+
+
+def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("symbolic")
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-o", stripped, program], check=True)
+    assert learned(open_elf(stripped), tmp_path, start_of(program)).at(7, start_of(program)) == ()
+    debug = DebugFiles(lambda _: open_elf(program), str(tmp_path / "none"))
+    assert learned(open_elf(stripped), tmp_path, start_of(program), debug=debug).at(7, start_of(program))[0].function == "outer"
+
+
+def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("symbolic")
+    elf = open_elf(program)
+    elf.data = memoryview(bytes(len(elf.data)))
+    elf.status = None
+    found = learned(elf, tmp_path, start_of(program))
+    [note] = found.notes
+    assert "symbolic cannot read its debug information" in note
+
+
+def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_lines, "has_library", lambda: False)
+    elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), ".gopclntab", tmp_path))
+    assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
+    shutil.rmtree(tmp_path / "kept", ignore_errors=True)

@@ -1,0 +1,219 @@
+"""Copied stacks wait for the tables of the files that they meet, and each is walked to its end and counted once, or lost."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from sframegen.base.errors import FormatError
+from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.model import OUTERMOST
+from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.collected import Collected
+from sframegen.profile.copied_session import (
+    NO_64_BITS,
+    NO_REGISTERS,
+    NO_STACK,
+    RegisterLayout,
+    registers_mask,
+    unfinished_of,
+    why_lost,
+)
+from sframegen.profile.counted_stacks import CountedStacks
+from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
+from sframegen.profile.following.files import CodeSpan, TracedFiles
+from sframegen.profile.following.follower import MappingResolver
+from sframegen.profile.following.processes import Processes
+from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.sampling_plan import Grouping, ProfilePlan
+from sframegen.profile.stack_walks import StackWalks
+from sframegen.profile.tables.make_table import Origin
+from sframegen.profile.tables.table_builder import Built
+from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
+from sframegen.stack.abi.machines import conventions_of
+from sframegen.stack.walking.frames import End
+from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.abi import Abi
+    from sframegen.profile.collected import Stack
+    from sframegen.profile.tables.decoded_table import DecodedTable
+    from sframegen.profile.tables.table_builder import TableBuilder
+
+PID = 4242
+OTHER_CODE = 0x1000
+STACK = stack_of({SP + 8: place(1)}, 24)
+
+
+class NoCode:
+    """A file of which no code can be read."""
+
+    def at(self, address: int, size: int) -> bytes:
+        raise FormatError(f"{size} bytes at {address:#x} are not in the file")
+
+
+class Builder:
+    """Has those tables ready that a test gives it."""
+
+    def __init__(self) -> None:
+        self.requested: list[int] = []
+        self.proofs: list[int] = []
+        self.built: list[Built] = []
+
+    def request(self, number: int, _elf: ElfFile) -> None:
+        self.requested.append(number)
+
+    def request_proof(self, number: int, _elf: ElfFile) -> None:
+        self.proofs.append(number)
+
+    def ready(self, _wanted: Mapping[int, int]) -> list[Built]:
+        built, self.built = self.built, []
+        return built
+
+
+class Run:
+    """Walks of one process, which has mapped two files. `first`, `second`: their numbers."""
+
+    def __init__(self, abi: Abi = AMD64, *, by: str = Grouping.COMM) -> None:
+        self.collected, self.builder, files = Collected("cpu-clock", "copies", 99), Builder(), TracedFiles()
+        self.first, self.second = [file.number for name in "ab" if (file := files._numbered(name))]
+        for number in (self.first, self.second):
+            files.by_number[number].elf = cast("ElfFile", NoCode())
+        self.files = files.by_number
+        self.spans = [CodeSpan(OTHER_CODE, 2 * OTHER_CODE, 0, self.second), CodeSpan(CODE.start, CODE.stop, BIAS, self.first)]
+        self.processes = Processes(MappingResolver(files))
+        self.processes.set_scanned(PID, self.spans, "chain", 1)
+        counted = CountedStacks(ProfilePlan(by=by), self.processes, self.collected)
+        self.walks = StackWalks(abi, files, self.processes, cast("TableBuilder", self.builder), counted)
+
+    def walk(self, pc: int = place(0), stack: bytes = STACK, spans: list[CodeSpan] | None = None, pid: int = PID) -> None:
+        record = Unfinished(5, pid, pid, "", End.NO_PROCESS, start_of({7: SP}, pc), SP, stack, 0)
+        self.walks.walk(record, tuple(self.spans if spans is None else spans))
+
+    def give(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
+        self.builder.built.append(Built(number, table, "", Origin.CONVERTED, final))
+        self.walks.take_tables()
+        self.walks.walk_due()
+
+    def stacks(self) -> list[tuple[End, int, int]]:
+        """(end, number of frames, samples)."""
+        return [(stack.end, len(stack.frames), stack.samples) for stack in self.collected.stacks]
+
+
+def test_stacks_wait_for_the_table_of_their_file() -> None:
+    run = Run()
+    for _ in "12":
+        run.walk()
+    run.walk(OTHER_CODE + 1)
+    assert (run.builder.requested, len(run.walks), run.stacks()) == ([run.first, run.second], 3, [])
+    run.give(run.first, table_of_rules([RETURN_AT_SP, OUTERMOST]))
+    assert run.stacks() == [(End.OUTERMOST, 2, 2)]
+    assert (run.builder.requested, len(run.walks)) == ([run.first, run.second], 1)
+    run.give(run.second, None)
+    assert run.stacks()[1:] == [(End.NO_RULE, 1, 1)]
+    assert len(run.walks) == 0
+
+
+def test_with_its_tables_a_stack_does_not_wait() -> None:
+    run = Run()
+    run.give(run.first, table_of_rules([OUTERMOST]))
+    run.walk()
+    assert (run.stacks(), run.builder.requested, len(run.walks)) == ([(End.OUTERMOST, 1, 1)], [], 0)
+
+
+def test_a_stack_that_meets_another_file_waits_again() -> None:
+    run = Run()
+    run.walk(stack=stack_of({SP + 8: OTHER_CODE + 1}, 24))
+    run.give(run.first, table_of_rules([RETURN_AT_SP]))
+    assert (run.builder.requested, len(run.walks), run.stacks()) == ([run.first, run.second], 1, [])
+    run.give(run.second, None)
+    assert (run.stacks(), len(run.walks)) == ([(End.NO_RULE, 2, 1)], 0)
+
+
+def test_rules_are_proven_where_a_stack_needs_them() -> None:
+    run = Run()
+    run.give(run.first, table_of_rules([None, OUTERMOST]), final=False)
+    run.walk()
+    run.walk()
+    assert (run.builder.proofs, len(run.walks), run.stacks()) == ([run.first], 2, [])
+    run.give(run.first, table_of_rules([RETURN_AT_SP, OUTERMOST]))
+    assert run.stacks() == [(End.OUTERMOST, 2, 2)]
+
+
+def test_what_waits_at_the_end_is_walked_without_a_proof_or_lost() -> None:
+    run = Run()
+    run.give(run.first, table_of_rules([None]), final=False)
+    run.walk()
+    run.walk(OTHER_CODE + 1)
+    run.walks.finish()
+    assert run.stacks() == [(End.NO_RULE, 1, 1)]
+    assert run.collected.lost == {NO_TABLE_IN_TIME: 1}
+
+
+def test_code_in_no_file_is_read_from_the_process() -> None:
+    """As CPython's trampolines: what follows a call says where its caller is."""
+    made = ctypes.create_string_buffer(b"\x48\x83\xc4\x08\xc3")
+    start = ctypes.addressof(made)
+    run = Run()
+    run.give(run.first, table_of_rules([OUTERMOST, OUTERMOST]))
+    spans = sorted([run.spans[1], CodeSpan(start, start + len(made), 0, 0)])
+    for pid in (os.getpid(), 1 << 30):
+        run.walk(start, spans=spans, pid=pid)
+    assert run.stacks() == [(End.OUTERMOST, 2, 1), (End.NO_RULE, 1, 1)]
+
+
+def sample(abi: Abi, stack: bytes, fp: int, *, registers_abi: int = REGISTERS_64) -> SampleRecord:
+    known = conventions_of(abi).sampled
+    assert known
+    values = {abi.sp: SP, abi.fp: fp}
+    numbered = {at: values.get(number, 0) for number, at in known.places.items()} | {known.pc: OTHER_CODE + 0x100}
+    registers = tuple(numbered[at] for at in sorted(numbered))
+    return SampleRecord(PID, PID + 1, 5, 0, (), registers_abi, registers, stack)
+
+
+def words(*values: int) -> bytes:
+    return b"".join(value.to_bytes(8, "little") for value in values)
+
+
+TWO_RECORDS = words(0, 0, 0, 0, SP + 0x60, OTHER_CODE + 0x200, *[0] * 20)  # at SP + 0x20; the next one is the last
+
+
+@pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
+@pytest.mark.parametrize("by", [Grouping.TID, Grouping.COMM])
+def test_samples_of_both_machines_are_walked(abi: Abi, by: str) -> None:
+    run = Run(abi, by=by)
+    run.files[run.second].elf = None
+    run.give(run.second, None)
+    record = sample(abi, TWO_RECORDS, SP + 0x20)
+    run.walks.walk(unfinished_of(record, RegisterLayout(abi, registers_mask(abi)), kernel=False), tuple(run.spans))
+    [stack] = cast("list[Stack]", run.collected.stacks)
+    assert (stack.samples, stack.pid, stack.end) == (1, PID, End.GUESS_FAILED)
+    assert stack.tid == (PID + 1 if by == Grouping.TID else 0)
+    assert [(frame.address, frame.guessed) for frame in map(unpacked_frame, stack.frames)] == [
+        (OTHER_CODE + 0x100, False),
+        (OTHER_CODE + 0x1FF, True),
+    ]
+    assert [task.process for task in run.collected.stacks.tasks] == ["chain"]
+
+
+def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
+    cases = [(b"", 0, NO_REGISTERS), (bytes(8), 1, NO_64_BITS), (b"", REGISTERS_64, NO_STACK), (bytes(8), REGISTERS_64, "")]
+    assert [why_lost(sample(AMD64, stack, 0, registers_abi=kind)) for stack, kind, _ in cases] == [why for *_, why in cases]
+
+
+def test_what_is_lost_is_counted() -> None:
+    run = Run()
+    counted = CountedStacks(ProfilePlan(), run.processes, run.collected)
+    counted.lose(Unwalked(PID, PID), NO_STACK)
+    assert run.collected.lost == {NO_STACK: 1}
+
+
+def test_samples_without_a_program_counter_are_refused() -> None:
+    with pytest.raises(FormatError, match="no program counter"):
+        RegisterLayout(AMD64, 0)
