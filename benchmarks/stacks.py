@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,12 +26,6 @@ from sframegen.stack.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sframegen.elf.file import ElfFile
-    from sframegen.format.abi import Abi
-    from sframegen.stack.abi.registers import ThreadRegisters
-    from sframegen.stack.snapshot.mappings import Mapping as Row
-    from sframegen.stack.snapshot.mappings import Mappings
-    from sframegen.stack.snapshot.memory import MemoryReader
 
 HERE = Path(__file__).parent
 THREADS = 64
@@ -52,33 +45,6 @@ GDB = (
     "-iex",
     "set backtrace past-main on",
 )
-
-
-@dataclass
-class Held:
-    """A snapshot of which the walk is all that there is still to do."""
-
-    pid: int
-    abi: Abi
-    executable: str
-    mappings: Mappings
-    memory: MemoryReader
-    known: dict[int, ThreadRegisters]
-
-    def threads(self) -> Sequence[int]:
-        return list(self.known)
-
-    def thread_name(self, _: int) -> str:
-        return ""
-
-    def idle(self, _: int) -> bool:
-        return False
-
-    def registers(self, tid: int) -> ThreadRegisters:
-        return self.known[tid]
-
-    def file_of(self, _: Row) -> ElfFile | None:
-        return None
 
 
 @contextmanager
@@ -142,8 +108,7 @@ def walks(pid: int) -> Walks:
         traced = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace_process(process))
         traced_seconds, stopped = time.process_time() - begin, process.stopped_seconds - before
         with process.stopped() as snapshot:
-            known = {tid: snapshot.registers(tid) for tid in snapshot.threads()}
-            held = Held(pid, snapshot.abi, snapshot.executable, snapshot.mappings, snapshot.memory, known)
+            held = snapshot._replace(file_of=lambda _: None)  # the walk is all that there is still to do
             tracer.trace(held)
             begin = time.process_time()
             again = sum(len(thread.frames) for _ in range(WALKS) for thread in tracer.trace(held))

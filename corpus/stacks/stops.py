@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.elf.file import open_elf
 from sframegen.stack.live.process import Process
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import COMPLETE, How
+from sframegen.stack.walking.frames import COMPLETE, RuleSource
 
 from .code import Code
 from .compare import Stack, compare
@@ -104,7 +104,7 @@ class Stopper:
         ours = {}
         for thread in threads:
             frames = [(frame.pc, frame.cfa) for frame in thread.frames]
-            guessed = frozenset(number for number, frame in enumerate(thread.frames) if frame.how is How.FRAME_POINTER)
+            guessed = frozenset(number for number, frame in enumerate(thread.frames) if frame.how is RuleSource.FRAME_POINTER)
             ours[thread.tid] = Stack(frames, thread.end.words, thread.end in COMPLETE, guessed)
             self.row.how.update(frame.how.value if frame.how else "not known" for frame in thread.frames)
             self.row.places.update(self._places(process, code, thread.frames[0].pc, [frame.signal for frame in thread.frames]))

@@ -22,7 +22,7 @@ from sframegen.api.common import check_linked, not_taken, planned, refuse, signe
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
-from sframegen.detached.companion import is_detached
+from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.elf.records import SHF
 from sframegen.format.layouts import LAYOUTS

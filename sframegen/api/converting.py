@@ -18,7 +18,7 @@ from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.resolve import ascends
 from sframegen.conversion.section_borders import borders_of
-from sframegen.detached.companion import Companion, is_detached
+from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHF
 from sframegen.format.encode import EMPTY

@@ -18,9 +18,7 @@ from sframegen.api.common import check_linked, refuse
 from sframegen.api.making import detached_already, made_of, nothing_to_add
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
-from sframegen.detached.companion import is_detached
-from sframegen.detached.detached_file import detached_file, section_in
-from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.detached.detached_file import detached_file, identity_of, is_detached, path_in_store, section_in
 from sframegen.elf.file import map_descriptor
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from linker.objects.given_file import Objects
     from sframegen.api.add_summary import Summary
     from sframegen.api.options import Adding
-    from sframegen.detached.identity import Identity
+    from sframegen.detached.detached_file import Identity
     from sframegen.elf.file import ElfFile
 
 MODE = 0o644

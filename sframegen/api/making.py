@@ -10,7 +10,7 @@ from sframegen.api.add_summary import Summary
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
-from sframegen.detached.companion import Companion
+from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:

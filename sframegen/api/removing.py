@@ -19,7 +19,7 @@ from sframegen.api.common import refuse, with_written
 from sframegen.api.options import Writing
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.text import printable
-from sframegen.detached.companion import Companion, is_detached
+from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.records import ET
 from sframegen.format.locate import unloaded_of
 

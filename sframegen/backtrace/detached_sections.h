@@ -4,9 +4,8 @@
 #ifndef SFRAMEGEN_DETACHED_SECTIONS_H
 #define SFRAMEGEN_DETACHED_SECTIONS_H
 
-#include "object_headers.h"
+#include "loaded_objects.h"
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -82,23 +81,15 @@ static int open_stored(const char *directory, const uint8_t *id, size_t size, st
 /* Are the PT_LOADs the same? */
 static bool has_same_layout(const struct object *object, const ElfW(Phdr) *headers, unsigned count)
 {
-	unsigned at = 0;
+	const ElfW(Phdr) *other = NULL;
 
-	for (unsigned number = 0; number < object->header_count; number++) {
-		const ElfW(Phdr) *one = &object->headers[number];
-
-		if (one->p_type != PT_LOAD)
-			continue;
-		while (at < count && headers[at].p_type != PT_LOAD)
-			at++;
-		if (at == count || headers[at].p_flags != one->p_flags || headers[at].p_offset != one->p_offset ||
-		    headers[at].p_vaddr != one->p_vaddr || headers[at].p_filesz != one->p_filesz || headers[at].p_memsz != one->p_memsz)
+	EACH_HEADER(one, PT_LOAD, object) {
+		other = next_header(headers, count, PT_LOAD, other);
+		if (!other || other->p_flags != one->p_flags || other->p_offset != one->p_offset || other->p_vaddr != one->p_vaddr ||
+		    other->p_filesz != one->p_filesz || other->p_memsz != one->p_memsz)
 			return false;
-		at++;
 	}
-	while (at < count && headers[at].p_type != PT_LOAD)
-		at++;
-	return at == count;
+	return next_header(headers, count, PT_LOAD, other) == NULL;
 }
 
 /* Finds the section in a file whose bytes are all here. The file says for which build-id it is. */

@@ -1,12 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The program and the libraries that are loaded: which one has a PC, where its section is, whether it can go. */
+/* The program and the libraries that are loaded: what their program headers tell, which one has a PC, whether it can go. */
 #ifndef SFRAMEGEN_LOADED_OBJECTS_H
 #define SFRAMEGEN_LOADED_OBJECTS_H
 
-#include "detached_sections.h"
-#include "object_headers.h"
+#include "sections.h"
+#include <elf.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
+
+#ifndef PT_GNU_SFRAME
+#define PT_GNU_SFRAME 0x6474e554
+#endif
+
+/* A loaded program or library, as one walk sees it. `identity` goes into the cache's keys: 0 for what is pinned (it is never unloaded),
+   a hash of the build-id and the place for other objects, NOT_CACHED for others without a build-id. Its section is opened only for rules
+   that the cache does not have. */
+struct object {
+	uintptr_t start, end, bias;
+	uint64_t identity;
+	const ElfW(Phdr) *headers;
+	unsigned header_count;
+	enum { NOT_OPENED, NO_SECTION, HAS_SECTION, BAD_SECTION } has;
+	struct section section;
+};
+
+enum { NOT_CACHED = 1 };
+
+/* Returns the next header of a type after that one, the first one after NULL; NULL at the end. */
+static const ElfW(Phdr) *next_header(const ElfW(Phdr) *headers, unsigned count, uint32_t type, const ElfW(Phdr) *after)
+{
+	const ElfW(Phdr) *header = after ? after + 1 : headers;
+
+	while (header < headers + count && header->p_type != type)
+		header++;
+	return header < headers + count ? header : NULL;
+}
+
+#define EACH_HEADER(header, type, object) \
+	for (const ElfW(Phdr) *header = NULL; (header = next_header((object)->headers, (object)->header_count, type, header)) != NULL;)
+
+/* Returns the last header of a type; NULL if there is none. */
+static const ElfW(Phdr) *find_header(const struct object *object, uint32_t type)
+{
+	const ElfW(Phdr) *found = NULL;
+
+	EACH_HEADER(header, type, object)
+		found = header;
+	return found;
+}
+
+/* Returns the bytes if they are in the part of a readable segment that comes from the file, else NULL. */
+static const uint8_t *segment_bytes(const struct object *object, const ElfW(Phdr) *part)
+{
+	EACH_HEADER(load, PT_LOAD, object) {
+		uint64_t offset = part->p_vaddr - load->p_vaddr;
+
+		if ((load->p_flags & PF_R) && offset <= load->p_filesz && part->p_memsz <= load->p_filesz - offset)
+			return (const uint8_t *)(object->bias + part->p_vaddr);
+	}
+	return NULL;
+}
+
+static bool is_code(const struct object *object, uintptr_t pc)
+{
+	EACH_HEADER(load, PT_LOAD, object)
+		if ((load->p_flags & (PF_R | PF_X)) == (PF_R | PF_X) && pc - (object->bias + load->p_vaddr) < load->p_memsz)
+			return true;
+	return false;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+	return hash ^ hash >> 29;
+}
+
+/* Returns the build-id's bytes and their number; 0 if there is none. */
+static size_t find_build_id(const struct object *object, const uint8_t **id)
+{
+	EACH_HEADER(header, PT_NOTE, object) {
+		const uint8_t *note = segment_bytes(object, header);
+		size_t left = note ? header->p_memsz : 0;
+
+		while (left >= 12) {
+			uint64_t name = (load32(note) + 3ull) & ~3ull, size = load32(note + 4), whole = 12 + name + ((size + 3) & ~3ull);
+
+			if (12 + name + size > left)
+				break;
+			if (load32(note + 8) == NT_GNU_BUILD_ID && load32(note) == 4 && memcmp(note + 12, "GNU", 4) == 0) {
+				*id = note + 16;
+				return size;
+			}
+			if (whole > left)
+				break;
+			note += whole;
+			left -= whole;
+		}
+	}
+	return 0;
+}
+
+/* Equal build-ids at equal places are equal bytes, and equal rules, whatever was unloaded and loaded in between. */
+static uint64_t identity_of(const struct object *object)
+{
+	const uint8_t *id;
+	size_t size = find_build_id(object, &id);
+	uint64_t hash = mix(object->bias, size), word;
+
+	if (size < 8)
+		return NOT_CACHED;
+	for (size_t at = 0; at + 8 <= size; at += 8)
+		hash = mix(hash, load64(id + at));
+	memcpy(&word, id + size - 8, 8);
+	return mix(hash, word) | 1ull << 63; /* no address has this bit */
+}
+
+/* Sets everything but the identity and the section. Returns false if the headers describe no such object. */
+static bool describe(struct object *object, const ElfW(Phdr) *headers, unsigned count, uintptr_t bias)
+{
+	*object = (struct object){ .start = UINTPTR_MAX, .bias = bias, .headers = headers, .header_count = count };
+	EACH_HEADER(load, PT_LOAD, object) {
+		if (bias + load->p_vaddr < object->start)
+			object->start = bias + load->p_vaddr;
+		if (bias + load->p_vaddr + load->p_memsz > object->end)
+			object->end = bias + load->p_vaddr + load->p_memsz;
+	}
+	return object->start < object->end;
+}
 
 enum { MOST_PAGES = 1024 };
 
@@ -24,29 +145,6 @@ struct loaded_object {
 __attribute__((weak)) int find_loaded_object(void *address, struct loaded_object *found) __asm__("_dl_find_object");
 __attribute__((weak)) const char *gnu_libc_version(void) __asm__("gnu_get_libc_version");
 __attribute__((weak, visibility("hidden"))) extern const ElfW(Ehdr) __ehdr_start; /* the linker's: of the object that this code is in */
-
-static void open_object(struct object *object)
-{
-	const ElfW(Phdr) *part, *code = NULL;
-
-	if (object->has != NOT_OPENED)
-		return;
-	part = find_header(object, PT_GNU_SFRAME);
-	for (const ElfW(Phdr) *header = object->headers; header < object->headers + object->header_count; header++)
-		if (header->p_type == PT_LOAD && (header->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
-			code = header;
-	if (part) {
-		const uint8_t *bytes = segment_bytes(object, part);
-
-		/* A file that is cut off ends before its section's last byte. */
-		object->has = bytes && part->p_memsz != 0 && is_readable((uintptr_t)bytes + part->p_memsz - 1) &&
-			open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
-	} else {
-		object->has = find_detached(object) ? HAS_SECTION : NO_SECTION;
-	}
-	object->section.code_start = code ? object->bias + code->p_vaddr : UINTPTR_MAX;
-	object->section.code_end = code ? object->bias + code->p_vaddr + code->p_filesz : 0;
-}
 
 /* Are these the headers of an object, of which one says that they are here? */
 static bool has_itself(const ElfW(Phdr) *headers, size_t size, uintptr_t bias, uint64_t offset)
@@ -100,15 +198,10 @@ static bool describe_program(struct object *program)
 
 static const struct r_debug *loader_list(const struct object *program)
 {
-	for (unsigned number = 0; number < program->header_count; number++) {
-		const ElfW(Phdr) *header = &program->headers[number];
-
-		if (header->p_type != PT_DYNAMIC)
-			continue;
+	EACH_HEADER(header, PT_DYNAMIC, program)
 		for (const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(program->bias + header->p_vaddr); entry->d_tag != DT_NULL; entry++)
 			if (entry->d_tag == DT_DEBUG)
 				return (const struct r_debug *)entry->d_un.d_ptr;
-	}
 	return NULL;
 }
 

@@ -15,37 +15,24 @@
 
 /* --- The functions behind this object --------------------------------------------------------------------------------------------- */
 
-enum behind {
-	BACKTRACE,
-	UNW_BACKTRACE,
-	UNWIND_BACKTRACE,
-	GET_CFA,
-	GET_DATA_REL_BASE,
-	GET_GR,
-	GET_IP,
-	GET_IP_INFO,
-	GET_LANGUAGE_SPECIFIC_DATA,
-	GET_REGION_START,
-	GET_TEXT_REL_BASE,
-	FIND_ENCLOSING_FUNCTION,
-	FUNCTIONS
-};
+#define FUNCTIONS_BEHIND(ENTRY)                                                                        \
+	ENTRY(BACKTRACE, "backtrace")                                                                  \
+	ENTRY(UNW_BACKTRACE, "unw_backtrace")                                                          \
+	ENTRY(UNWIND_BACKTRACE, "_Unwind_Backtrace")                                                   \
+	ENTRY(GET_CFA, "_Unwind_GetCFA")                                                               \
+	ENTRY(GET_DATA_REL_BASE, "_Unwind_GetDataRelBase")                                             \
+	ENTRY(GET_GR, "_Unwind_GetGR")                                                                 \
+	ENTRY(GET_IP, "_Unwind_GetIP")                                                                 \
+	ENTRY(GET_IP_INFO, "_Unwind_GetIPInfo")                                                        \
+	ENTRY(GET_LANGUAGE_SPECIFIC_DATA, "_Unwind_GetLanguageSpecificData")                           \
+	ENTRY(GET_REGION_START, "_Unwind_GetRegionStart")                                              \
+	ENTRY(GET_TEXT_REL_BASE, "_Unwind_GetTextRelBase")                                             \
+	ENTRY(FIND_ENCLOSING_FUNCTION, "_Unwind_FindEnclosingFunction")
 
-static const char *const names[FUNCTIONS] = {
-	[BACKTRACE] = "backtrace",
-	[UNW_BACKTRACE] = "unw_backtrace",
-	[UNWIND_BACKTRACE] = "_Unwind_Backtrace",
-	[GET_CFA] = "_Unwind_GetCFA",
-	[GET_DATA_REL_BASE] = "_Unwind_GetDataRelBase",
-	[GET_GR] = "_Unwind_GetGR",
-	[GET_IP] = "_Unwind_GetIP",
-	[GET_IP_INFO] = "_Unwind_GetIPInfo",
-	[GET_LANGUAGE_SPECIFIC_DATA] = "_Unwind_GetLanguageSpecificData",
-	[GET_REGION_START] = "_Unwind_GetRegionStart",
-	[GET_TEXT_REL_BASE] = "_Unwind_GetTextRelBase",
-	[FIND_ENCLOSING_FUNCTION] = "_Unwind_FindEnclosingFunction",
-};
-
+#define NUMBER(number, name) number,
+#define NAME(number, name) name,
+enum behind { FUNCTIONS_BEHIND(NUMBER) FUNCTIONS };
+static const char *const names[FUNCTIONS] = { FUNCTIONS_BEHIND(NAME) };
 static _Atomic(void *) functions[FUNCTIONS];
 
 /* The search may allocate, and an allocator may take a trace: that one gets what is known so far. */
@@ -210,28 +197,20 @@ __attribute__((noinline)) static int answer(struct position caller, void **buffe
 typedef int backtrace_function(void **, int);
 
 /* The call of the function behind is the last thing here, and a jump: that function's first frame is then the caller's. */
-__attribute__((noinline)) int backtrace(void **buffer, int size)
-{
-	int length = size > 0 ? answer(this_caller(), buffer, size) : 0;
-	backtrace_function *function;
+#define BACKTRACE_BEFORE(name, which)                                                                  \
+	__attribute__((noinline)) int name(void **buffer, int size)                                    \
+	{                                                                                              \
+		int length = size > 0 ? answer(this_caller(), buffer, size) : 0;                       \
+		backtrace_function *function;                                                          \
+                                                                                                       \
+		if (length >= 0)                                                                       \
+			return length;                                                                 \
+		function = (backtrace_function *)function_behind(which, __builtin_return_address(0));  \
+		return function ? function(buffer, size) : -1 - length;                                \
+	}
 
-	if (length >= 0)
-		return length;
-	function = (backtrace_function *)function_behind(BACKTRACE, __builtin_return_address(0));
-	return function ? function(buffer, size) : -1 - length;
-}
-
-/* Of libunwind. */
-__attribute__((noinline)) int unw_backtrace(void **buffer, int size)
-{
-	int length = size > 0 ? answer(this_caller(), buffer, size) : 0;
-	backtrace_function *function;
-
-	if (length >= 0)
-		return length;
-	function = (backtrace_function *)function_behind(UNW_BACKTRACE, __builtin_return_address(0));
-	return function ? function(buffer, size) : -1 - length;
-}
+BACKTRACE_BEFORE(backtrace, BACKTRACE)
+BACKTRACE_BEFORE(unw_backtrace, UNW_BACKTRACE) /* of libunwind */
 
 /* --- _Unwind_Backtrace ------------------------------------------------------------------------------------------------------------
    A callback gets a context, and asks the functions below about it. Contexts of this object begin with the address of `ours`, which no
@@ -330,10 +309,16 @@ static _Unwind_Word ask_behind(enum behind which, struct _Unwind_Context *contex
 	return function ? function(context) : 0;
 }
 
-_Unwind_Ptr _Unwind_GetIP(struct _Unwind_Context *context)
-{
-	return own(context) ? own(context)->pc : ask_behind(GET_IP, context, __builtin_return_address(0));
-}
+#define ANSWER_BEFORE(type, name, which, answer)                                                       \
+	type name(struct _Unwind_Context *context)                                                     \
+	{                                                                                              \
+		return own(context) ? (answer) : ask_behind(which, context, __builtin_return_address(0)); \
+	}
+
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetIP, GET_IP, own(context)->pc)
+ANSWER_BEFORE(_Unwind_Word, _Unwind_GetCFA, GET_CFA, own(context)->cfa)
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetDataRelBase, GET_DATA_REL_BASE, 0)
+ANSWER_BEFORE(_Unwind_Ptr, _Unwind_GetTextRelBase, GET_TEXT_REL_BASE, 0)
 
 _Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *is_exact)
 {
@@ -346,11 +331,6 @@ _Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *is_exact)
 	}
 	function = (info_function *)function_behind(GET_IP_INFO, __builtin_return_address(0));
 	return function ? function(context, is_exact) : 0;
-}
-
-_Unwind_Word _Unwind_GetCFA(struct _Unwind_Context *context)
-{
-	return own(context) ? own(context)->cfa : ask_behind(GET_CFA, context, __builtin_return_address(0));
 }
 
 /* Sections have no other registers than these. */
@@ -387,14 +367,4 @@ void *_Unwind_GetLanguageSpecificData(struct _Unwind_Context *context)
 		return NULL;
 	function = (pointer_function *)function_behind(GET_LANGUAGE_SPECIFIC_DATA, __builtin_return_address(0));
 	return function ? function(context) : NULL;
-}
-
-_Unwind_Ptr _Unwind_GetDataRelBase(struct _Unwind_Context *context)
-{
-	return own(context) ? 0 : ask_behind(GET_DATA_REL_BASE, context, __builtin_return_address(0));
-}
-
-_Unwind_Ptr _Unwind_GetTextRelBase(struct _Unwind_Context *context)
-{
-	return own(context) ? 0 : ask_behind(GET_TEXT_REL_BASE, context, __builtin_return_address(0));
 }

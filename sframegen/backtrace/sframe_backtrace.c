@@ -7,10 +7,9 @@
 
    machines.h            registers, calls, what is readable
    sections.h            a section and a PC -> the rule
-   object_headers.h      the program headers of an object
+   loaded_objects.h      a PC -> the program or library
    detached_sections.h   sections that are files of their own, found before they are needed
-   loaded_objects.h      a PC -> the program or library, and its section
-   made_code.h           rules of code that was made at run time
+   jit_tables.h          rules of code that was made at run time
 
    Three things make this safe in a signal handler that may have interrupted anything, this code included. What is written for later walks
    (the cache, which objects are pinned, the bounds of the thread's stack) is valid at each moment, so that nobody waits for anybody.
@@ -19,10 +18,9 @@
 #include "sframe_backtrace.h"
 
 #include "detached_sections.h"
+#include "jit_tables.h"
 #include "loaded_objects.h"
 #include "machines.h"
-#include "made_code.h"
-#include "object_headers.h"
 #include "sections.h"
 
 /* --- Memory ----------------------------------------------------------------------------------------------------------------------- */
@@ -151,6 +149,29 @@ static struct object *meet(struct walker *walker, uintptr_t pc)
 	}
 	walker->met++;
 	return object;
+}
+
+static void open_object(struct object *object)
+{
+	const ElfW(Phdr) *part, *code = NULL;
+
+	if (object->has != NOT_OPENED)
+		return;
+	part = find_header(object, PT_GNU_SFRAME);
+	EACH_HEADER(load, PT_LOAD, object)
+		if ((load->p_flags & (PF_R | PF_X)) == (PF_R | PF_X))
+			code = load;
+	if (part) {
+		const uint8_t *bytes = segment_bytes(object, part);
+
+		/* A file that is cut off ends before its section's last byte. */
+		object->has = bytes && part->p_memsz != 0 && is_readable((uintptr_t)bytes + part->p_memsz - 1) &&
+			open_section(bytes, part->p_memsz, (uintptr_t)bytes, &object->section) ? HAS_SECTION : BAD_SECTION;
+	} else {
+		object->has = find_detached(object) ? HAS_SECTION : NO_SECTION;
+	}
+	object->section.code_start = code ? object->bias + code->p_vaddr : UINTPTR_MAX;
+	object->section.code_end = code ? object->bias + code->p_vaddr + code->p_filesz : 0;
 }
 
 static void rule_in(struct object *object, uintptr_t pc, bool is_return, struct rule *rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_TEXT, SHOWN = 1000, 400  # characters of a line, and of either end where it is longer
 
@@ -25,6 +25,11 @@ def shortened(text: str) -> str:
 def count_of(number: int, noun: str) -> str:
     """`1 function`, `2,000 functions`."""
     return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -15,8 +15,7 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.sources import find_sources
-from sframegen.detached.companion import Companion, is_detached
-from sframegen.detached.detached_file import ADDRESS
+from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section

@@ -16,7 +16,7 @@ from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
 from sframegen.cli.shared.output import PathName, Refused, Run, next_step, note
 from sframegen.cli.trees.each_file import each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
-from sframegen.detached.companion import companion_of
+from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import build_id_of
 

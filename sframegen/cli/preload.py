@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sframegen.backtrace.installed_libraries import STATISTICS, preloading
-from sframegen.backtrace.program_objects import is_program, objects_below, objects_of, program_of
+from sframegen.backtrace.preloading import STATISTICS, is_program, objects_below, objects_of, preloading, program_of
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.base.text import count_of
+from sframegen.base.text import count_of, first_of
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.common_options import CommonOptions
 
-MAX_NAMED = 3  # objects in the line about those without a section
 LOADED, STORED, NONE = "section", "in a store", "no section"
 
 
@@ -147,12 +145,7 @@ def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], co
     lacking = [path for path, where in found.items() if where == NONE]
     if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
-        note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {_some(lacking)}{remedy}")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+        note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {first_of(lacking)}{remedy}")
 
 
 def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:

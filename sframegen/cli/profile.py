@@ -29,8 +29,8 @@ from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
 from sframegen.program.libraries import PLACES
 from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.program.signals import Interrupts
 from sframegen.stack.names.debug_files import DebugFiles
-from sframegen.stack.sampling import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ def command(
         ctx.exit(run.status)
     plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
-    with zeros_for_missing_pages(), run.file(""), Interrupts(at_once=False) as interrupts:
+    with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
         write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs)
         status = _profile(arguments, plan, backend, duration, interrupts, write)
     ctx.exit(status or run.status)

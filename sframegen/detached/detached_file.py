@@ -11,18 +11,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.detached.identity import identity_of
 from sframegen.elf.file import ElfFile
+from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHT, Nhdr, Shdr, packed
+from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHF, SHT, Nhdr, Shdr, packed
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sframegen.base.columns import Bytes
-    from sframegen.detached.identity import Identity
+    from sframegen.elf.records import ByteOrder, Ehdr, Phdr
 
 MAX_BYTES = 1 << 28  # of a section; libxul's has 10 million
 ADDRESS = 0  # of the section: distances in it are from places in a section at that address
@@ -30,6 +33,40 @@ ALIGN = 8
 NOTE_ALIGN = 4
 OWNER = b"GNU\0"
 NOTE, SECTION, NAMES = ".note.gnu.build-id", ".sframe", ".shstrtab"
+BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32; the first byte names a directory
+
+
+class Identity(NamedTuple):
+    """The build-id alone is not enough: tools that change the layout of a file keep it.
+
+    `loads`: of each PT_LOAD the flags, offset, address, and sizes in the file and in memory.
+    """
+
+    build_id: bytes
+    byte_order: ByteOrder
+    file_type: int
+    machine: int
+    loads: tuple[tuple[int, ...], ...]
+
+
+def identity_of(elf: ElfFile) -> Identity | None:
+    """Return None for a file without a build-id, or with one of an unusable size. Raises FormatError for damaged notes."""
+    return identity_with(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
+
+
+def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
+    """Return the identity from a file's headers, wherever they were read."""
+    if build_id is None or len(build_id) not in BUILD_ID_BYTES:
+        return None
+    loads = (one for one in segments if one.p_type == PT.LOAD)
+    extents = tuple((one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in loads)
+    return Identity(build_id, byte_order, header.e_type, header.e_machine, extents)
+
+
+def path_in_store(build_id: bytes) -> str:
+    """The place of a section in a store, as debuggers find debug files: `.build-id/ab/cdef....sframe`."""
+    name = build_id.hex()
+    return f".build-id/{name[:2]}/{name[2:]}.sframe"
 
 
 def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -> bytes:
@@ -87,8 +124,8 @@ def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
     theirs = identity_of(elf)
     if theirs is None:
         raise FormatError("no build-id", file=name)
-    difference = identity.differs_in(theirs)
-    if difference:
+    if theirs != identity:
+        difference = "build-id" if theirs.build_id != identity.build_id else "load layout"
         raise FormatError(f"for another file: its {difference} differs", file=name)
     section = unloaded_of(elf)
     if section is None or section.header.sh_addr != ADDRESS:
@@ -96,6 +133,27 @@ def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
     if elf.contents_size(section) > MAX_BYTES:
         raise FormatError(f"{elf.contents_size(section):,} bytes are too many", section.name, file=name)
     return elf.contents(section)
+
+
+class Companion(StrEnum):
+    """The value is what users read."""
+
+    DEBUG_FILE = "a separate debug file"
+    DETACHED_SECTION = "a detached section"
+
+
+def companion_of(elf: ElfFile) -> Companion | None:
+    """None for a program or library. A debug file has code sections without bytes, a detached section has none at all."""
+    code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR}
+    if code == {SHT.NOBITS}:
+        return Companion.DEBUG_FILE
+    section = None if code else unloaded_of(elf)
+    return None if section is None or section.header.sh_addr != ADDRESS else Companion.DETACHED_SECTION
+
+
+def is_detached(elf: ElfFile) -> bool:
+    """True for the file of a detached section."""
+    return companion_of(elf) is Companion.DETACHED_SECTION
 
 
 def _name_at(names: bytes, name: str) -> int:

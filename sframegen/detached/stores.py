@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.errors import FormatError, naming
-from sframegen.detached.detached_file import ADDRESS, section_in
-from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.detached.detached_file import ADDRESS, identity_of, path_in_store, section_in
 from sframegen.elf.file import map_descriptor, open_regular
 from sframegen.format.decode import open_section
 from sframegen.format.locate import open_sframe, sframe_of
@@ -18,7 +17,7 @@ from sframegen.format.locate import open_sframe, sframe_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sframegen.detached.identity import Identity
+    from sframegen.detached.detached_file import Identity
     from sframegen.elf.file import ElfFile
     from sframegen.format.decode import SframeSection
 

@@ -82,6 +82,10 @@ class STT:
     NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
 
 
+# uname's names, which are also those of the modules about one machine: elf/code_bytes, code/isa, stack/abi.
+MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
+
+
 def names_of(constants: type) -> dict[int, str]:
     """The names of a prefix' constants by their numbers: "PT_LOAD"."""
     return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}

@@ -27,7 +27,7 @@ MAX_NAME = 8192
 USUAL_NAME = 256
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
-IS_PLACE = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))
+IS_PLACE = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
 MAPPING = b"$"  # the first character of AArch64's symbols for code and data within functions
 CHUNK = 1 << 16  # symbols at a time
 
@@ -136,7 +136,7 @@ def symbol_tables(elf: ElfFile) -> Iterator[Section]:
 
 
 class FunctionColumns:
-    """Functions of .symtab, else of .dynsym, by address: columns, because a program can have a million."""
+    """Functions of .symtab, else of .dynsym, by address."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
@@ -144,42 +144,32 @@ class FunctionColumns:
         self._order = elf.byte_order
 
     @cached_property
-    def _columns(self) -> tuple[array[int], array[int]]:
-        """The addresses of functions, ascending, and the numbers of their entries."""
-        return self._sorted(IS_FUNCTION)
-
-    @cached_property
     def _places(self) -> array[int]:
-        """The same of all that may begin where a function without a size ends."""
+        """The addresses, ascending, of all that may begin where a function without a size ends."""
         table = self._table
         assert table is not None
-        addresses, numbers = self._sorted(IS_PLACE)
-
-        def is_mapping(number: int) -> bool:
-            is_local = table.raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT.NOTYPE
-            return is_local and table.names.startswith(MAPPING, table[number].st_name)
-
-        pairs = zip(addresses, numbers, strict=True)
-        return array("Q", [address for address, number in pairs if not is_mapping(number)]) if MAPPING in table.names else addresses
-
-    @cached_property
-    def _code(self) -> list[Range]:
-        """Addresses of the sections of code, ascending; they overlap in damaged files only."""
-        headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
-        return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
-
-    def _sorted(self, wanted: bytes) -> tuple[array[int], array[int]]:
-        """The addresses of symbols of the file, ascending, and the numbers of their entries. `wanted`: by st_info."""
-        raw = bytes(self._table.raw) if self._table else b""
-        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(wanted)
+        raw = bytes(table.raw)
+        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_PLACE)
         sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # 0 in both byte orders: none of the file
         large = array("Q", raw)
         if self._order != sys.byteorder:
             large.byteswap()
         addresses = large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
         numbers = [number for number in compress(range(len(info)), info) if sections[number]]
-        numbers.sort(key=addresses.__getitem__)  # stable: global symbols come after local ones
-        return array("Q", map(addresses.__getitem__, numbers)), array("I", numbers)
+
+        def is_mapping(number: int) -> bool:
+            is_local = raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT.NOTYPE
+            return is_local and table.names.startswith(MAPPING, table[number].st_name)
+
+        if MAPPING in table.names:
+            numbers = [number for number in numbers if not is_mapping(number)]
+        return array("Q", sorted(map(addresses.__getitem__, numbers)))
+
+    @cached_property
+    def _code(self) -> list[Range]:
+        """Addresses of the sections of code, ascending; they overlap in damaged files only."""
+        headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
+        return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
 
     def _end_of(self, symbol: Symbol) -> int:
         """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
@@ -189,15 +179,8 @@ class FunctionColumns:
         ends = [*self._places[place : place + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 
-    def at(self, address: int) -> Symbol | None:
-        """Return the function that holds an address."""
-        addresses, numbers = self._columns
-        place = bisect_right(addresses, address) - 1
-        symbol = self._symbol(numbers[place]) if place >= 0 else None
-        return symbol if symbol and address < self._end_of(symbol) else None
-
     def at_each(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
-        """Return the functions that hold any of these addresses, with these: quicker for few of them, and no columns stay."""
+        """Return the functions that hold any of these addresses, with these."""
         if self._table is None:
             return []
         ordered = array("Q", sorted(addresses))

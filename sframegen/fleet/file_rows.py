@@ -11,7 +11,7 @@ from sframegen import api
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
-from sframegen.detached.companion import companion_of
+from sframegen.detached.detached_file import companion_of
 from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of

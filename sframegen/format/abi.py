@@ -34,6 +34,7 @@ class Abi(NamedTuple):
     ra: int
     register_names: tuple[str, ...]
     base_registers: range  # those that flexible rules may name: stack tracers have their values
+    since: int = 1  # the first version that has it
     fixed_fp_offset: int = 0
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
@@ -106,6 +107,7 @@ S390X = Abi(
         *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)),
     ),
     base_registers=range(32),
+    since=2,
     relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},
     relative=12,
     sp_offset=-160,

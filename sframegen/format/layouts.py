@@ -72,7 +72,6 @@ class Layout(NamedTuple):
     outermost: bool  # every reader takes an FRE without data words for one; version 2 has that by an erratum
     outermost_without_rows: bool  # what a default FDE without FREs is
     flags: int  # all that it defines
-    abis: range  # sfh_abi_arch
     info_unused: int  # bits
     info2_unused: int
     padding_at: int  # two unused bytes of the index entry
@@ -82,17 +81,17 @@ V1 = Layout(
     version=1, index_size=17, start_width=4, size_at=4, fre_offset_at=8, attribute_in_block=False, attribute_size=0,
     num_fres_at=12, num_fres_width=4, info_at=16, info2_at=NONE, rep_size_at=NONE, default_rep_size=16,
     flex=False, signal=False, registers_as_odd_offsets=False, outermost=False, outermost_without_rows=False,
-    flags=F_FDE_SORTED | F_FRAME_POINTER, abis=range(1, 4), info_unused=0xC0, info2_unused=0, padding_at=NONE,
+    flags=F_FDE_SORTED | F_FRAME_POINTER, info_unused=0xC0, info2_unused=0, padding_at=NONE,
 )  # fmt: skip
 V2 = V1._replace(
     version=2, index_size=20, rep_size_at=17, default_rep_size=0, registers_as_odd_offsets=True,
-    flags=F_FDE_SORTED | F_FRAME_POINTER | F_FDE_FUNC_START_PCREL, abis=range(1, 5), padding_at=18,
+    flags=F_FDE_SORTED | F_FRAME_POINTER | F_FDE_FUNC_START_PCREL, padding_at=18,
 )  # fmt: skip
 V3 = Layout(
     version=3, index_size=16, start_width=8, size_at=8, fre_offset_at=12, attribute_in_block=True, attribute_size=5,
     num_fres_at=0, num_fres_width=2, info_at=2, info2_at=3, rep_size_at=4, default_rep_size=0,
     flex=True, signal=True, registers_as_odd_offsets=False, outermost=True, outermost_without_rows=True,
-    flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL, abis=range(1, 5), info_unused=0x40, info2_unused=0xE0, padding_at=NONE,
+    flags=F_FDE_SORTED | F_FDE_FUNC_START_PCREL, info_unused=0x40, info2_unused=0xE0, padding_at=NONE,
 )  # fmt: skip
 
 LAYOUTS = {layout.version: layout for layout in (V1, V2, V3)}

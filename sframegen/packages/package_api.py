@@ -15,7 +15,7 @@ from sframegen.api.add_summary import Outcome, Package, Plan, total
 from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
 from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity
-from sframegen.detached.companion import companion_of
+from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
 

@@ -8,7 +8,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.text import count_of
+from sframegen.base.text import count_of, first_of
 from sframegen.profile.packed_frames import FILE_MASK
 from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
@@ -136,16 +136,10 @@ class Collected:
             self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
 
 
-MAX_NAMED = 3  # files in one note
-
-
 def notes_on_files(collected: Collected) -> list[str]:
     """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
     paths: dict[str, list[str]] = {}
     for number in sorted(collected.stacks.used_files() & collected.files.keys()):
         if why := collected.files[number].why:
             paths.setdefault(why, []).append(collected.files[number].path)
-    return [
-        f"{', '.join(found[:MAX_NAMED])}{f' and {len(found) - MAX_NAMED} more' if found[MAX_NAMED:] else ''}: {why}"
-        for why, found in paths.items()
-    ]
+    return [f"{first_of(found)}: {why}" for why, found in paths.items()]

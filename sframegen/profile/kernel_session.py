@@ -26,7 +26,7 @@ from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.demangle import begin_demangling
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.snapshot import StackError
 from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What `profile` needs of each machine besides its stacks (sframegen/stack/abi), by uname's name for it. setup.py runs this file.
 
-The registers that the kernel program reads are in bpf/machine.h and bpf/kernel_types.h.
+The registers that the kernel program reads are in bpf/machine.h.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from sframegen.program import patience
 from sframegen.program.signals import ENDING
 
 if TYPE_CHECKING:
-    from sframegen.stack.sampling import Interrupts
+    from sframegen.program.signals import Interrupts
 
 CANNOT_RUN = 127
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.text import printable
-from sframegen.stack.walking.frames import COMPLETE, How
+from sframegen.stack.walking.frames import COMPLETE, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.stack.names.frame_names import NamedPlace, Symbols
+    from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.objects.loaded_objects import LoadedObjects
     from sframegen.stack.walking.frames import Frame, Thread
 
@@ -47,14 +47,9 @@ def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
 
 def _named(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
-    name = function_of(frame, place)
+    name = SIGNAL if frame.signal and not place.function else place.label
     function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
-
-
-def function_of(frame: Frame, place: NamedPlace) -> str | None:
-    """Return the name to show; None if not even the start of the function is known."""
-    return SIGNAL if frame.signal and not place.function else place.label
 
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
@@ -85,7 +80,6 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
 
 
 def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
-    place = symbols.place(frame)
     return {
         "pc": frame.pc,
         "sp": frame.sp,
@@ -93,17 +87,12 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
         "how": frame.how.value if frame.how else None,
         "signal": frame.signal,
         "guessed": frame.guessed,
-        "function": place.function,
-        "offset": place.offset,
-        "object": place.object,
-        "address": place.address,
-        "start": place.start,
+        **symbols.place(frame)._asdict(),
     }
 
 
 def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
     """Return the files of code without a rule, whose call frame information may have one."""
-    found = (
-        objects.known_at(frame.code) for thread in threads for frame in thread.frames if frame.how in (None, How.FRAME_POINTER)
-    )
+    frames = (frame for thread in threads for frame in thread.frames if frame.how in (None, RuleSource.FRAME_POINTER))
+    found = (objects.known_at(frame.code) for frame in frames)
     return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})

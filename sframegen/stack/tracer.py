@@ -9,21 +9,20 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.program import patience
 from sframegen.registry.regions import BudgetError, Registry
-from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread
+from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.proc import GONE
 from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot.memory import NotCopiedError
-from sframegen.stack.snapshot.snapshot import StackError
-from sframegen.stack.walking.frames import End, How, Thread
+from sframegen.stack.snapshot import NotCopiedError, StackError
+from sframegen.stack.walking.frames import End, RuleSource, Thread
 from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.model import Match
-    from sframegen.stack.live.process import CopiedProcess, Process
+    from sframegen.stack.live.process import Process
     from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
-    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 MAX_STOPS = 16  # for one trace: each may find another object to convert first
@@ -55,9 +54,9 @@ class Tracer:
 
     def trace(self, snapshot: Snapshot) -> list[Thread]:
         """Return the stacks of all threads."""
-        self.objects.begin(snapshot)
+        self.objects.verify(snapshot)
         self.runtime.follow(snapshot)
-        return self._walk(snapshot)
+        return self._walk_until_converted(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
         """Return the stacks of all threads of a live process, or of one. Raises StackError if there are none.
@@ -73,15 +72,15 @@ class Tracer:
                 self.objects.verify(snapshot)
                 self.runtime.follow(snapshot, patience.current.made_code_stopped)
                 if not attempt:  # later, waiting threads have just been released, and seem to run
-                    idle = {tid: snapshot.idle(tid) for tid in snapshot.threads()}
+                    idle = {thread.tid: thread.idle for thread in snapshot.threads}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
                 else:
-                    copy = snapshot.copied(self._stack_bytes)
+                    copy = snapshot.with_copied_stacks(self._stack_bytes)
             try:
                 if not attempt:
-                    threads = self._walk_copy(copy)
+                    threads = self._walk_until_converted(copy)
                 if not self.objects.convert_pending():
                     break
             except NotCopiedError:
@@ -89,27 +88,25 @@ class Tracer:
         self.problems |= refused
         return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
-    def _walk_copy(self, copy: CopiedProcess) -> list[Thread]:
-        """Walk the copy, again after each conversion that a walk needs. Raises NotCopiedError."""
-        self.objects.renew(copy)
-        threads = self._walk(copy)
+    def _walk_until_converted(self, snapshot: Snapshot) -> list[Thread]:
+        """Walk again after each conversion that a walk needs. Raises NotCopiedError."""
+        self.objects.use(snapshot)
+        threads = self._walk(snapshot)
         while self.objects.convert_pending():
-            threads = self._walk(copy)
+            threads = self._walk(snapshot)
         return threads
 
     def _walk(self, snapshot: Snapshot) -> list[Thread]:
         self.problems = {}
         view = _View(snapshot, self.objects, self.registry)
         threads = []
-        for tid in snapshot.threads():
-            try:
-                registers = snapshot.registers(tid)
-            except StackError as error:
-                self.problems[tid] = str(error)
+        for tid, name, registers, idle in snapshot.threads:
+            if isinstance(registers, StackError):
+                self.problems[tid] = str(registers)
                 continue
             view.detail = ""
             done = walk(registers, snapshot.abi, view, self.limit)
-            threads.append(Thread(tid, snapshot.thread_name(tid), done.frames, done.end, view.detail, snapshot.idle(tid)))
+            threads.append(Thread(tid, name, done.frames, done.end, view.detail, idle))
         return threads
 
 
@@ -129,7 +126,7 @@ class _View:
         self.detail = ""
         self._returns: dict[int, bool] = {}
         form = self.known.returning
-        self._returning = form and code_rule(form.rule, self.abi, How.PROVEN)
+        self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
         found = self._registered(pc if exact else pc - 1)
@@ -156,7 +153,7 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        return code_rule(found.rule, self.abi, How.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
+        return code_rule(found.rule, self.abi, RuleSource.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
     def _find(self, pc: int, address: int) -> CodeRule | End:
         loaded = self.objects.at(address)
@@ -185,7 +182,7 @@ class _View:
         if loaded in self.objects.pending:
             return End.PENDING
         found = loaded.proven.look_up(address) if loaded.proven else None
-        return found and code_rule(found.rule, self.abi, How.PROVEN, signal=found.kind.signal)
+        return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """True while an exception's handler is installed: the rule that was found may not hold."""
@@ -198,9 +195,8 @@ class _View:
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Recognise code that returns from a signal handler, as not every C library describes it, and code that only returns."""
-        for context in self.known.contexts:
-            if any(loaded.code(pc - at, len(context.code)) == context.code for at in context.instructions):
-                return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, How.SIGNAL, signal=True)
+        if context := self.known.context_at(loaded.code, pc):
+            return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
         form = self.known.returning
         if loaded.image is None and form and loaded.code(pc, len(form.code)) == form.code:
             return self._returning
@@ -219,13 +215,13 @@ class _View:
 
     def starts_thread(self, pc: int) -> bool:
         loaded = self.objects.at(pc)
-        return loaded is not None and starts_thread(self.abi, loaded.code, pc)
+        return loaded is not None and self.known.starts_thread(loaded.code, pc)
 
     def returns_to(self, pc: int) -> bool:
         """Return True without a call for code made at run time: interpreters push addresses themselves."""
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(
-                (before and (before.image is None or ends_call(self.abi, before.code, pc))) or (after and self._by_code(after, pc))
+                (before and (before.image is None or self.known.ends_call(before.code, pc))) or (after and self._by_code(after, pc))
             )
         return self._returns[pc]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace.program_objects import objects_of
+from sframegen.backtrace.preloading import objects_of
 from tests.support.own_stack import PROGRAMS
 
 if TYPE_CHECKING:

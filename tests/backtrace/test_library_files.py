@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME, STATIC, compile_libraries
+from sframegen.backtrace.preloading import HERE
 from sframegen.cli.integration import HERE as INTEGRATION
 from tests import ROOT
 from tests.support.cross import MACHINES

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace.installed_libraries import HERE, STATISTICS
 from sframegen.backtrace.library_files import PRELOAD, compile_libraries
+from sframegen.backtrace.preloading import HERE, STATISTICS
 from tests.support.cross import MACHINES, Machine
 from tests.support.loops import for_each
 from tests.support.peers import needs_compiler

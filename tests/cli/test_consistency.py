@@ -294,5 +294,5 @@ def test_an_unknown_event_is_wrong_usage() -> None:
 
 @for_each(("value", "why"), [("nan", "nan is not a finite number"), ("0", "0 is out of range (must be more than 0)")])
 def test_no_duration(value: str, why: str) -> None:
-    status, said = run("sframegen stack", "-d", value, "1")
+    status, said = run("sframegen profile", "-d", value, "1")
     assert (status, said.splitlines()[-1]) == (2, f"Error: Invalid value for '-d' / '--duration': {why}")

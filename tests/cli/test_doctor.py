@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sframegen.backtrace import installed_libraries
+from sframegen.backtrace import preloading as module
 from sframegen.cli.shared import install_commands as installing
 from sframegen.cli.shared import installation
 from sframegen.cli.shared.installation import Component, parts, within
@@ -60,7 +60,7 @@ def test_a_whole_installation() -> None:
 
 
 def test_an_installation_without_the_object_for_preload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(installed_libraries, "HERE", tmp_path)
+    monkeypatch.setattr(module, "HERE", tmp_path)
     found = part("preload")
     assert not found.works
     assert "install a C compiler" in found.found

@@ -20,8 +20,10 @@ from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.trees import each_file
 from sframegen.cli.trees.tree_files import Found, Name
+from sframegen.profile.report.formats.file_formats import write_profile
 from tests import ROOT
 from tests.support.loops import for_each
+from tests.support.named_stacks import EXAMPLE, named
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -228,10 +230,8 @@ def test_stack() -> None:
 
 
 def test_profile(tmp_path: Path) -> None:
-    """The same object as `sframegen profile --json` prints, of a process that waits."""
-    with subprocess.Popen(["sleep", "1000"]) as child:
-        CliRunner().invoke(cli, ["stack", str(child.pid), "--convert", "-o", str(tmp_path / "out.json")])
-        child.kill()
+    """The same object as `sframegen profile --json` prints."""
+    write_profile(named(*EXAMPLE), str(tmp_path / "out.json"))
     document = json.loads((tmp_path / "out.json").read_text())
     profile, function, frame, stack = TABLES["profile"]
     assert_documented(document, profile)

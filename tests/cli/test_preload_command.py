@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace import installed_libraries
-from sframegen.backtrace.installed_libraries import HERE, STATISTICS, preload_object, preloading
+from sframegen.backtrace import preloading as module
 from sframegen.backtrace.library_files import PRELOAD
-from sframegen.backtrace.program_objects import NotPreloadedError, objects_of, program_of
+from sframegen.backtrace.preloading import HERE, STATISTICS, NotPreloadedError, objects_of, preload_object, preloading, program_of
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
 
@@ -190,13 +189,13 @@ def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path, monkeypatch: 
 
 
 def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(installed_libraries, "HERE", tmp_path)
+    monkeypatch.setattr(module, "HERE", tmp_path)
     with pytest.raises(SframegenError, match="install a C compiler, then sframegen again from its sources"):
         preload_object()
     colon = tmp_path / "a:place"
     colon.mkdir()
     (colon / PRELOAD).touch()
-    monkeypatch.setattr(installed_libraries, "HERE", colon)
+    monkeypatch.setattr(module, "HERE", colon)
     with pytest.raises(SframegenError, match="not accept paths with colons and semicolons: copy the file elsewhere"):
         preloading({})
 
@@ -206,7 +205,7 @@ def test_an_installation_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch,
     spaced = tmp_path / "a place"
     spaced.mkdir()
     shutil.copy(HERE / PRELOAD, spaced)
-    monkeypatch.setattr(installed_libraries, "HERE", spaced)
+    monkeypatch.setattr(module, "HERE", spaced)
     variables = preloading({"LD_PRELOAD": "libm.so.6", "LD_LIBRARY_PATH": "/nowhere"})
     assert variables == {"LD_PRELOAD": f"{PRELOAD}:libm.so.6", "LD_LIBRARY_PATH": f"{spaced}:/nowhere"}
     environment = os.environ | preloading({}) | {STATISTICS: "1"}

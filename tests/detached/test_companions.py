@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from sframegen import add_section
 from sframegen.cli.commands import cli
-from sframegen.detached.companion import Companion, companion_of
+from sframegen.detached.detached_file import Companion, companion_of
 from sframegen.elf.file import open_elf
 from tests.support.loops import for_each
 

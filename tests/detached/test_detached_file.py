@@ -15,8 +15,7 @@ import pytest
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.detached.detached_file import detached_file, section_in
-from sframegen.detached.identity import Identity, identity_of, path_in_store
+from sframegen.detached.detached_file import Identity, detached_file, identity_of, path_in_store, section_in
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, Ehdr, Phdr
 from sframegen.packages.package_api import add_to_package
@@ -176,7 +175,7 @@ def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Pat
     ours = identity(program)
     assert section_in(data, "name", ours)
     first, *rest = ours.loads
-    layouts = [tuple(rest), *((first._replace(**{field: value + 1}), *rest) for field, value in first._asdict().items())]
+    layouts = [tuple(rest), *(((*first[:at], first[at] + 1, *first[at + 1 :]), *rest) for at in range(len(first)))]
     others = [ours._replace(machine=0), ours._replace(file_type=0), *(ours._replace(loads=layout) for layout in layouts)]
     for other in others:
         with pytest.raises(FormatError, match="for another file: its load layout differs"):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import sframegen
 from sframegen import FormatError, add_section
 from sframegen.cli.commands import cli
-from sframegen.detached.identity import identity_of, path_in_store
+from sframegen.detached.detached_file import identity_of, path_in_store
 from sframegen.detached.stores import Stores, directories_of
 from sframegen.elf.file import open_elf
 from sframegen.format.decode import open_section

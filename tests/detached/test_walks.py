@@ -21,7 +21,7 @@ from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import How
+from sframegen.stack.walking.frames import RuleSource
 from tests.detached.test_detached_file import BUILD_ID, stored
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import Program, command, compiled
@@ -92,7 +92,7 @@ def test_a_process_is_walked_with_the_store_alone(blank: Path, tmp_path: Path) -
         without = frames(running.pid)
     assert [frame.pc for frame in found] == [frame.pc for frame in expected]
     assert len(found) > 6
-    assert {frame.how for frame in found[:-1]} == {How.SFRAME}
+    assert {frame.how for frame in found[:-1]} == {RuleSource.SFRAME}
     assert len(without) < len(found)
 
 
@@ -101,11 +101,11 @@ def test_the_command_finds_it_and_says_what_it_does_not_use(blank: Path, tmp_pat
     shutil.copytree(blank.with_name("store"), other)
     stored(other).write_bytes(b"damaged")
     with Program(blank) as running:
-        done = command("--raw", "--sections", other, "--sections", blank.with_name("store"), "-n2", "--interval", "0", running.pid)
+        done = command("--raw", "--sections", other, "--sections", blank.with_name("store"), running.pid)
         without = command("--raw", running.pid)
     assert done.returncode == 0
     assert done.stderr == f"sframegen: {stored(other)}: not an ELF file; not used\n"
-    assert done.stdout.count("#5 ") == 2
+    assert done.stdout.count("#5 ") == 1
     assert "#5 " not in without.stdout
 
 
@@ -115,8 +115,8 @@ def test_converted_rules_come_after_the_store(compile_c: Compiler, tmp_path: Pat
     with Program(program) as running, Process(running.pid) as process:
         [with_store] = Tracer(convert=True, stores=Stores([tmp_path / "store"])).trace_process(process)
         [converted] = Tracer(convert=True).trace_process(process)
-    assert {frame.how for frame in with_store.frames[:-1]} == {How.SFRAME}
-    assert {frame.how for frame in converted.frames[:-1]} == {How.CONVERTED}
+    assert {frame.how for frame in with_store.frames[:-1]} == {RuleSource.SFRAME}
+    assert {frame.how for frame in converted.frames[:-1]} == {RuleSource.CONVERTED}
     assert [frame.cfa for frame in with_store.frames] == [frame.cfa for frame in converted.frames]
 
 

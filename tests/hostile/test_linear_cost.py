@@ -404,7 +404,6 @@ def name_all(data: bytes) -> None:
     columns = FunctionColumns(elf)
     addresses = [one.header.sh_addr + 1 for one in elf.sections if one.header.sh_flags & SHF.EXECINSTR]
     assert len(columns.at_each(addresses)) == len(addresses)
-    assert all(columns.at(address) for address in addresses)
 
 
 def test_the_ends_of_functions_without_a_size_are_looked_up() -> None:

@@ -206,7 +206,7 @@ def test_a_link_ends_well(files: Path) -> None:
 
 # Where commands that are given no ELF file begin their work, and their arguments.
 ELSEWHERE: dict[str, tuple[str, list[str]]] = {
-    "stack": ("sframegen.cli.stack.sample", ["1"]),
+    "stack": ("sframegen.cli.stack.Process", ["1"]),
     "profile": ("sframegen.cli.profile.open_session", ["1"]),
     "doctor": ("sframegen.cli.doctor.command.callback", []),
     "integration": ("sframegen.cli.integration.command.callback", []),

@@ -18,7 +18,7 @@ from sframegen.cli.profile import sample
 from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import event_named
 from sframegen.profile.sampling_plan import ProfilePlan, with_descendants
-from sframegen.stack.sampling import Interrupts
+from sframegen.program.signals import Interrupts
 from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
@@ -391,6 +391,6 @@ class Received:
 
 def test_a_signal_waits_until_what_was_received_is_used() -> None:
     session = Received()
-    with Interrupts(at_once=False) as interrupts:
+    with Interrupts() as interrupts:
         sample(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
     assert session.used == 1

@@ -17,8 +17,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import sframegen
-from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
+from sframegen.backtrace.preloading import HERE
 from tests import ROOT
 from tests.packages.package_makers import needs
 

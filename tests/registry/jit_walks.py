@@ -19,14 +19,15 @@ import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PF, PT
 from sframegen.elf.symbols import functions_of
+from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.stack.live.process import StoppedProcess
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.frames import Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
@@ -97,14 +98,15 @@ class Watched(Process):
         self.runners: dict[int, Runner] = {}  # by thread
 
     @contextmanager
-    def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
+    def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
         with super().stopped(tid) as snapshot:
             self.runners = {}
+            registers = {one.tid: one.registers for one in snapshot.threads if isinstance(one.registers, ThreadRegisters)}
             for at in range(self.runners_at, self.runners_at + RUNNERS * RUNNER.size, RUNNER.size):
                 thread, depth, *chain = RUNNER.unpack(self.read(at, RUNNER.size))
                 if not thread:  # it has only begun
                     continue
-                rbx = snapshot.registers(thread).values[RBX]
+                rbx = registers[thread].values[RBX]
                 functions = [self.function_at(start) for start in chain[:depth]]
                 self.runners[thread] = Runner(depth, list(filter(None, functions)), at + 16, rbx)
             yield snapshot
@@ -147,10 +149,10 @@ class Truth:
             for at, function in enumerate(runner.functions):
                 offset = top.pc - function.start
                 if 0 <= offset < function.size and place - at == function.is_further(offset):
-                    assert top.how is How.REGISTERED
+                    assert top.how is RuleSource.REGISTERED
                     self.check_callers(thread, runner.functions[:at][::-1])
                     return at + 1, f"kind {function.kind} at {offset}"
-        assert not any(frame.how is How.REGISTERED for frame in thread.frames)
+        assert not any(frame.how is RuleSource.REGISTERED for frame in thread.frames)
         return 0, "elsewhere"
 
     def check_callers(self, thread: Thread, functions: list[Function]) -> None:
@@ -164,7 +166,7 @@ class Truth:
         assert len(callers) == CALLED_BY_THREAD
         cfa = thread.frames[0].cfa
         for function, frame in zip(functions, frames, strict=False):
-            assert frame.how is How.REGISTERED
+            assert frame.how is RuleSource.REGISTERED
             assert cfa is not None
             assert frame.cfa == cfa + function.frame_size
             cfa = frame.cfa

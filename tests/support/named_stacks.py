@@ -33,10 +33,19 @@ def stack_of(
     return NamedStack(pid, tid, process, thread, tuple(frames), ENDS[complete], count)
 
 
+def count(profile: Named, stack: NamedStack) -> None:
+    node = 0
+    for place in profile.places.numbers(stack.frames):
+        node = profile.tree.nodes.of(place, node)
+    task = profile.tasks.number(stack.pid, stack.tid)
+    profile.tasks.name(task, stack.process, stack.thread)
+    profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples)
+
+
 def named(*stacks: NamedStack, by: str = "comm") -> Named:
     profile = Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0)
     for one in stacks:
-        profile.add(one)
+        count(profile, one)
     return group_stacks(profile, by)
 
 

@@ -28,10 +28,9 @@ MORE_PARAMETERS = ("sframegen/api/", "sframegen/cli/")  # whose options are para
 # Only these tell one SFrame version or one ABI from another; all other code asks their tables.
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
 VERSION_NAMES = {"version", "abi", "abi_arch"}
-# What only one machine has lies in these folders, in files of the same names. The tables there name ABIs, and nothing else does.
+# What only one machine has lies in these folders, in modules of the same names; no module but the table of ABIs names one.
 MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")
-MACHINE_FILES = ("x86_64.py", "aarch64.py", "s390x.py", "machines.py")
-NAMES_ABIS = {"sframegen/format/abi.py", *(f"{folder}/machines.py" for folder in MACHINE_FOLDERS)}
+NAMES_ABIS = {"sframegen/format/abi.py"}
 MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE)
 ABI_NAME = re.compile(r"\.(EM|AMD64|AARCH64(_BE)?|S390X)$")
 
@@ -63,7 +62,7 @@ COMMANDS = {"add_section", "convert", "main"}
 # To be renamed. Take a name off when it is; add none.
 AMBIGUOUS = {
     *("Outcome", "Place", "Sampling", "after", "check_object", "decode"),
-    *("findings_of", "functions_of", "join", "pointed_at", "read", "sample", "sweep", "within"),
+    *("functions_of", "join", "pointed_at", "read", "sweep", "within"),
 }
 IN_EACH_ROOM = {"__init__.py", "__main__.py", "columns.py", "machines.py"}
 ROOMS_OF_FILES = ("sframegen/cli", "sframegen/code/isa", "sframegen/stack/abi")  # a file for each command, or each machine
@@ -152,11 +151,11 @@ def branches_on_version(name: str) -> Iterator[int]:
                 yield node.lineno
 
 
-def only_tables_name_an_abi() -> Iterator[str]:
+def only_the_table_names_an_abi() -> Iterator[str]:
     for name in product():
         named = [one for one in imported(name) if ABI_NAME.search(one)]
         if bool(named) is not (name in NAMES_ABIS):
-            yield f"{name}: imports {named or 'no ABI'}; tables of machines do, nothing else"
+            yield f"{name}: imports {named or 'no ABI'}; the table of ABIs does, nothing else"
 
 
 def what_names_a_machine_is_listed_for_ports() -> Iterator[str]:
@@ -177,21 +176,13 @@ def names_and_texts(name: str) -> Iterator[tuple[ast.expr | ast.alias, str]]:
                 yield node, text
 
 
-def each_machine_has_a_file_and_a_row() -> Iterator[str]:
-    from sframegen.code.isa.machines import MACHINES as WITH_CODE  # noqa: PLC0415 - the checkout's, as the next
-    from sframegen.elf.code_bytes.machines import MACHINES as WITH_BYTES  # noqa: PLC0415
+def each_machine_has_its_modules() -> Iterator[str]:
+    from sframegen.elf.records import MACHINE_NAMES  # noqa: PLC0415 - the checkout's, as the next
     from sframegen.format.abi import ABIS  # noqa: PLC0415
-    from sframegen.stack.abi.machines import MACHINES as WITH_STACKS  # noqa: PLC0415
 
-    yield from (
-        f"{folder}/{file}: missing" for folder in MACHINE_FOLDERS for file in MACHINE_FILES if f"{folder}/{file}" not in tracked()
-    )
-    names = sorted(abi.name for abi in ABIS)
-    rows = sorted(WITH_BYTES), sorted(WITH_STACKS), sorted(WITH_CODE)
-    for folder, found_rows, expected in zip(
-        MACHINE_FOLDERS, rows, (sorted({abi.machine for abi in ABIS}), names, names), strict=True
-    ):
-        yield from differ(f"{folder}/machines.py", "rows", found_rows, expected)
+    yield from differ("sframegen/elf/records.py", "machines", sorted(MACHINE_NAMES), sorted({abi.machine for abi in ABIS}))
+    wanted = (f"{folder}/{name}.py" for folder in MACHINE_FOLDERS for name in ("machines", *MACHINE_NAMES.values()))
+    yield from (f"{name}: missing" for name in wanted if name not in tracked())
 
 
 def files_and_functions_are_short() -> Iterator[str]:
@@ -245,9 +236,9 @@ RULES = (
     messages_of_the_library_have_no_options,
     only_listed_modules_use_the_network,
     versions_and_abis_are_rows_of_tables,
-    only_tables_name_an_abi,
+    only_the_table_names_an_abi,
     what_names_a_machine_is_listed_for_ports,
-    each_machine_has_a_file_and_a_row,
+    each_machine_has_its_modules,
     files_and_functions_are_short,
     functions_take_tables_not_twenty_columns,
     a_name_stands_for_one_thing,

@@ -13,7 +13,7 @@ from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk
 from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
-from sframegen.format.abi import BY_SFRAME_ID
+from sframegen.format.abi import ABIS, BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
 from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
@@ -142,11 +142,12 @@ def _judge_header(header: SframeHeader, layout: Layout, facts: Facts, order: Byt
     if header.auxhdr_len:
         facts.add("auxiliary-header", f"{header.auxhdr_len} bytes", 7)
     offsets = (header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
-    if header.abi_arch not in layout.abis:
+    known = BY_SFRAME_ID.get(header.abi_arch)
+    if known is None or known.since > layout.version:
         facts.add("abi", str(header.abi_arch), ABI_AT)
-        abi = next(iter(BY_SFRAME_ID.values()))
+        abi = ABIS[0]
     else:
-        abi = BY_SFRAME_ID[header.abi_arch]
+        abi = known
         expected = facts.expected_order or abi.byte_order
         if not abi.byte_order == order == expected:
             facts.add("byte-order", f"{order}-endian, ABI {abi.name}, in a {expected}-endian file", 0)

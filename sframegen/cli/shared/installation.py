@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import __version__
-from sframegen.backtrace.installed_libraries import preload_object
+from sframegen.backtrace.preloading import preload_object
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import printable, shortened
 from sframegen.cli.shared import install_commands as commands

@@ -19,7 +19,7 @@ from sframegen.cli.shared.many_files import all_of
 from sframegen.cli.shared.output import Directory, Refused, in_words, note
 from sframegen.cli.shared.write_options import VERIFICATION, dry_run
 from sframegen.cli.trees.tree_files import Exclusions, Trees, find
-from sframegen.detached.companion import is_detached
+from sframegen.detached.detached_file import is_detached
 from sframegen.elf.file import open_elf
 
 if TYPE_CHECKING:

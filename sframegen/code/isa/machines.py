@@ -1,4 +1,4 @@
-"""The machines whose code is read: a row for each ABI."""
+"""The machines whose code is read, each in a module of its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.format.abi import AARCH64, AARCH64_BE, AMD64, S390X
+from sframegen.elf.records import MACHINE_NAMES
+from sframegen.format.abi import ABIS
 
 if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa, Stubs
+    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
 
 
@@ -22,30 +24,22 @@ class CodeMachine(NamedTuple):
     isa: Isa | None = None  #: None: the instructions are not read
 
 
-# ABI -> the module that has its row, and whether its instructions are read. Modules are imported when they are first used:
-# to compile their regular expressions takes 40 ms.
-MACHINES = {
-    AMD64.name: ("x86_64", True),
-    AARCH64.name: ("aarch64", True),
-    AARCH64_BE.name: ("aarch64", False),
-    S390X.name: ("s390x", False),
-}
-
-
 def machine_of(abi: Abi) -> CodeMachine:
-    return _machine(*MACHINES[abi.name])
+    return _machine(abi.machine, abi.byte_order)
 
 
 @cache
-def _machine(name: str, read: bool) -> CodeMachine:
-    module = import_module(f"sframegen.code.isa.{name}")
-    return CodeMachine(module.PLT, module.IRELATIVE, module.ISA if read else None)
+def _machine(machine: int, byte_order: ByteOrder) -> CodeMachine:
+    """Imports the module when it is first used: to compile its regular expressions takes 40 ms."""
+    module = import_module(f"sframegen.code.isa.{MACHINE_NAMES[machine]}")
+    isa = getattr(module, "ISA", None) if byte_order == "little" else None  # the numbers beside the code are read as little-endian
+    return CodeMachine(module.PLT, module.IRELATIVE, isa)
 
 
 def isa_of(abi: Abi) -> Isa:
     """Raises FormatError for an ABI whose instructions are not read."""
     isa = machine_of(abi).isa
     if isa is None:
-        known = " and ".join(name for name, (_, read) in MACHINES.items() if read)
+        known = " and ".join(one.name for one in ABIS if machine_of(one).isa)
         raise FormatError(f"instructions of {abi.name} are not read, only those of {known}")
     return isa

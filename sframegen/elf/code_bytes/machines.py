@@ -1,9 +1,15 @@
-"""The machines whose padding and calls are recognised, a row for each."""
+"""The machines whose padding and calls are recognised, by e_machine."""
 
 from __future__ import annotations
 
-from sframegen.elf.code_bytes import aarch64, s390x, x86_64
-from sframegen.elf.records import EM
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-# By e_machine.
-MACHINES = {EM.X86_64: x86_64.CODE_BYTES, EM.AARCH64: aarch64.CODE_BYTES, EM.S390: s390x.CODE_BYTES}
+from sframegen.elf.records import MACHINE_NAMES
+
+if TYPE_CHECKING:
+    from sframegen.elf.code_bytes.forms import CodeBytes
+
+MACHINES: dict[int, CodeBytes] = {
+    machine: import_module(f"sframegen.elf.code_bytes.{name}").CODE_BYTES for machine, name in MACHINE_NAMES.items()
+}

@@ -72,21 +72,6 @@ struct vm_unmapped_area_info {
 /* Reads a member of a kernel structure through a pointer that the verifier does not know. */
 #define READ_KERNEL(to, pointer, member) read_kernel(&(to), sizeof(to), __builtin_preserve_access_index(&(pointer)->member))
 
-/* The registers of the interrupted code, which a program on a perf event gets, and those saved at entry to the kernel: on x86-64 struct
-   pt_regs, on AArch64 struct user_pt_regs, with which the kernel's own begins. */
-#if defined(__TARGET_ARCH_x86)
-enum { SAVED_WORDS = 21, SAVED_PC = 16, SAVED_MODE = 17 };
-#elif defined(__TARGET_ARCH_arm64)
-enum { SAVED_WORDS = 34, SAVED_PC = 32, SAVED_MODE = 33 };
-#else
-#error "unknown machine: -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
-#endif
-
-struct perf_context {
-	u64 registers[SAVED_WORDS];
-	u64 period, address;
-};
-
 struct tracepoint_context {
 	u64 arguments[2];
 };

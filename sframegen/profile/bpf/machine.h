@@ -11,6 +11,7 @@ enum { CALL_CLONE3 = 435, CALL_FUTEX_WAITV = 449, CALL_FUTEX_WAIT = 455 }; /* on
 
 #if defined(__TARGET_ARCH_x86)
 
+enum { SAVED_WORDS = 21, SAVED_PC = 16, SAVED_MODE = 17 }; /* struct pt_regs */
 enum { FP = 6, SP = 7, LINK = SP, GENERAL = 16, FRAME_RECORD_GIVES_SP = 1, RED_ZONE = 128 };
 enum { CONTEXT = 40, CONTEXT_WORDS = 17, CONTEXT_PC = 16 }; /* struct ucontext at SP */
 
@@ -109,8 +110,9 @@ INLINE int ends_call(u64 pc)
 	       is_indirect_call(code[1], code[2], code[3], 7);
 }
 
-#else
+#elif defined(__TARGET_ARCH_arm64)
 
+enum { SAVED_WORDS = 34, SAVED_PC = 32, SAVED_MODE = 33 }; /* struct user_pt_regs, with which the kernel's own begins */
 enum { FP = 29, SP = 31, LINK = 30, GENERAL = 32, FRAME_RECORD_GIVES_SP = 0, RED_ZONE = 0 };
 enum { CONTEXT = 128 + 176 + 8, CONTEXT_WORDS = 33, CONTEXT_PC = 32 }; /* siginfo, ucontext, the fault's address, X0 to X30, SP, PC */
 
@@ -168,5 +170,14 @@ INLINE int ends_call(u64 pc)
 	return word >> 26 == 0x25 || (word & 0xfefff000) == 0xd63f0000 || word == 0xd503201f || word == 0xaa0003e0;
 }
 
+#else
+#error "unknown machine: -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
 #endif
+
+/* The registers of the interrupted code, which a program on a perf event gets, and those saved at entry to the kernel. */
+struct perf_context {
+	u64 registers[SAVED_WORDS];
+	u64 period, address;
+};
+
 #endif

@@ -28,7 +28,7 @@ from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of
 from sframegen.profile.following.processes import Processes
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, part_of_memory
-from sframegen.stack.snapshot.mappings import MAX_VDSO, VDSO
+from sframegen.stack.mappings import MAX_VDSO, VDSO
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from sframegen.elf.records import Phdr
     from sframegen.profile.following.files import TracedFile
     from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.stack.snapshot.mappings import Mapping
-    from sframegen.stack.snapshot.memory import MovedCode
+    from sframegen.stack.mappings import Mapping
+    from sframegen.stack.snapshot import MovedCode
 
 
 MAX_KEPT = 64  # places in a file from which something is mapped: of a library one or two

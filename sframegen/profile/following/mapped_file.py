@@ -21,7 +21,7 @@ from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.live.open_aside import OpenedAside, handed_over, open_aside
 from sframegen.stack.live.process import parse_mappings
-from sframegen.stack.snapshot.mappings import DELETED
+from sframegen.stack.mappings import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
-from sframegen.stack.snapshot.memory import MovedCode
+from sframegen.stack.snapshot import MovedCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -160,17 +160,6 @@ class Named:
         self.tree = CallTree(self.room)
         self.places = FramePlaces(self.room)
 
-    def add(self, stack: NamedStack) -> int:
-        """Count a stack, with the number of its task in `tasks`, and return its row."""
-        node = 0
-        for place in self.places.numbers(stack.frames):
-            node = self.tree.nodes.of(place, node)
-        task = self.tasks.number(stack.pid, stack.tid)
-        self.tasks.name(task, stack.process, stack.thread)
-        row = self.tree.row(node, stack.end, task)
-        self.tree.count(row, stack.samples)
-        return row
-
     def rows(self) -> Iterator[int]:
         """Those that have samples."""
         samples = self.tree.samples

@@ -30,10 +30,10 @@ from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnam
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceLines
 from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.stacks.call_tree import ROOT
+from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
-from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from sframegen.base.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
 from sframegen.profile.walk.steps import ONLY_RETURNS, RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
-from sframegen.stack.abi.machines import conventions_of, ends_call, starts_thread, walked_machine
+from sframegen.stack.abi.machines import conventions_of, walked_machine
 from sframegen.stack.walking.frames import BY_NUMBER, End
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.profile.following.files import CodeSpan
     from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.stack.abi.conventions import ReadCode
+    from sframegen.stack.abi.machines import Conventions, ReadCode
 
 WORDS = ELEMENT // 4
 PAGE = 4096
@@ -83,14 +83,14 @@ class CopyWalker:
 
     def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
         """`elf_of`: the file with a number, for its code where no rule applies; None if it cannot be read."""
-        self.abi = abi
         machine = walked_machine(abi)
         if machine.guess is None or not machine.little:
             raise FormatError(f"copied stacks of {abi.name} are not walked")
         self._frames = zeros("Q", MAX_DEPTH)
-        self._code = _Code(abi, elf_of)
+        known = conventions_of(abi)
+        self._code = _Code(known, elf_of)
         self._columns: dict[int, tuple[Sequence[CodeSpan], SpanColumns]] = {}  # by the identity of the spans
-        self._steps = Steps(machine, conventions_of(abi).ra_mask, self._frames, self._code, machine.guess)
+        self._steps = Steps(machine, known.ra_mask, self._frames, self._code, machine.guess)
 
     def add_table(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
         """Use this table for the file; None: there is none. If not `final`, walks end in code without a rule with NO_TABLE.
@@ -146,15 +146,15 @@ class CopyWalker:
 class _Code:
     """What the code of files says of addresses where no rule applies, each looked at once."""
 
-    def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
-        self.abi = abi
+    def __init__(self, conventions: Conventions, elf_of: Callable[[int], ElfFile | None]) -> None:
+        self.conventions = conventions
         self.elf_of = elf_of
         self.made: ReadCode = no_code
         self._known: dict[int, dict[int, int]] = {}  # by file and address
 
     def kind(self, file: int, address: int) -> int:
         if not file:
-            form = conventions_of(self.abi).returning
+            form = self.conventions.returning
             return ONLY_RETURNS * (form is not None and self.made(address, len(form.code)) == form.code)
         known = self._known.setdefault(file, {})
         found = known.get(address)
@@ -175,7 +175,6 @@ class _Code:
             except FormatError:
                 return b""
 
-        contexts = conventions_of(self.abi).contexts
-        signal = any(code(address - at, len(one.code)) == one.code for one in contexts for at in one.instructions)
-        starts = starts_thread(self.abi, code, address)
-        return ends_call(self.abi, code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL | starts * STARTS_THREAD
+        known = self.conventions
+        signal, starts = known.context_at(code, address) is not None, known.starts_thread(code, address)
+        return known.ends_call(code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL | starts * STARTS_THREAD

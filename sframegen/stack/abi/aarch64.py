@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.stack.abi.conventions import Context, Conventions, RegisterSet, frame_record
+from sframegen.stack.abi.machines import Context, Conventions, RegisterSet, frame_record
 
 if TYPE_CHECKING:
-    from sframegen.stack.abi.conventions import ReadCode
+    from sframegen.stack.abi.machines import ReadCode
 
 NT_ARM_PAC_MASK = 0x406  # two words: the masks of data and of instructions
 
@@ -36,7 +36,6 @@ def starts_thread(code: ReadCode, pc: int) -> bool:
 
 
 CONVENTIONS = Conventions(
-    host="aarch64",
     general=RegisterSet(34, 32, {number: number for number in range(32)}),
     contexts=(_CONTEXT,),
     frame_record=frame_record(29, sp_is_cfa=False),

@@ -1,58 +1,156 @@
-"""The machines whose stacks are walked, a row for each ABI."""
+"""What an ABI and its kernel fix about stacks. The file of each machine has it as a table of the types here."""
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from struct import unpack_from
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.format.abi import AARCH64, AARCH64_BE, ABIS, AMD64, S390X
-from sframegen.stack.abi import aarch64, s390x, x86_64
+from sframegen.elf.records import MACHINE_NAMES, MARKS
+from sframegen.format.abi import ABIS
+from sframegen.format.model import Rule, Where
+from sframegen.stack.walking.frames import ADDRESS_MASK
 from sframegen.stack.walking.step import REGISTERS, WalkedMachine, caller_rule
 
 if TYPE_CHECKING:
-    from sframegen.format.abi import Abi
-    from sframegen.stack.abi.conventions import Conventions, ReadCode
+    from collections.abc import Callable
 
-MACHINES = {
-    AMD64.name: x86_64.CONVENTIONS,
-    AARCH64.name: aarch64.CONVENTIONS,
-    AARCH64_BE.name: aarch64.CONVENTIONS._replace(host=""),
-    S390X.name: s390x.CONVENTIONS,
-}
+    from sframegen.format.abi import Abi
+
+UCONTEXT_REGISTERS = 40  # in struct ucontext: after uc_flags, uc_link, uc_stack
+NT_PRSTATUS, NT_PRFPREG = 1, 2
+MASKS_BYTES = 16
 NOWHERE = -1
+
+ReadCode: TypeAlias = "Callable[[int, int], bytes]"  # (address, size): the bytes there; none if they cannot be read
+
+
+class RegisterSet(NamedTuple):
+    """A block of 64-bit words: how many, which of them is the PC, which are the others by DWARF number."""
+
+    words: int
+    pc: int
+    places: dict[int, int]
+
+
+class Context(NamedTuple):
+    """What the kernel saved on the stack before it called a handler: offsets from SP in the code that the handler returns to."""
+
+    pc: int
+    places: dict[int, int]  # of the other registers, by DWARF number
+    code: bytes  # that code
+    instructions: tuple[int, ...] = (0,)  # where each of its instructions is
+
+    def rule(self, sp: int, fp: int) -> Rule:
+        """The same as a rule, for code that nothing else describes."""
+        cfa, ra, caller_fp = (Where(sp, place, deref=True) for place in (self.places[sp], self.pc, self.places[fp]))
+        return Rule(cfa, ra, caller_fp)
+
+
+class Returning(NamedTuple):
+    """Code in no file that only returns, as CPython's trampolines for -X perf: its bytes from the PC on, and the rule there."""
+
+    code: bytes
+    rule: Rule
+
+
+class FrameRecord(NamedTuple):
+    """Where code with frame pointers keeps its caller's; `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
+
+    rule: Rule
+    sp_is_cfa: bool
+
+
+def frame_record(fp: int, *, sp_is_cfa: bool) -> FrameRecord:
+    """(cfa, ra, fp) = (fp + 16, *(cfa - 8), *(cfa - 16))."""
+    return FrameRecord(Rule(Where(fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True)), sp_is_cfa)
+
+
+def any_address(_code: ReadCode, _pc: int) -> bool:
+    return True
+
+
+def no_address(_code: ReadCode, _pc: int) -> bool:
+    return False
+
+
+class Conventions(NamedTuple):
+    """What is known of the stacks of one ABI."""
+
+    general: RegisterSet  #: NT_PRSTATUS
+    contexts: tuple[Context, ...]  #: those of signal handlers
+    frame_record: FrameRecord | None = None  #: None if frame pointers lead nowhere
+    ends_call: Callable[[ReadCode, int], bool] = any_address
+    #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
+    starts_thread: Callable[[ReadCode, int], bool] = no_address
+    #: (code, pc): true if a new thread begins there, if the system call returned 0, after which its creator goes on
+    returning: Returning | None = None  #: None if such code keeps frame records
+    floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
+    ra_mask: int = ADDRESS_MASK  #: the bits of a return address that are not its signature, if the kernel does not say
+    ra_mask_set: int | None = None  #: the register set that holds these masks
+    sampled: RegisterSet | None = None  #: the registers in samples of perf events, by the kernel's numbers for them
+
+    def context_at(self, code: ReadCode, pc: int) -> Context | None:
+        """Return the context that the code at `pc` returns to from a signal handler; None of other code."""
+        forms = ((one, at) for one in self.contexts for at in one.instructions)
+        return next((one for one, at in forms if code(pc - at, len(one.code)) == one.code), None)
+
+
+# By uname's name. Of two byte orders, processes of the first are traced.
+HOSTS = {name: next(abi for abi in ABIS if abi.machine == machine) for machine, name in MACHINE_NAMES.items()}
 _walked: dict[str, WalkedMachine] = {}
-HOSTS = {conventions.host: abi for abi in ABIS if (conventions := MACHINES[abi.name]).host}
 
 
 def conventions_of(abi: Abi) -> Conventions:
-    return MACHINES[abi.name]
+    return _conventions(abi.machine)
 
 
-def ends_call(abi: Abi, code: ReadCode, pc: int) -> bool:
-    """True if a call may end at `pc`: for any address on machines whose calls are not looked at."""
-    known = MACHINES[abi.name].ends_call
-    return known is None or known(code, pc)
-
-
-def starts_thread(abi: Abi, code: ReadCode, pc: int) -> bool:
-    """True if a new thread, for which the system call before returned 0, begins at `pc`."""
-    known = MACHINES[abi.name].starts_thread
-    return known is not None and known(code, pc)
+@cache
+def _conventions(machine: int) -> Conventions:
+    conventions: Conventions = import_module(f"sframegen.stack.abi.{MACHINE_NAMES[machine]}").CONVENTIONS
+    return conventions
 
 
 def walked_machine(abi: Abi) -> WalkedMachine:
     """The same in numbers, as walks need them."""
     if abi.name not in _walked:
-        record, contexts = MACHINES[abi.name].frame_record, MACHINES[abi.name].contexts
+        known = conventions_of(abi)
         guess = None
-        if record is not None:
-            guess = caller_rule(record.rule, abi.ra)
-            guess.guess, guess.sp_is_cfa = True, record.sp_is_cfa
-        signal = caller_rule(contexts[0].rule(abi.sp, abi.fp), abi.ra, signal=True)
-        pcs = array("q", [context.pc for context in contexts])
-        places = array("q", [context.places.get(number, NOWHERE) for context in contexts for number in range(REGISTERS)])
-        little = abi.byte_order == "little"
-        _walked[abi.name] = WalkedMachine(abi.sp, abi.fp, abi.sp_offset, little, guess, signal, pcs, places)
-        if (returning := MACHINES[abi.name].returning) is not None:
-            _walked[abi.name].returning = caller_rule(returning.rule, abi.ra)
+        if known.frame_record is not None:
+            guess = caller_rule(known.frame_record.rule, abi.ra)
+            guess.guess, guess.sp_is_cfa = True, known.frame_record.sp_is_cfa
+        signal = caller_rule(known.contexts[0].rule(abi.sp, abi.fp), abi.ra, signal=True)
+        pcs = array("q", [context.pc for context in known.contexts])
+        places = array("q", [context.places.get(number, NOWHERE) for context in known.contexts for number in range(REGISTERS)])
+        machine = WalkedMachine(abi.sp, abi.fp, abi.sp_offset, abi.byte_order == "little", guess, signal, pcs, places)
+        machine.returning = caller_rule(known.returning.rule, abi.ra) if known.returning else None
+        _walked[abi.name] = machine
     return _walked[abi.name]
+
+
+class ThreadRegisters(NamedTuple):
+    """`values` by DWARF number, of those that are known; `ra_mask`: the bits of a return address that are not its signature."""
+
+    pc: int
+    values: dict[int, int]
+    ra_mask: int = ADDRESS_MASK
+
+
+def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> ThreadRegisters | None:
+    """Return the registers in NT_PRSTATUS, NT_PRFPREG and the signature masks; None if the first is not a 64-bit thread's."""
+    known = conventions_of(abi)
+    if len(general) != 8 * known.general.words:
+        return None
+    words = _words(abi, general, known.general)
+    values = {number: words[at] for number, at in known.general.places.items()}
+    if known.floating and len(floating) >= 8 * known.floating.words:
+        more = _words(abi, floating, known.floating)
+        values |= {number: more[at] for number, at in known.floating.places.items()}
+    signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == MASKS_BYTES else 0
+    return ThreadRegisters(words[known.general.pc], values, ~signature if signature else known.ra_mask)
+
+
+def _words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
+    return unpack_from(f"{MARKS[abi.byte_order]}{known.words}Q", raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet
+from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet
 
 # DWARF's order of F0 to F15.
 _FLOATS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
@@ -15,7 +15,6 @@ def _context(psw: int, code: bytes) -> Context:
 
 
 CONVENTIONS = Conventions(
-    host="s390x",
     general=RegisterSet(27, 1, {number: 2 + number for number in range(16)}),
     contexts=(
         _context(168 + 128 + UCONTEXT_REGISTERS, b"\x0a\xad"),  # 160 bytes of the ABI, the code, siginfo, ucontext; svc 173

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from sframegen.format.model import Rule, Where
-from sframegen.stack.abi.conventions import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
+from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
 
 if TYPE_CHECKING:
-    from sframegen.stack.abi.conventions import ReadCode
+    from sframegen.stack.abi.machines import ReadCode
 
 # struct user_regs_struct: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, orig_rax, RIP, CS, EFLAGS, RSP, ...
 _USER = {number: at for at, number in enumerate((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5))}
@@ -26,7 +26,13 @@ _CONTEXT = Context(
 _SAMPLED = {number: at for at, number in enumerate((0, 3, 2, 1, 4, 5, 6, 7))} | {number: 8 + number for number in range(8, 16)}
 
 LONGEST = 7  # bytes of a call without prefixes
-NOP = 0x90
+# A no-op, a direct call, and FF /2: ModRM, perhaps SIB, perhaps a displacement. SIB 5 of 8 has one where ModRM says none.
+_SIB_5 = b"".join(b"\\x%02x" % number for number in range(5, 256, 8))
+ENDS_CALL = re.compile(
+    rb"(?:\x90|\xe8.{4}|\xff(?:[\xd0-\xd7\x10-\x13\x16\x17]|\x14(?:[%b].{4}|[^%b])|\x15.{4}"
+    rb"|[\x50-\x53\x55-\x57].|\x54..|[\x90-\x93\x95-\x97].{4}|\x94.{5}))\Z" % (_SIB_5, _SIB_5),
+    re.DOTALL,
+)
 # mov $clone or $clone3, %eax; syscall; test %rax,%rax, or Go's cmp $0,%rax
 CLONES = re.compile(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00\x0f\x05\x48(?:\x85\xc0|\x83\xf8)", re.DOTALL)
 AFTER_CLONE, CLONE_BYTES = 7, 10
@@ -34,24 +40,7 @@ AFTER_CLONE, CLONE_BYTES = 7, 10
 
 def ends_call(code: ReadCode, pc: int) -> bool:
     before = next(filter(None, (code(pc - size, size) for size in range(LONGEST, 0, -1))), b"")
-    return before[-5:-4] == b"\xe8" or before[-1:] == bytes([NOP]) or any(map(_is_indirect_call, _tails(before)))
-
-
-def _tails(data: bytes) -> list[bytes]:
-    return [data[at:] for at in range(len(data) - 1)]
-
-
-def _is_indirect_call(data: bytes) -> bool:
-    """True if all of `data` is one: FF /2: opcode, ModRM, perhaps SIB, perhaps a displacement."""
-    if data[0] != 0xFF or data[1] >> 3 & 7 != 2:
-        return False
-    mod, rm = data[1] >> 6, data[1] & 7
-    size = 2 + (rm == 4 and mod != 3)
-    if mod == 0 and (rm == 5 or (rm == 4 and len(data) > 2 and data[2] & 7 == 5)):
-        size += 4
-    elif mod in (1, 2):
-        size += 1 if mod == 1 else 4
-    return len(data) == size
+    return ENDS_CALL.search(before) is not None
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
@@ -60,7 +49,6 @@ def starts_thread(code: ReadCode, pc: int) -> bool:
 
 
 CONVENTIONS = Conventions(
-    host="x86_64",
     general=RegisterSet(27, 16, _USER | {7: 19}),
     contexts=(_CONTEXT,),
     frame_record=frame_record(6, sp_is_cfa=True),

@@ -83,15 +83,15 @@ def file_at(path: str) -> Answer:
     return handed_over(open_regular(path, path), path)
 
 
-def handed_over(descriptor: int, shown: str) -> Answer:
+def handed_over(descriptor: int, name: str) -> Answer:
     """Return the file if it always answers, else a copy of it. Raises FormatError and OSError."""
     status = os.fstat(descriptor)
     if _is_local(descriptor):
         return Answer((status, False), [descriptor])
     try:
-        wanted = list(_wanted(descriptor, status.st_size, shown))
+        wanted = list(_wanted(descriptor, status.st_size, name))
         if sum(end - start for start, end in wanted) > MAX_COPY:
-            raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=shown)
+            raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=name)
         return Answer((status, True), [_copied(descriptor, status.st_size, wanted)])
     finally:
         os.close(descriptor)
@@ -118,10 +118,10 @@ def _copied(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
     return copy
 
 
-def _wanted(descriptor: int, size: int, shown: str) -> Iterator[Range]:
+def _wanted(descriptor: int, size: int, name: str) -> Iterator[Range]:
     """Return the ranges of the file to copy, ascending."""
     at = 0
-    for start, end in sorted(_unread(descriptor, size, shown)):
+    for start, end in sorted(_unread(descriptor, size, name)):
         if at < start:
             yield at, min(start, size)
         at = max(at, end)
@@ -129,12 +129,12 @@ def _wanted(descriptor: int, size: int, shown: str) -> Iterator[Range]:
         yield at, size
 
 
-def _unread(descriptor: int, size: int, shown: str) -> list[Range]:
+def _unread(descriptor: int, size: int, name: str) -> list[Range]:
     if not size:
         return []
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     try:
-        sections = [section for section in ElfFile(data, shown).sections if section.name.startswith(UNREAD)]
+        sections = [section for section in ElfFile(data, name).sections if section.name.startswith(UNREAD)]
     except FormatError:
         return []
     headers = [section.header for section in sections if section.name != READ and not section.header.sh_flags & SHF.ALLOC]

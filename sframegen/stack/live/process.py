@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Self
 from sframegen.base.errors import FormatError
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
-from sframegen.stack.abi.machines import HOSTS, conventions_of
-from sframegen.stack.abi.registers import NT_PRFPREG, NT_PRSTATUS, registers_of
+from sframegen.stack.abi.machines import HOSTS, NT_PRFPREG, NT_PRSTATUS, conventions_of, registers_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.open_aside import open_elf_aside
-from sframegen.stack.snapshot.mappings import DELETED, Mapping, Mappings
-from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.mappings import DELETED, Mapping, Mappings
+from sframegen.stack.snapshot import KeptMemory, Snapshot, StackError, StoppedThread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.registers import ThreadRegisters
+    from sframegen.stack.abi.machines import ThreadRegisters
 
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
@@ -92,23 +90,17 @@ class Process:
 
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of memory, fewer if the memory ends; none if it is of a file that does not answer."""
-        row = self._row_at_risk(address, size)
-        if row is None:
+        if not self._maps_text:
+            self.mappings()
+        rows = self._mappings.overlapping(address, address + size)
+        device = next((row.device for row in rows if row.inode and row.device not in self._answering), None)
+        if device is None:
             return _part(address, size, self._memory)
         try:
-            data: bytes = helpers().call(("memory", row.device), part_of_memory, address, size, descriptors=[self._memory]).value
+            data: bytes = helpers().call(("memory", device), part_of_memory, address, size, descriptors=[self._memory]).value
         except OSError:
             return b""
         return data
-
-    def _row_at_risk(self, address: int, size: int) -> Mapping | None:
-        """Return a mapping there that may be of a file whose pages do not come; None if there is none."""
-        if not self._maps_text:
-            self.mappings()
-        for row in self._mappings.overlapping(address, address + size):
-            if row.inode and row.device not in self._answering:
-                return row
-        return None
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
         """Return the mapped file, even if it is deleted, or in another mount namespace."""
@@ -132,12 +124,8 @@ class Process:
             return elf
         return None
 
-    def has_ended(self) -> bool:
-        """Return True if it has ended, or its last thread is about to, and its memory is gone."""
-        return not any("VmSize" in proc.status_fields_of(tid) for tid in proc.threads_of(self.pid))
-
     @contextmanager
-    def stopped(self, tid: int | None = None) -> Iterator[StoppedProcess]:
+    def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
         """Stop all its threads, or one, within the block. Raises StackError if none can be stopped."""
         if tid and tid not in proc.threads_of(self.pid):
             raise StackError(f"process {self.pid}: it has no thread {tid}")
@@ -149,14 +137,35 @@ class Process:
                 mappings = self.mappings()
                 if not mappings.rows:
                     raise StackError(f"process {self.pid}: it has no memory of its own: a thread of the kernel, or about to end")
-                yield StoppedProcess(self, threads, mappings)
+                yield self._snapshot(mappings, [self._thread(tid, threads) for tid in threads.tids], threads.refused)
             finally:
                 threads.let_go()
                 self.stopped_seconds += threads.ended - threads.began
 
-    def now(self) -> StoppedProcess:
-        """Return a view of the running process: without threads, and its memory may change."""
-        return StoppedProcess(self, ptrace.Stopped(self.pid), self.mappings())
+    def now(self) -> Snapshot:
+        """Return a snapshot of the running process: without threads, and its memory may change."""
+        return self._snapshot(self.mappings(), [], {})
+
+    def _snapshot(self, mappings: Mappings, threads: list[StoppedThread], refused: dict[int, str]) -> Snapshot:
+        return Snapshot(self.abi, mappings, KeptMemory(self.read, self.abi.byte_order), self.file_of, threads, refused)
+
+    def _thread(self, tid: int, threads: ptrace.Stopped) -> StoppedThread:
+        try:
+            name = proc.proc_contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
+        except OSError:
+            name = ""
+        return StoppedThread(tid, name, self._registers(tid), tid in threads.idle)
+
+    def _registers(self, tid: int) -> ThreadRegisters | StackError:
+        known = conventions_of(self.abi)
+        try:
+            general = ptrace.register_set(tid, NT_PRSTATUS)
+            floating = ptrace.register_set(tid, NT_PRFPREG) if known.floating else b""
+            masks = ptrace.register_set(tid, known.ra_mask_set) if known.ra_mask_set else b""
+        except ProcessLookupError:
+            return StackError(f"thread {tid}: {proc.GONE}")
+        registers = registers_of(self.abi, general, floating, masks)
+        return registers or StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
 
     def _open_memory(self) -> int:
         for _ in range(3):  # the thread may be gone, because another one executes a program
@@ -212,85 +221,3 @@ def _device_of_memory() -> str:
 
 def _text_of(device: int) -> str:
     return f"{os.major(device):02x}:{os.minor(device):02x}"
-
-
-class StoppedProcess:
-    """A snapshot, valid while the process is stopped."""
-
-    def __init__(self, process: Process, threads: ptrace.Stopped, mappings: Mappings) -> None:
-        self.process = process
-        self.pid, self.abi, self.executable = process.pid, process.abi, process.executable
-        self.mappings = mappings
-        self.memory = KeptMemory(process.read, process.abi.byte_order)
-        self.file_of = process.file_of
-        self.refused = threads.refused
-        self._threads = threads
-
-    def threads(self) -> Sequence[int]:
-        return self._threads.tids
-
-    def thread_name(self, tid: int) -> str:
-        try:
-            return proc.proc_contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
-        except OSError:
-            return ""
-
-    def idle(self, tid: int) -> bool:
-        return tid in self._threads.idle
-
-    def registers(self, tid: int) -> ThreadRegisters:
-        known = conventions_of(self.abi)
-        try:
-            general = ptrace.register_set(tid, NT_PRSTATUS)
-            floating = ptrace.register_set(tid, NT_PRFPREG) if known.floating else b""
-            masks = ptrace.register_set(tid, known.ra_mask_set) if known.ra_mask_set else b""
-        except ProcessLookupError:
-            raise StackError(f"thread {tid}: {proc.GONE}") from None
-        registers = registers_of(self.abi, general, floating, masks)
-        if registers is None:
-            raise StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
-        return registers
-
-    def copied(self, stack_bytes: int) -> CopiedProcess:
-        """Copy registers and up to `stack_bytes` of each stack from SP on, for use after the process runs again."""
-        registers: dict[int, ThreadRegisters | StackError] = {}
-        parts = []
-        for tid in self._threads.tids:
-            try:
-                found = self.registers(tid)
-            except StackError as error:
-                registers[tid] = error
-                continue
-            registers[tid] = found
-            sp = found.values[self.abi.sp]
-            stack = self.mappings.stack_at(sp)
-            if stack:
-                parts.append((sp, self.memory.read(sp, min(stack_bytes, stack[1] - sp))))
-        return CopiedProcess(self, registers, {tid: self.thread_name(tid) for tid in registers}, parts)
-
-
-class CopiedProcess:
-    """A copy of what most walks need, for use while the process runs again."""
-
-    def __init__(
-        self,
-        stopped: StoppedProcess,
-        registers: dict[int, ThreadRegisters | StackError],
-        names: dict[int, str],
-        parts: list[tuple[int, bytes]],
-    ) -> None:
-        self.pid, self.abi, self.executable, self.mappings = stopped.pid, stopped.abi, stopped.executable, stopped.mappings
-        self.memory = CopiedMemory(parts, self.mappings, self.abi.byte_order)
-        self.file_of = stopped.file_of
-        self.idle = stopped.idle
-        self.thread_name = names.__getitem__
-        self._registers = registers
-
-    def threads(self) -> Sequence[int]:
-        return list(self._registers)
-
-    def registers(self, tid: int) -> ThreadRegisters:
-        found = self._registers[tid]
-        if isinstance(found, StackError):
-            raise found
-        return found

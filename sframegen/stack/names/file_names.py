@@ -57,10 +57,9 @@ class FileNames:
 
     def at(self, address: int) -> NamedFunction:
         """Return the function that holds an address."""
-        found = self._known.get(address)
-        if found is None:
-            found = self._known[address] = self._found(address)
-        return found
+        if address not in self._known:
+            self.learn([address])
+        return self._known[address]
 
     def learn(self, addresses: Collection[int]) -> None:
         """Find the functions of many addresses together, which is quicker. Those of earlier ones are known for some time."""
@@ -97,13 +96,6 @@ class FileNames:
 
         demangled = demangle_all(mangled)
         return [demangled.get(name, name) for name in names]
-
-    def _found(self, address: int) -> NamedFunction:
-        for place, columns in enumerate(self._tables):
-            if (symbol := columns.at(address)) and self._holds(symbol, address):
-                self._learn_functions(place, [symbol])
-                return self._functions[place, symbol.address]
-        return self._without_symbol(address)
 
     @property
     def _tables(self) -> list[FunctionColumns]:

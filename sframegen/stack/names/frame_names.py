@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
+from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.objects.loaded_image import identity
-from sframegen.stack.snapshot.mappings import DELETED
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
@@ -34,30 +35,34 @@ class NamedPlace(NamedTuple):
         """The function; without a name, its object and start: `[postgres+0x35f640]`."""
         if self.function or not self.object or self.start is None:
             return self.function
-        return f"[{self.object_name}+{self.start:#x}]"
-
-    @property
-    def object_name(self) -> str:
-        return printable((self.object or "").removesuffix(DELETED).rpartition("/")[2].strip("[]"))
+        name = self.object.removesuffix(DELETED).rpartition("/")[2].strip("[]")
+        return f"[{printable(name)}+{self.start:#x}]"
 
 
 class Symbols:
     """Names from the symbol tables of the objects in the stacks."""
 
-    def __init__(self, objects: LoadedObjects, *, demangled: bool = True) -> None:
+    def __init__(self, objects: LoadedObjects) -> None:
         self.objects = objects
-        self._demangled = demangled
         self._files: dict[Hashable, FileNames] = {}
-        self._places: dict[tuple[Hashable, int, bool], NamedPlace] = {}
         self._perf_map: PerfMap | None = None
 
-    def follow(self, pid: int, threads: Iterable[Thread]) -> None:
-        """Read the names that the process has written for code that it made, if these stacks have such code."""
-        codes = {frame.code for thread in threads for frame in thread.frames}
-        if any(loaded is None or loaded.file is None for loaded in map(self.objects.known_at, codes)):
+    def learn(self, pid: int, threads: Iterable[Thread]) -> None:
+        """Name the code of these stacks together, which is quicker, and read the names of code that the process has made."""
+        addresses: defaultdict[FileNames, list[int]] = defaultdict(list)
+        has_made_code = False
+        for code in {frame.code for thread in threads for frame in thread.frames}:
+            loaded = self.objects.known_at(code)
+            if loaded is None or loaded.file is None:
+                has_made_code = True
+            else:
+                addresses[self._names_of(loaded.file)].append(code - loaded.bias & ADDRESS_MASK)
+        for names, found in addresses.items():
+            names.learn(found)
+        if has_made_code:
             from sframegen.stack.names.perf_map import PerfMap  # noqa: PLC0415 - few processes make code
 
-            self._perf_map = self._perf_map or PerfMap(pid)
+            self._perf_map = PerfMap(pid)
             self._perf_map.read()
 
     def place(self, frame: Frame) -> NamedPlace:
@@ -69,21 +74,18 @@ class Symbols:
             if entry is None:
                 return NamedPlace(None, 0, name, None)
             return NamedPlace(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
-        known = identity(loaded.file)
-        key = (known, frame.pc - loaded.bias & ADDRESS_MASK, frame.exact)
-        if key not in self._places:
-            self._places[key] = self._in_file(frame, loaded, loaded.file)
-        return self._places[key]
-
-    def _in_file(self, frame: Frame, loaded: LoadedObject, file: ElfFile) -> NamedPlace:
         address, code = (at - loaded.bias & ADDRESS_MASK for at in (frame.pc, frame.code))
-        known = identity(file)
-        if known not in self._files:
-            self._files[known] = FileNames(file, demangled=self._demangled)
-        function, start = self._files[known].at(code)
+        function, start = self._names_of(loaded.file).at(code)
         if start is None:
             start = _start_by_section(loaded, frame.code)
         return NamedPlace(function, 0 if start is None else address - start, loaded.name, address, start)
+
+    def _names_of(self, file: ElfFile) -> FileNames:
+        """Return the names of a file, which may have been opened again."""
+        known = identity(file)
+        if known not in self._files:
+            self._files[known] = FileNames(file)
+        return self._files[known]
 
 
 def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:

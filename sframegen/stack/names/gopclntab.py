@@ -248,19 +248,9 @@ class GoTable:
         return "" if offset == 0xFFFFFFFF else self._text(self._files, offset)
 
     def _value_at(self, found: _Found, offset: int | None, address: int) -> int | None:
-        """Return the value at an address: pairs of a change and of the bytes of code up to which the value holds."""
-        if not offset:
-            return None
-        at, value, pc = self._values + offset, -1, found.start
-        for step in range(MAX_STEPS):
-            change, at = self._varint(at)
-            if change is None or (change == 0 and step):
-                return None
-            length, at = self._varint(at)
-            if length is None:
-                return None
-            value += -(change + 1 >> 1) if change & 1 else change >> 1
-            pc += length * self._quantum
+        pc = found.start
+        for value, size in self._values_from(offset or 0):
+            pc += size
             if pc > address:
                 return value
         return None
@@ -268,18 +258,26 @@ class GoTable:
     def _steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
         """Return the steps of SP that are there, and of how many bytes of code they are: 0 if they have no sense."""
         steps: list[tuple[int, int]] = []
-        at, value, size = self._values + offset, -1, 0
-        while offset and len(steps) < MAX_STEPS:
-            change, at = self._varint(at)
-            if change is None or (change == 0 and steps):
-                break
-            length, at = self._varint(at)
-            value += -(change + 1 >> 1) if change & 1 else change >> 1
-            if not length or not 0 <= value < MAX_FRAME:
+        size = 0
+        for value, more in self._values_from(offset):
+            if not more or not 0 <= value < MAX_FRAME:
                 return tuple(steps), 0
             steps.append((size, value))
-            size += length * self._quantum
+            size += more
         return tuple(steps), size
+
+    def _values_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield the values of a table, 0 for none, each with the bytes of code for which it holds: 0 where the table is cut off."""
+        at, value = self._values + offset, -1
+        for step in range(MAX_STEPS if offset else 0):
+            change, at = self._varint(at)
+            if change is None or (change == 0 and step):
+                return
+            length, at = self._varint(at)
+            value += -(change + 1 >> 1) if change & 1 else change >> 1
+            yield value, (length or 0) * self._quantum
+            if length is None:
+                return
 
     def _flags(self, found: _Found) -> int:
         at = self.layout.flags_at

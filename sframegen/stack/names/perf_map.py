@@ -61,45 +61,23 @@ class _Process:
 
 
 class PerfMap:
-    """The map of one process, which may grow. It can be read after the end of the process, if that ran when this was made."""
+    """The map of one process. It can be read after the end of the process, if that ran when this was made."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._process: _Process | None = None
         self._ended = False
         self._look()
-        self._file: tuple[int, int] | None = None
-        self._read = 0  # bytes of it
         self._entries = _Entries()
 
     def read(self) -> None:
-        """Read entries that are new since the last read. A file that is not trusted gives no names."""
+        """Read what is in the file now. One that is not trusted gives no names."""
         self._look()
-        if self._process is None:
-            return
-        try:
-            for _ in range(MAX_BYTES // AT_ONCE + 1):  # not for ever: somebody may put other files in its place
-                if not self._read_part(self._process):
-                    break
-        except OSError:
-            self._forget()
-
-    def _read_part(self, process: _Process) -> bool:
-        """Read some entries, and return True if there may be more. Raises OSError."""
-        status, data = _read(process, self._read)
-        file = status.st_dev, status.st_ino
-        if file != self._file or status.st_size < self._read:
-            if self._read:
-                status, data = _read(process, 0)
-            self._forget()
-            self._file = status.st_dev, status.st_ino
-        if not process.trusts(status):
-            self._forget()
-            return False
-        lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
-        may_go_on = len(data) == AT_ONCE
-        self._read += len(lines) or len(data) * may_go_on  # nothing of a line that long is used
-        return self._entries.add(lines) and may_go_on
+        if self._process is not None:
+            try:
+                self._entries = _entries_of(self._process)
+            except OSError:
+                self._entries = _Entries()
 
     def _look(self) -> None:
         """Look at the process again, if it still runs: it may have another user or root directory."""
@@ -123,9 +101,6 @@ class PerfMap:
     def find(self, address: int) -> MapEntry | None:
         """Return the entry at an address: the last one written, because memory is reused."""
         return self._entries.find(address)
-
-    def _forget(self) -> None:
-        self._file, self._read, self._entries = None, 0, _Entries()
 
 
 class _Entries:
@@ -167,14 +142,20 @@ class _Entries:
         return True
 
 
-def _read(process: _Process, at: int) -> tuple[os.stat_result, bytes]:
-    """Return the status of the map, and some of its bytes from there on. Raises OSError."""
-    status, data = (
-        helpers()
-        .call(process.risk, part_of_map, process.name, at, min(at + AT_ONCE, MAX_BYTES), descriptors=[process.folder])
-        .value
-    )
-    return status, data
+def _entries_of(process: _Process) -> _Entries:
+    """Read the file in parts. Raises OSError."""
+    entries, at, first = _Entries(), 0, None
+    for _ in range(MAX_BYTES // AT_ONCE + 1):
+        folder, end = [process.folder], min(at + AT_ONCE, MAX_BYTES)
+        status, data = helpers().call(process.risk, part_of_map, process.name, at, end, descriptors=folder).value
+        first = first or status
+        if not process.trusts(status) or not os.path.samestat(status, first):
+            return _Entries()
+        lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
+        if not entries.add(lines) or len(data) < AT_ONCE:
+            break
+        at += len(lines) or len(data)  # nothing of a line that long is used
+    return entries
 
 
 def folder_of_maps(pid: int) -> Answer:

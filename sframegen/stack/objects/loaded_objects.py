@@ -12,23 +12,23 @@ from sframegen.elf.records import PT
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import unloaded_of
-from sframegen.registry.regions import Region, Registry
+from sframegen.stack.mappings import Mappings
 from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
-from sframegen.stack.snapshot.memory import MovedCode
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.snapshot import MovedCode
+from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
+    from sframegen.stack.mappings import Mapping
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.objects.loaded_image import LoadedImage
     from sframegen.stack.objects.section_from_cfi import Converter
-    from sframegen.stack.snapshot.mappings import Mapping, Mappings
-    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
@@ -38,7 +38,7 @@ MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped man
 
 
 class LoadedObject:
-    """The code in one executable mapping: the describer of its region."""
+    """The code in one executable mapping."""
 
     def __init__(self, row: Mapping, image: LoadedImage | None, read: Callable[[int, int], bytes]) -> None:
         """`read`: reads the memory of the process."""
@@ -47,7 +47,7 @@ class LoadedObject:
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
         self.section_bytes = 0  # of its memory that we keep
-        self.how = How.SFRAME
+        self.how = RuleSource.SFRAME
         self.damage = ""
         self.tried = False  # to convert it
         self.proven: SframeSection | None = None  # rules of its instructions: of use where the other section has none
@@ -108,38 +108,36 @@ class LoadedObjects:
 
             self._converter = Converter()
         self.pending: list[LoadedObject] = []  # to convert while the process runs
-        self._defer = False
         self._room = MAX_SECTIONS
         self.moved = MovedCode()
-        self._regions = Registry()
+        self._loaded: dict[Mapping, LoadedObject] = {}
         self._snapshot: Snapshot | None = None
-        self._mappings: Mappings | None = None
-        self._verified: set[Mapping] = set()
+        self._mappings = Mappings()
         self.answers: Answers = ({}, {})
-
-    def begin(self, snapshot: Snapshot) -> None:
-        """Use this snapshot from now on; every object that is asked for is verified."""
-        self._adopt(snapshot)
-        self._defer = False
-        self._forget_answers()
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Read all loaded objects, while the process may still run: call `verify` after it."""
-        self._adopt(snapshot)
+        self.use(snapshot)
         for row in snapshot.mappings:
-            if row.executable and self.known_at(row.start) is None:
-                self._load(row.start)
+            if row not in self._loaded:
+                self._load(row)
 
     def verify(self, snapshot: Snapshot) -> None:
-        """Verify all known objects, while the process is stopped. From now on, conversions are left to `convert_pending`."""
-        self._adopt(snapshot)
-        self._defer = True
-        for region in list(self._regions):
-            self._verify(region.describer)  # type: ignore[arg-type] # our registry has no others
+        """Use a snapshot of the process at another moment: what is in the place of a known object may be another one."""
+        self.use(snapshot)
+        for row, loaded in list(self._loaded.items()):
+            if loaded.image and any(snapshot.memory.read(at, max(len(data), 1)) != data for at, data in loaded.image.seen):
+                self._forget(row)
+                self._forget_answers()
 
-    def renew(self, snapshot: Snapshot) -> None:
-        """Use another snapshot of the same process at the same moment."""
+    def use(self, snapshot: Snapshot) -> None:
+        """Use a snapshot of the process at the same moment, or before `verify`."""
         self._snapshot = snapshot
+        if snapshot.mappings is not self._mappings:
+            self._mappings = snapshot.mappings
+            for row in self._loaded.keys() - set(snapshot.mappings):
+                self._forget(row)
+            self._forget_answers()
 
     def convert_pending(self) -> bool:
         """Convert the pending objects. Return True if there were any."""
@@ -150,67 +148,40 @@ class LoadedObjects:
 
     def known_at(self, address: int) -> LoadedObject | None:
         """Return the object at an address, as it was when it was last used."""
-        region = self._regions.find(address)
-        return region.describer if region else None  # type: ignore[return-value] # our registry has no others
+        row = self._mappings.find(address)
+        return self._loaded.get(row) if row else None
 
     def at(self, address: int) -> LoadedObject | None:
         """Return the object that has code at an address; None outside executable memory."""
-        loaded = self.known_at(address)
-        if loaded is None or (loaded.row not in self._verified and not self._verify(loaded)):
-            loaded = self._load(address)
+        row = self._mappings.find(address)
+        loaded = row and (self._loaded.get(row) or self._load(row))
         if loaded is not None and loaded.section is None and not loaded.tried:
-            self._make(loaded)
+            self._defer(loaded)
         return loaded
 
     def prove(self, loaded: LoadedObject) -> None:
         """Let the object have the rules that its instructions prove; it is pending if they are still to be made."""
         if not loaded.proof_tried:
-            self._make(loaded)
+            self._defer(loaded)
 
-    def _make(self, loaded: LoadedObject) -> None:
-        if self._converter and not self._defer:
-            self._convert(loaded)
-        elif self._converter and loaded not in self.pending:
+    def _defer(self, loaded: LoadedObject) -> None:
+        if self._converter and loaded not in self.pending:
             self.pending.append(loaded)
-
-    def _adopt(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._verified.clear()
-        if snapshot.mappings is not self._mappings:
-            self._mappings = snapshot.mappings
-            rows = set(snapshot.mappings)
-            for region in [region for region in self._regions if region.key not in rows]:
-                self._forget(region.key)
-            self._forget_answers()
-
-    def _verify(self, loaded: LoadedObject) -> bool:
-        """Return True if it is still there. Another object may have the same mappings, opened after this one was closed."""
-        assert self._snapshot is not None
-        read = self._snapshot.memory.read
-        if loaded.image and any(read(address, max(len(data), 1)) != data for address, data in loaded.image.seen):
-            self._forget(loaded.row)
-            self._forget_answers()
-            return False
-        self._verified.add(loaded.row)
-        return True
 
     def _forget_answers(self) -> None:
         for answers in self.answers:  # a walk may read them meanwhile
             answers.clear()
 
-    def _forget(self, key: Hashable) -> None:
-        for region in self._regions.unregister(key):
-            self._room += region.describer.section_bytes  # type: ignore[attr-defined] # our registry has no others
+    def _forget(self, row: Mapping) -> None:
+        self._room += self._loaded.pop(row).section_bytes
 
-    def _load(self, address: int) -> LoadedObject | None:
+    def _load(self, row: Mapping) -> LoadedObject | None:
         assert self._snapshot is not None
-        row = self._snapshot.mappings.find(address)
-        if row is None or not row.executable:
+        if not row.executable:
             return None
         loaded = LoadedObject(row, read_loaded_image(self._snapshot, row, self.moved), self._snapshot.memory.read)
         self._read_section(loaded)
-        self._regions.register(Region(row.start, row.end, row, loaded))
-        self._verified.add(row)
+        self._loaded[row] = loaded
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
@@ -281,7 +252,7 @@ class LoadedObjects:
         if proves:
             loaded.proven = section
         else:
-            loaded.section, loaded.how = section, How.CONVERTED
+            loaded.section, loaded.how = section, RuleSource.CONVERTED
 
 
 def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:

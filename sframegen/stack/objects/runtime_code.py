@@ -10,9 +10,8 @@ from sframegen.stack.objects.loaded_image import read_loaded_image
 if TYPE_CHECKING:
     from sframegen.registry.jit_list import JitRegions
     from sframegen.registry.regions import Registry
-    from sframegen.stack.snapshot.mappings import Mapping, Mappings
-    from sframegen.stack.snapshot.memory import MovedCode
-    from sframegen.stack.snapshot.snapshot import Snapshot
+    from sframegen.stack.mappings import Mapping, Mappings
+    from sframegen.stack.snapshot import MovedCode, Snapshot
 
 
 class RuntimeCode:

@@ -54,7 +54,7 @@ COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the w
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 
-class How(Enum):
+class RuleSource(Enum):
     """How the CFA of a frame, and so its caller, was found."""
 
     SFRAME = "sframe"
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
     pc: int
     sp: int | None
     cfa: int | None
-    how: How | None
+    how: RuleSource | None
     exact: bool
     signal: bool = False
     guessed: bool = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sframegen.base.columns import zeros
 from sframegen.format.model import Rule, Where
-from sframegen.stack.walking.frames import ADDRESS_MASK
+from sframegen.stack.walking.frames import ADDRESS_MASK, End
 
 try:
     import cython
@@ -39,6 +39,14 @@ class RuleFlag(IntFlag):
     FP_DEREF = 0x20
     OUTERMOST = 0x40  # with CFA_DEREF: the caller is on another stack
     SIGNAL = 0x80  # a signal frame: all registers come from the saved context, and the caller's PC is exact
+
+
+if not cython.compiled:
+    END_OUTERMOST, END_NO_RETURN, END_GUESS_FAILED = End.OUTERMOST, End.NO_RETURN, End.GUESS_FAILED
+    END_UNREADABLE, END_NOT_ASCENDING, END_UNKNOWN_REGISTER = End.UNREADABLE, End.NOT_ASCENDING, End.UNKNOWN_REGISTER
+    END_COPY_TOO_SHORT, END_OTHER_STACK, END_NO_STACK, END_LOOP = End.COPY_TOO_SHORT, End.OTHER_STACK, End.NO_STACK, End.LOOP
+    RULE_CFA_DEREF, RULE_RA_REGISTER, RULE_RA_DEREF, RULE_FP = map(int, list(RuleFlag)[:4])
+    RULE_FP_REGISTER, RULE_FP_DEREF, RULE_OUTERMOST, RULE_SIGNAL = map(int, list(RuleFlag)[4:])
 
 
 class CallerRule:
@@ -186,49 +194,49 @@ class StackCursor:
         fp: cython.ulonglong = self.values[self.machine.fp]
         sp: cython.ulonglong
         self.keeps_fp = self.is_known(self.machine.fp)
-        if flags & 0x40:  # OUTERMOST
-            return 15 if flags & 1 else 0  # OTHER_STACK
+        if flags & RULE_OUTERMOST:
+            return END_OTHER_STACK if flags & RULE_CFA_DEREF else END_OUTERMOST
         if not self.has_stack:
-            return 24  # NO_STACK
+            return END_NO_STACK
         if rule.cfa_register >= 0:
             if not self.is_known(rule.cfa_register):
-                return 9  # UNKNOWN_REGISTER
+                return END_UNKNOWN_REGISTER
             cfa = (self.values[rule.cfa_register] + cfa) & self.mask
         if rule.guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # below or on another stack
-            return 6  # GUESS_FAILED
+            return END_GUESS_FAILED
         if rule.guess and self.holes and self.has_hole(self.lowest, cfa):  # perhaps the end of the stack
-            return 6
-        if flags & 1:  # CFA_DEREF
+            return END_GUESS_FAILED
+        if flags & RULE_CFA_DEREF:
             end = self.read(cfa)
             if end >= 0:
                 return end
-            cfa = (self.word + (0 if flags & 2 else rule.ra_register)) & self.mask  # RA_REGISTER
+            cfa = (self.word + (0 if flags & RULE_RA_REGISTER else rule.ra_register)) & self.mask
         ra = (cfa + rule.ra_offset) & self.mask
-        if flags & 2:  # RA_REGISTER
+        if flags & RULE_RA_REGISTER:
             if not self.is_known(rule.ra_register):
-                return 9
+                return END_UNKNOWN_REGISTER
             ra = (self.values[rule.ra_register] + rule.ra_offset) & self.mask
-        if flags & 4:  # RA_DEREF
+        if flags & RULE_RA_DEREF:
             end = self.read(ra)
             if end >= 0:
                 return end
             ra = self.word
         ra &= self.ra_mask
         sp = (cfa + self.machine.sp_offset) & self.mask
-        if flags & 8:  # FP
-            self.keeps_fp = not flags & 0x10 or self.is_known(rule.fp_register)  # else it is lost, which few frames notice
+        if flags & RULE_FP:  # lost if its register is not known, which few frames notice
+            self.keeps_fp = not flags & RULE_FP_REGISTER or self.is_known(rule.fp_register)
             fp = (cfa + rule.fp_offset) & self.mask
-            if flags & 0x10 and self.keeps_fp:  # FP_REGISTER
+            if flags & RULE_FP_REGISTER and self.keeps_fp:
                 fp = (self.values[rule.fp_register] + rule.fp_offset) & self.mask
-            if flags & 0x20 and self.keeps_fp:  # FP_DEREF
+            if flags & RULE_FP_DEREF and self.keeps_fp:
                 end = self.read(fp)
-                if end == 13:  # COPY_TOO_SHORT
+                if end == END_COPY_TOO_SHORT:
                     return end
                 self.keeps_fp = end < 0  # below SP, where copies begin, a register's value may remain that is restored already
                 fp = self.word
-        if not flags & 0x80:  # SIGNAL: the interrupted code may be on another stack
+        if not flags & RULE_SIGNAL:  # the interrupted code may be on another stack
             if sp < self.lowest or (sp == self.lowest and not self.exact):
-                return 8  # NOT_ASCENDING
+                return END_NOT_ASCENDING
             if sp > self.stack_end:
                 return self.past_end
         self.cfa = cfa
@@ -236,15 +244,15 @@ class StackCursor:
         self.sp = sp
         self.fp = fp
         if rule.guess:  # where something else is kept in its register, a 0 proves nothing
-            return 6 if ra == 0 or cfa & 7 else -1
-        return 1 if ra == 0 else -1  # NO_RETURN
+            return END_GUESS_FAILED if ra == 0 or cfa & 7 else -1
+        return END_NO_RETURN if ra == 0 else -1
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
         """Make the caller that was found with this rule the current frame."""
         known: cython.ulonglong = 0
         one: cython.ulonglong = 1
         sp: cython.ulonglong = self.sp
-        if rule.flags & 0x80:  # SIGNAL
+        if rule.flags & RULE_SIGNAL:
             known = self.interrupted()
         if not known >> self.machine.fp & 1 and self.keeps_fp:
             self.values[self.machine.fp] = self.fp
@@ -257,7 +265,7 @@ class StackCursor:
         self.known = known
         self.lowest = sp
         self.pc = self.ra
-        self.exact = rule.flags & 0x80 != 0
+        self.exact = rule.flags & RULE_SIGNAL != 0
         return -1
 
     def interrupted(self) -> cython.ulonglong:
@@ -304,19 +312,19 @@ class StackCursor:
         if self.window_size < 8 or at > self.window_size - 8:
             if self.memory is None:
                 if self.elsewhere:
-                    return 15  # OTHER_STACK
-                return 7 if address < self.window_start else 13  # UNREADABLE, COPY_TOO_SHORT
+                    return END_OTHER_STACK
+                return END_UNREADABLE if address < self.window_start else END_COPY_TOO_SHORT
             start, window = self.memory.window(address)
             self.look_at(start, window)
             at = (address - self.window_start) & self.mask
             if self.window_size < 8 or at > self.window_size - 8:
                 word = self.memory.word(address)
                 if word is None:
-                    return 7
+                    return END_UNREADABLE
                 self.word = word
                 return -1
         if self.holes and (self.is_hole(address) or self.is_hole((address + 7) & self.mask)):
-            return 7
+            return END_UNREADABLE
         for i in range(8):
             value |= self.byte(at + i) << (8 * i if self.machine.little else 56 - 8 * i)
         self.word = value

@@ -1,6 +1,7 @@
 cimport cython
 
 from sframegen.stack.walking.step cimport CallerRule, StackCursor
+from sframegen.stack.walking.step cimport END_LOOP, END_NO_RETURN, END_OUTERMOST, END_UNKNOWN_REGISTER, RULE_SIGNAL
 
 @cython.final
 cdef class CodeRule:

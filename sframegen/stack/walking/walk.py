@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from sframegen.stack.abi.machines import walked_machine
-from sframegen.stack.walking.frames import ADDRESS_MASK, End, Frame, How, WalkedStack
+from sframegen.stack.walking.frames import ADDRESS_MASK, End, Frame, RuleSource, WalkedStack
 from sframegen.stack.walking.step import StackCursor, StackMemory, caller_rule
 
 try:
@@ -18,10 +18,12 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from sframegen.stack.walking.step import END_LOOP, END_NO_RETURN, END_OUTERMOST, END_UNKNOWN_REGISTER, RULE_SIGNAL
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
-    from sframegen.stack.abi.registers import ThreadRegisters
+    from sframegen.stack.abi.machines import ThreadRegisters
     from sframegen.stack.walking.step import CallerRule
 
 COMPILED: bool = cython.compiled
@@ -32,21 +34,21 @@ MAX_FRAMES = 65_536
 class CodeRule:
     """The rule of some code. `failing`: for a guess, the end of the walk if it leads nowhere."""
 
-    def __init__(self, rule: CallerRule, how: How, failing: End | None = None) -> None:
+    def __init__(self, rule: CallerRule, how: RuleSource, failing: End | None = None) -> None:
         self.rule = rule
         self.how = how
         self.failing = failing
-        self.signal = rule.flags & 0x80 != 0
+        self.signal = rule.flags & RULE_SIGNAL != 0
 
 
-def code_rule(rule: Rule, abi: Abi, how: How, *, signal: bool = False) -> CodeRule:
+def code_rule(rule: Rule, abi: Abi, how: RuleSource, *, signal: bool = False) -> CodeRule:
     return CodeRule(caller_rule(rule, abi.ra, signal=signal), how)
 
 
 def guess(abi: Abi, failing: End) -> CodeRule | End:
     """Return the frame record as the rule; `failing` on an ABI without frame records."""
     rule = walked_machine(abi).guess
-    return CodeRule(rule, How.FRAME_POINTER, failing) if rule else failing
+    return CodeRule(rule, RuleSource.FRAME_POINTER, failing) if rule else failing
 
 
 class View(StackMemory, Protocol):
@@ -116,7 +118,7 @@ class StackWalker:
             exact = cursor.exact
             sp = cursor.values[sp_register] if cursor.is_known(sp_register) else None
             if exact and cursor.values[0] == 0 and cursor.is_known(0) and self.view.starts_thread(pc):
-                frames.append(Frame(pc, sp, None, How.PROVEN, exact, guessed=guessed))
+                frames.append(Frame(pc, sp, None, RuleSource.PROVEN, exact, guessed=guessed))
                 return WalkedStack(frames, End.OUTERMOST)
             answer = self.view.answers[exact].get(pc)
             if answer is None:
@@ -129,12 +131,12 @@ class StackWalker:
             found = answer
             signal = found.signal  # of the code, by whatever rule the walk leaves it
             end = self.step(found)
-            if end == 9 and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:  # UNKNOWN_REGISTER
+            if end == END_UNKNOWN_REGISTER and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:
                 found = self.instead
                 end = -1
-            if not exact and (end == 0 or found.failing is not None):  # OUTERMOST
+            if not exact and (end == END_OUTERMOST or found.failing is not None):
                 exact = self.is_put(pc)
-            cfa = cursor.cfa if end < 0 or end == 1 else None  # NO_RETURN
+            cfa = cursor.cfa if end < 0 or end == END_NO_RETURN else None
             # What Frame(...) does, in a third of the time.
             frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, signal, guessed)))
             count += 1
@@ -157,7 +159,7 @@ class StackWalker:
             return cursor.go_to_caller(found.rule)
         at = (cursor.pc, cursor.cfa)
         if at in self.crossed:
-            return 26  # LOOP
+            return END_LOOP
         self.crossed.add(at)
         cursor.go_to_caller(found.rule)
         self.enter_stack()

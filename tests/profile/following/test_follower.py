@@ -19,10 +19,10 @@ from sframegen.profile.events.event_records import MmapRecord
 from sframegen.profile.following import follower
 from sframegen.profile.following.files import REWRITTEN, TracedFiles
 from sframegen.profile.following.follower import Follower, GeneratedCode, MappingResolver, read_memory
+from sframegen.stack import snapshot as memory
 from sframegen.stack.live.process import parse_mappings
-from sframegen.stack.snapshot import memory
-from sframegen.stack.snapshot.mappings import VDSO
-from sframegen.stack.snapshot.memory import MAX_CODE
+from sframegen.stack.mappings import VDSO
+from sframegen.stack.snapshot import MAX_CODE
 from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.report.table import table
 from tests.profile.report.test_naming import collected
-from tests.support.named_stacks import named, stack_of
+from tests.support.named_stacks import count, named, stack_of
 from tests.support.pprof_messages import fields
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_table(profile: Named) -> None:
 
 def test_lines_apart(profile: Named) -> None:
     again = stack_of([MAIN._replace(line=13), *CHAIN], 1)
-    profile.add(again)
+    count(profile, again)
     group_stacks(profile, "comm")
     assert written(profile, ".folded").decode().splitlines()[0] == "program;main;outer;middle [inlined];deepest [inlined] 6"
     profile.by_line = True

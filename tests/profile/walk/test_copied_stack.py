@@ -23,14 +23,13 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
-from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import ThreadRegisters
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
-from sframegen.stack.snapshot.memory import MovedCode
+from sframegen.stack.snapshot import MovedCode
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
@@ -114,7 +113,7 @@ class View:
         rule = self.rules[number]
         if rule is None:
             return stack_walk.guess(self.abi, End.NOT_COVERED)
-        return code_rule(rule, self.abi, How.SFRAME, signal=number in self.signals)
+        return code_rule(rule, self.abi, RuleSource.SFRAME, signal=number in self.signals)
 
     def stack_at(self, _address: int) -> tuple[int, int] | None:
         return SP, SP + len(self.stack)
@@ -253,7 +252,7 @@ def test_what_code_says_where_no_rule_applies() -> None:
     base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
     elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
-    code = copied_stack._Code(AMD64, {1: elf}.get)
+    code = copied_stack._Code(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]
     assert code.kind(1, handler) == RETURNS_FROM_SIGNAL
@@ -419,8 +418,8 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                     spans.append(CodeSpan(row.start, row.end, image.bias, number))
                     files[number] = image.file
                     walker.add_table(number, make_table(image.file).table)
-            for tid in snapshot.threads():
-                registers = snapshot.registers(tid)
+            for tid, _, registers, _ in snapshot.threads:
+                assert isinstance(registers, ThreadRegisters)
                 sp = registers.values[AMD64.sp]
                 bounds = snapshot.mappings.stack_at(sp)
                 assert bounds

@@ -28,9 +28,9 @@ from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import file_names
 from sframegen.stack.objects.loaded_objects import LoadedObjects
-from sframegen.stack.snapshot.snapshot import StackError
+from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_out_of_a_signal_handler(options: str, compile_c: Compiler, tmp_path: Pa
     with Program(program, options) as running:
         names, thread = Names(running.pid).first()
     assert thread.end is End.OUTERMOST
-    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
     found = between(names, "hold")
     assert found[2] == "SIGNAL"
     assert found[-2:] == (["calls_leaf", "main"] if "l" in options else ["raises", "main"])
@@ -225,10 +225,10 @@ def test_an_object_without_a_section_is_converted_or_walked_by_frame_pointers(co
     plain = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
     with Program(plain) as running:
         converted, thread = Names(running.pid, convert=True).first()
-        assert ({frame.how for frame in thread.frames}, thread.end) == ({How.CONVERTED}, End.OUTERMOST)
+        assert ({frame.how for frame in thread.frames}, thread.end) == ({RuleSource.CONVERTED}, End.OUTERMOST)
         assert len(between(converted, "hold")) == 10003
         _, thread = Names(running.pid).first()
-        assert {frame.how for frame in thread.frames} == {How.FRAME_POINTER}
+        assert {frame.how for frame in thread.frames} == {RuleSource.FRAME_POINTER}
 
 
 # -- what changes
@@ -362,13 +362,13 @@ def test_a_section_that_is_not_loaded(compress: Literal["zstd"] | None, compile_
     sframegen.add_section(program, unloaded=True, compress=compress, replace=True, verify=False)
     with Program(program) as running:
         names, thread = Names(running.pid).first()
-    assert {frame.how for frame in thread.frames if frame.how} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames if frame.how} == {RuleSource.SFRAME}
     assert names == expected
     assert thread.end is End.OUTERMOST
     sframegen.remove(program, verify=False)
     with Program(program) as running:
         sframegen.add_section(program, unloaded=True, compress=compress, verify=False)
-        assert How.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
+        assert RuleSource.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
 
 
 # -- the process is not disturbed
@@ -394,10 +394,10 @@ def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: P
 def test_a_copy_keeps_the_names_of_threads_that_have_ended() -> None:
     with subprocess.Popen(["sleep", "60"]) as child, Process(child.pid) as process:
         with process.stopped() as stopped:
-            copy = stopped.copied(0)
+            copy = stopped.with_copied_stacks(0)
         child.kill()
         child.wait()
-        assert [copy.thread_name(tid) for tid in copy.threads()] == ["sleep"]
+        assert [thread.name for thread in copy.threads] == ["sleep"]
 
 
 def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) -> None:
@@ -544,7 +544,7 @@ def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: P
             with pytest.raises(StackError, match=r"it has ended|no such process|no memory of its own"):  # noqa: PT012
                 while True:
                     with process.stopped() as stopped:
-                        stops += bool(stopped.threads())
+                        stops += bool(stopped.threads)
             assert running.process.wait(60) == 0
             assert running.process.stdout
             assert running.process.stdout.read() == b"done\n"
@@ -678,21 +678,36 @@ def test_json_tells_all(compile_c: Compiler, tmp_path: Path) -> None:
     assert frames["main"]["object"] == found["executable"]
 
 
-def test_samples_folded(compile_c: Compiler, tmp_path: Path) -> None:
-    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running:
-        done = command("--folded", "-n", 3, "--interval", 0, running.pid)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"program;_start;.*main;calls;realigned;hold;(.*;)?read(;__\w+)* 3\n", done.stdout)
+SPINNING = r"""
+static pthread_barrier_t both;
+static volatile int over;
+static void *spin(void *unused) { pthread_barrier_wait(&both); while (!over) after++; return NULL; }
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, spin, NULL);
+    pthread_barrier_wait(&both);
+    hold();
+    over = 1;
+    pthread_join(thread, NULL);
+    puts("done");
+    return 0;
+}
+"""
 
 
-def test_a_command_is_started_and_sampled() -> None:
-    line = [sys.executable, "-P", "-m", "sframegen", "stack", "--convert", "--interval", "0", "--", "cat"]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
-        assert tool.stdout
-        assert re.match(rb"PID \d+ - /", tool.stdout.readline())
-        output, errors = tool.communicate(b"copied\n", timeout=60)
-    assert (tool.returncode, errors) == (0, b"")
-    assert b"copied\n" in output
+@pytest.mark.sampled
+def test_threads_that_wait_can_be_left_out(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, SPINNING, "-O2", "-static", "-pthread")) as running:
+        while state_of(running.pid) != "S":
+            pass
+        everybody, busy = (command("--json", *option, running.pid) for option in ((), ("--no-idle",)))
+    threads = {thread["tid"]: thread for thread in json.loads(everybody.stdout)["threads"]}
+    assert [thread["idle"] for thread in threads.values()] == [True, False]
+    assert threads[running.pid]["idle"]
+    (thread,) = json.loads(busy.stdout)["threads"]
+    assert (thread["tid"] in threads, thread["tid"] == running.pid, thread["idle"]) == (True, False, False)
+    assert "spin" in {frame["function"] for frame in thread["frames"]}
 
 
 def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: Path) -> None:
@@ -702,11 +717,10 @@ def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: P
     assert (done.returncode, done.stderr) == (1, "sframegen: standard output: No space left on device\n")
 
 
-def test_refusals_are_one_line(tmp_path: Path) -> None:
+def test_refusals_are_one_line() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = command(gone.pid)
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
-    assert command("--", tmp_path / "none").returncode == 2
-    assert command(1, gone.pid).stderr.splitlines()[-1] == "Error: stack takes one process id; profile takes several"
-    assert command().returncode == 2
+    for arguments in ((), ("none",), (0,), (gone.pid, gone.pid), ("--json", "--raw", gone.pid)):
+        assert command(*arguments).returncode == 2

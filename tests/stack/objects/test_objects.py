@@ -17,22 +17,21 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.registry.regions import Region, Registry, SectionDescriber
-from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import ThreadRegisters
+from sframegen.stack import snapshot as memory
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import parse_mappings
+from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import loaded_objects as objects_module
 from sframegen.stack.objects.loaded_objects import LoadedObjects
-from sframegen.stack.snapshot import memory
-from sframegen.stack.snapshot.mappings import Mapping, Mappings
-from sframegen.stack.snapshot.memory import CopiedMemory, KeptMemory, NotCopiedError
+from sframegen.stack.snapshot import CopiedMemory, KeptMemory, NotCopiedError, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.stack.abi.conventions import Context
+    from sframegen.stack.abi.machines import Context
 
 BASE = 0x7F0000000000
 TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file
@@ -98,10 +97,10 @@ def loaded_rows(base: int = BASE, **more: object) -> list[Mapping]:
 
 
 class Made:
-    """A snapshot of a process that never was."""
+    """A process that never was."""
 
     def __init__(self, data: bytes | bytearray, *, abi: Abi = AMD64, file: bytes | bytearray | None = None) -> None:
-        self.pid, self.abi, self.executable = 1, abi, "/made"
+        self.abi = abi
         self.file = file
         self.contents: list[tuple[int, bytes]] = []
         self.mappings = Mappings()
@@ -119,17 +118,10 @@ class Made:
                 return data[address - start : address - start + size]
         return b""
 
-    def threads(self) -> Sequence[int]:
-        return list(self.threads_registers)
-
-    def thread_name(self, tid: int) -> str:
-        return f"thread {tid}"
-
-    def idle(self, tid: int) -> bool:
-        return tid == 5
-
-    def registers(self, tid: int) -> ThreadRegisters:
-        return self.threads_registers[tid]
+    @property
+    def now(self) -> Snapshot:
+        threads = [StoppedThread(tid, f"thread {tid}", found, tid == 5) for tid, found in self.threads_registers.items()]
+        return Snapshot(self.abi, self.mappings, self.memory, self.file_of, threads, {})
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
         return None if self.file is None else ElfFile(memoryview(self.file), mapping.path)
@@ -138,7 +130,7 @@ class Made:
 def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
     """Where the functions are that are found at their addresses."""
     objects = LoadedObjects()
-    objects.begin(snapshot)
+    objects.verify(snapshot.now)
     found = []
     for offset in (0, 0x1FF):
         loaded = objects.at(base + TEXT + offset)
@@ -164,7 +156,7 @@ def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
         snapshot.contents, snapshot.mappings = [], Mappings()
         for base in places:
             snapshot.map(loaded_rows(base), data)
-        objects.begin(snapshot)
+        objects.verify(snapshot.now)
         damage += [loaded.damage for base in places if (loaded := objects.at(base + TEXT))]
     assert [bool(text) for text in damage] == [False, True, False]
     assert "too many" in damage[1]
@@ -221,7 +213,7 @@ def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
 )
 def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
     objects = LoadedObjects(convert=True)
-    objects.begin(Made(data, file=data))
+    objects.verify(Made(data, file=data).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     with pytest.raises(FormatError, match=message):
@@ -237,7 +229,7 @@ def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     data = elf_bytes(phoff=0x2800)
     assert functions_found(Made(data, file=data)) == [TEXT, TEXT + 0x100]
     objects = LoadedObjects()
-    objects.begin(Made(data))
+    objects.verify(Made(data).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert loaded.image is None
@@ -254,7 +246,7 @@ def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
 
 def test_a_file_that_is_another_now_does_not_count() -> None:
     objects = LoadedObjects()
-    objects.begin(Made(elf_bytes(), file=elf_bytes(filesz=5)))
+    objects.verify(Made(elf_bytes(), file=elf_bytes(filesz=5)).now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert loaded.section
@@ -287,7 +279,7 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
         made.memory = KeptMemory(read, "little")
         objects = LoadedObjects()
         for _ in range(2):
-            objects.begin(made)
+            objects.verify(made.now)
             loaded = objects.at(text.start)
             assert loaded
             assert (loaded.image is not None) == (reads == 4 and not change)
@@ -309,7 +301,7 @@ def test_a_section_that_is_none(data: bytearray, message: str) -> None:
     snapshot = Made(data)
     snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
-    (thread,) = Tracer().trace(snapshot)
+    (thread,) = Tracer().trace(snapshot.now)
     assert thread.end is End.DAMAGED_SECTION
     assert message in thread.detail
 
@@ -321,7 +313,7 @@ def test_whatever_the_headers_say_it_is_an_answer(at: int, byte: int) -> None:
     snapshot = Made(data)
     snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK, AMD64.fp: 0})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], bytes(0x1000))
-    (thread,) = Tracer().trace(snapshot)
+    (thread,) = Tracer().trace(snapshot.now)
     assert len(thread.frames) == 1
 
 
@@ -329,13 +321,13 @@ def test_an_object_in_the_place_of_another_is_noticed() -> None:
     """The mappings are the same, what is in them is not."""
     snapshot = Made(elf_bytes())
     objects = LoadedObjects()
-    objects.verify(snapshot)
+    objects.verify(snapshot.now)
     first = objects.at(BASE + TEXT)
-    objects.verify(snapshot)
+    objects.verify(snapshot.now)
     assert objects.at(BASE + TEXT) is first
     changed = Made(elf_bytes(section=section_bytes(AMD64, start=TEXT + 0x80)))
     changed.mappings = snapshot.mappings
-    objects.verify(changed)
+    objects.verify(changed.now)
     second = objects.at(BASE + TEXT + 0x80)
     assert second
     function = second.look_up(BASE + TEXT + 0x80)
@@ -356,9 +348,9 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
     snapshot.threads_registers[1] = ThreadRegisters(copy + TEXT, {AMD64.sp: STACK, AMD64.fp: STACK + 0x20})
     snapshot.contents.append((STACK, (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")))
-    (thread,) = Tracer().trace(snapshot)
+    (thread,) = Tracer().trace(snapshot.now)
     assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
-        (0x100000 + TEXT, How.FRAME_POINTER), (TEXT + 0x210, How.SFRAME),
+        (0x100000 + TEXT, RuleSource.FRAME_POINTER), (TEXT + 0x210, RuleSource.SFRAME),
     ]  # fmt: skip
     assert thread.end is End.OUTERMOST
 
@@ -370,12 +362,12 @@ def test_a_section_that_is_there_later(readable: int) -> None:
     whole = snapshot.contents[-1]
     snapshot.contents[-1] = (whole[0], whole[1][:readable])
     objects = LoadedObjects()
-    objects.verify(snapshot)
+    objects.verify(snapshot.now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert "not in readable memory" in loaded.damage
     snapshot.contents[-1] = whole
-    objects.verify(snapshot)
+    objects.verify(snapshot.now)
     loaded = objects.at(BASE + TEXT)
     assert loaded
     assert not loaded.damage
@@ -385,11 +377,11 @@ def test_a_section_that_is_there_later(readable: int) -> None:
 def test_an_object_that_was_closed_is_forgotten() -> None:
     snapshot = Made(elf_bytes())
     objects = LoadedObjects()
-    objects.verify(snapshot)
+    objects.verify(snapshot.now)
     assert objects.at(BASE + TEXT)
     gone = Made(b"")
     gone.mappings = Mappings()
-    objects.verify(gone)
+    objects.verify(gone.now)
     assert objects.at(BASE + TEXT) is None
 
 
@@ -406,10 +398,10 @@ def test_a_whole_trace(abi: Abi) -> None:
     snapshot.map(rows, b"")
     snapshot.contents.append((STACK, stack(abi, ras)))
     snapshot.threads_registers[5] = ThreadRegisters(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
-    (thread,) = Tracer().trace(snapshot)
+    (thread,) = Tracer().trace(snapshot.now)
     assert (thread.tid, thread.name, thread.idle, thread.end) == (5, "thread 5", True, End.OUTERMOST)
     assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
-    assert {frame.how for frame in thread.frames} == {How.SFRAME}
+    assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
 
 
 def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
@@ -421,11 +413,14 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     snapshot.threads_registers[1] = ThreadRegisters(code + 1, {AMD64.sp: STACK, AMD64.fp: 0})
     registry = Registry()
     tracer = Tracer(registry=registry)
-    assert [thread.end for thread in tracer.trace(snapshot)] == [End.NO_FRAME_POINTER]
+    assert [thread.end for thread in tracer.trace(snapshot.now)] == [End.NO_FRAME_POINTER]
     section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
     registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
-    (thread,) = tracer.trace(snapshot)
-    assert ([frame.how for frame in thread.frames], thread.end) == ([How.REGISTERED, How.REGISTERED, How.SFRAME], End.OUTERMOST)
+    (thread,) = tracer.trace(snapshot.now)
+    assert ([frame.how for frame in thread.frames], thread.end) == (
+        [RuleSource.REGISTERED, RuleSource.REGISTERED, RuleSource.SFRAME],
+        End.OUTERMOST,
+    )
 
 
 @for_each(
@@ -447,11 +442,11 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
         snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
         snapshot.contents.append((STACK, bytes(memory)))
         snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT + 0x800 + at, {abi.sp: STACK, abi.fp: 0})
-        (thread,) = Tracer().trace(snapshot)
+        (thread,) = Tracer().trace(snapshot.now)
         assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
             (0x800 + at, True, True), (0x200, True, False),
         ]  # fmt: skip
-        assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (How.SIGNAL, STACK + 0x900, End.OUTERMOST)
+        assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (RuleSource.SIGNAL, STACK + 0x900, End.OUTERMOST)
 
 
 # -- mappings and memory

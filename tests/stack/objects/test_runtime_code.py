@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,18 +14,15 @@ from sframegen.registry.calls import Caller, sframe_register
 from sframegen.registry.jit_tables import TABLE_COST, Budget
 from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
-from sframegen.stack.abi.registers import ThreadRegisters
+from sframegen.stack.abi.machines import ThreadRegisters
+from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot.mappings import Mapping, Mappings
-from sframegen.stack.snapshot.memory import KeptMemory, MovedCode
+from sframegen.stack.snapshot import KeptMemory, MovedCode, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
-
-if TYPE_CHECKING:
-    from sframegen.stack.snapshot.snapshot import Snapshot
 
 TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
@@ -145,7 +142,6 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
 class Walked:
     """A process of one thread, stopped in code of no file: two functions with frames of 16 bytes."""
 
-    pid, executable, abi = 1, "", AMD64
     code, stack = 0x40_0000, 0x7000_0000
 
     def __init__(self) -> None:
@@ -156,19 +152,10 @@ class Walked:
         data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
         self.mappings = Mappings([row, data])
 
-    def threads(self) -> list[int]:
-        return [7]
-
-    def thread_name(self, tid: int) -> str:
-        return str(tid)
-
-    def idle(self, tid: int) -> bool:
-        assert tid == 7
-        return False
-
-    def registers(self, tid: int) -> ThreadRegisters:
-        assert tid == 7
-        return ThreadRegisters(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
+    @property
+    def now(self) -> Snapshot:
+        registers = ThreadRegisters(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
+        return Snapshot(AMD64, self.mappings, self.memory, self.file_of, [StoppedThread(7, "7", registers, idle=False)], {})
 
     def file_of(self, mapping: Mapping) -> None:
         raise AssertionError(mapping)
@@ -182,10 +169,10 @@ def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
     tracer = Tracer(registry=registry)
     setup = encode(SframeSetup(SECTION, len(section), process.code, 0x1000))
     process.pieces.pieces[SETUP] = setup
-    sframe_register(Caller(registry, process.pieces, process.abi), SETUP, len(setup))
-    [thread] = tracer.trace(process)
+    sframe_register(Caller(registry, process.pieces, AMD64), SETUP, len(setup))
+    [thread] = tracer.trace(process.now)
     assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
-        (process.code + 4, process.stack + 16, How.REGISTERED),
-        (process.code + 0x48, process.stack + 32, How.REGISTERED),
+        (process.code + 4, process.stack + 16, RuleSource.REGISTERED),
+        (process.code + 0x48, process.stack + 32, RuleSource.REGISTERED),
     ]
     assert thread.end is End.NO_RETURN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from sframegen.stack.snapshot import memory
+from sframegen.stack import snapshot as memory
 
 if TYPE_CHECKING:
     import pytest

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import AARCH64, AMD64, S390X, abi_of
-from sframegen.stack.abi.machines import ends_call
+from sframegen.stack.abi.machines import conventions_of
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def ends(code: bytes, abi: Abi) -> bool:
     def read(address: int, size: int) -> bytes:
         return code[address - START :][:size] if address >= START else b""
 
-    return ends_call(abi, read, START + len(code))
+    return conventions_of(abi).ends_call(read, START + len(code))
 
 
 @for_each(
@@ -109,7 +109,7 @@ def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
     for symbol in function_symbols(elf)[:400]:
         code = bytes(elf.at(symbol.address, symbol.size))
         for address, size, mnemonic, _ in disassembler.disasm_lite(code, symbol.address):
-            end = ends_call(abi, lambda at, count: bytes(elf.at(at, count)), address + size)
+            end = conventions_of(abi).ends_call(lambda at, count: bytes(elf.at(at, count)), address + size)
             if mnemonic.split()[-1] == "call":
                 assert end, hex(address)
                 calls += 1

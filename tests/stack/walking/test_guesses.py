@@ -14,7 +14,7 @@ import pytest
 
 import sframegen
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, How
+from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.loops import for_each
 from tests.support.processes.live import Names, Program, between, command, compiled
 
@@ -49,7 +49,7 @@ def test_code_that_a_section_does_not_cover(partly: Path) -> None:
     assert between(names, "hold") == FUNCTIONS
     assert thread.end is End.OUTERMOST
     found = dict(zip(names, thread.frames, strict=True))
-    assert (found["through"].how, found["last"].how) == (How.FRAME_POINTER, How.SFRAME)
+    assert (found["through"].how, found["last"].how) == (RuleSource.FRAME_POINTER, RuleSource.SFRAME)
     assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
 
 
@@ -69,7 +69,7 @@ def test_instructions_prove_rules_that_neither_section_nor_cfi_has(section: bool
         names, thread = Names(running.pid, convert=True).first()
         plain = Names(running.pid).first()[1]
     assert (between(names, "hold"), thread.end) == (["hold", "last", "through", "main"], End.OUTERMOST)
-    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.how is How.PROVEN][:1] == ["through"]
+    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.how is RuleSource.PROVEN][:1] == ["through"]
     assert not any(frame.guessed for frame in thread.frames)
     assert plain.end is (End.NOT_COVERED if section else End.NO_FRAME_POINTER)
 
@@ -132,7 +132,7 @@ def test_code_in_no_file_that_only_returns(compile_c: Compiler, tmp_path: Path) 
     with Program(compiled(compile_c, tmp_path, MADE, *STATIC)) as running:
         names, thread = Names(running.pid).first()
     assert (between(names, "hold"), thread.end) == (["hold", "??", "calls", "main"], End.OUTERMOST)
-    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (How.PROVEN, False)
+    assert (thread.frames[names.index("??")].how, any(frame.guessed for frame in thread.frames)) == (RuleSource.PROVEN, False)
 
 
 SWITCHES = r"""
@@ -163,12 +163,11 @@ def test_what_go_s_runtime_calls_on_a_stack_of_its_own_has_its_caller_elsewhere(
 
 def test_guesses_are_marked(partly: Path) -> None:
     with Program(partly) as running:
-        text, raw, folded, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--folded"], ["--json"]))
-    assert [done.returncode for done in (text, raw, folded, documents)] == [0, 0, 0, 0]
+        text, raw, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--json"]))
+    assert [done.returncode for done in (text, raw, documents)] == [0, 0, 0]
     marked = re.findall(r"^#\d+ +0x[0-9a-f]{16} (\w+) \+ 0x[0-9a-f]+ - /.* \[guess\]$", text.stdout, re.MULTILINE)
     assert marked == ["middle", "first"]
     assert len(re.findall(r"^#\d+ +0x[0-9a-f]{16} \[guess\]$", raw.stdout, re.MULTILINE)) == 2
-    assert re.search(r";main;first \[guess\];through;middle \[guess\];through;last;hold;", folded.stdout)
     (thread,) = json.loads(documents.stdout)["threads"]
     assert [frame["function"] for frame in thread["frames"] if frame["guessed"]] == ["middle", "first"]
     assert {frame["function"] for frame in thread["frames"] if frame["how"] == "frame pointer"} == {"through"}
@@ -179,8 +178,8 @@ def test_convert_is_suggested_first(compile_c: Compiler, tmp_path: Path) -> None
     program = compiled(compile_c, tmp_path, THROUGH, *STATIC, section=False)
     with Program(program) as running:
         line = f"sframegen: no SFrame section in {program}: frames are missing, or guessed from frame pointers; --convert makes"
-        for form in ("--json", "--folded"):
-            done = command(form, "-n", 2, "--interval", 0, running.pid)
+        for form in ([], ["--json"]):
+            done = command(*form, running.pid)
             assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
             assert done.stderr.startswith(line)
         assert command("--convert", running.pid).stderr == ""
@@ -218,7 +217,7 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
     assert between(names, "hold", "constructed") == ["hold", "constructed"]
     assert len(thread.frames) - names.index("constructed") > 1
     assert len(plain.frames) <= len(thread.frames)
-    assert thread.frames[-1].how in (None, How.FRAME_POINTER)
+    assert thread.frames[-1].how in (None, RuleSource.FRAME_POINTER)
     assert thread.end in (End.NOT_COVERED, End.NO_RETURN)
 
 
@@ -251,7 +250,7 @@ def test_node(section: bool, tmp_path: Path) -> None:
         names = Names(running.pid, convert=True)
         (thread,) = names.tracer.trace_process(names.process, running.pid)
         (plain,) = Tracer().trace_process(names.process, running.pid)
-        names.symbols.follow(running.pid, [thread])
+        names.symbols.learn(running.pid, [thread])
         functions = names.of(thread)
         theirs = subprocess.run(["eu-stack", "-1", "-p", str(running.pid)], capture_output=True, text=True, check=False).stdout
     Path(f"/tmp/perf-{running.pid}.map").unlink()

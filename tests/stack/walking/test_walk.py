@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.abi.registers import ThreadRegisters, registers_of
-from sframegen.stack.walking.frames import ADDRESS_MASK, End, How
-from sframegen.stack.walking.step import numbers_of
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, registers_of
+from sframegen.stack.walking.frames import ADDRESS_MASK, End, RuleSource
+from sframegen.stack.walking.step import RuleFlag, numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
+from tests import ROOT
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Space:
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
         """Its first address."""
-        found = self.functions[CODE.start // FUNCTION + number] = code_rule(rule, self.abi, How.SFRAME, signal=signal)
+        found = self.functions[CODE.start // FUNCTION + number] = code_rule(rule, self.abi, RuleSource.SFRAME, signal=signal)
         found.rule.sp_is_cfa = sp_is_cfa
         return CODE.start + number * FUNCTION
 
@@ -297,7 +298,12 @@ def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None
     found = walk(registers, abi, space)
     assert [frame.pc for frame in found.frames] == pcs
     assert [frame.guessed for frame in found.frames] == [False, True, False, True]
-    assert [frame.how for frame in found.frames] == [How.FRAME_POINTER, How.SFRAME, How.FRAME_POINTER, How.FRAME_POINTER]
+    assert [frame.how for frame in found.frames] == [
+        RuleSource.FRAME_POINTER,
+        RuleSource.SFRAME,
+        RuleSource.FRAME_POINTER,
+        RuleSource.FRAME_POINTER,
+    ]
     assert found.end is End.NOT_COVERED  # a frame record may be none
 
 
@@ -329,7 +335,7 @@ def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
     found = walk(registers, AMD64, space)
     assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
     assert [(frame.how, frame.guessed) for frame in found.frames] == [
-        (How.SFRAME, False), (How.FRAME_POINTER, False), (How.SFRAME, True), (How.SFRAME, False),
+        (RuleSource.SFRAME, False), (RuleSource.FRAME_POINTER, False), (RuleSource.SFRAME, True), (RuleSource.SFRAME, False),
     ]  # fmt: skip
 
 
@@ -468,3 +474,10 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
 def test_the_numbers_of_a_rule_are_plain(rule: Rule) -> None:
     """Compiled with Cython 3.1, as in the Debian package, CallerRule refuses a RuleFlag: every walk failed."""
     assert {type(number) for number in numbers_of(rule, 16)} == {int}
+
+
+def test_the_numbers_of_compiled_modules_are_those_of_the_enumerations() -> None:
+    text = (ROOT / "sframegen/stack/walking/step.pxd").read_text()
+    found = re.findall(r"\b(END|RULE)_(\w+) = (\w+)", text)
+    assert [name for kind, name, _ in found if kind == "RULE"] == [flag.name for flag in RuleFlag]
+    assert [int(number, 0) for _, _, number in found] == [{"END": End, "RULE": RuleFlag}[kind][name] for kind, name, _ in found]

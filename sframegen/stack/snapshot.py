@@ -1,24 +1,34 @@
-"""The memory of a process that does not run: read and kept by pages, or copied in parts."""
+"""A process at one moment: its threads, and its memory, which is read and kept by pages, or copied in parts."""
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from sframegen.base.errors import SframegenError
 from sframegen.elf.records import MARKS
 from sframegen.stack.walking.step import StackMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from sframegen.elf.file import ElfFile
     from sframegen.elf.records import ByteOrder
-    from sframegen.stack.snapshot.mappings import Mappings
-
+    from sframegen.format.abi import Abi
+    from sframegen.stack.abi.machines import ThreadRegisters
+    from sframegen.stack.mappings import Mapping, Mappings
 
 PAGE_BITS = 12
 PAGE = 1 << PAGE_BITS
 MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a million
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
+MAX_CODE = 64 << 20  # bytes of a mapping: files can be sparse and endless, and so can memory that nobody has touched
+AT_ONCE = 1 << 20  # bytes that are read
+MAX_PARTS = 256  # that are read of a process
+
+
+class StackError(SframegenError):
+    """Something cannot be traced: one line that says why, and what to do."""
 
 
 class MemoryReader(StackMemory, Protocol):
@@ -111,9 +121,38 @@ def _has_word(part: tuple[int, bytes], address: int) -> bool:
     return 0 <= address - part[0] <= len(part[1]) - 8
 
 
-MAX_CODE = 64 << 20  # bytes of a mapping: files can be sparse and endless, and so can memory that nobody has touched
-AT_ONCE = 1 << 20  # bytes that are read
-MAX_PARTS = 256  # that are read of a process
+class StoppedThread(NamedTuple):
+    """`name`: the kernel's; empty if unknown. `registers`: or why they cannot be read. `idle`: it waited."""
+
+    tid: int
+    name: str
+    registers: ThreadRegisters | StackError
+    idle: bool
+
+
+class Snapshot(NamedTuple):
+    """`file_of`: the file of a mapping; None if there is none, or it cannot be opened. `threads`: the first one first.
+
+    `refused`: threads that could not be stopped, and why.
+    """
+
+    abi: Abi
+    mappings: Mappings
+    memory: MemoryReader
+    file_of: Callable[[Mapping], ElfFile | None]
+    threads: Sequence[StoppedThread]
+    refused: dict[int, str]
+
+    def with_copied_stacks(self, stack_bytes: int) -> Snapshot:
+        """Copy up to `stack_bytes` of each stack from SP on, for use after the process runs again."""
+        parts = []
+        for thread in self.threads:
+            if not isinstance(thread.registers, StackError):
+                sp = thread.registers.values[self.abi.sp]
+                stack = self.mappings.stack_at(sp)
+                if stack:
+                    parts.append((sp, self.memory.read(sp, min(stack_bytes, stack[1] - sp))))
+        return self._replace(memory=CopiedMemory(parts, self.mappings, self.abi.byte_order))
 
 
 class MovedCode:

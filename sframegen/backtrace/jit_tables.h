@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /* The rules of code that the process itself makes at run time: it writes their tables (docs/jit.md). */
-#ifndef SFRAMEGEN_MADE_CODE_H
-#define SFRAMEGEN_MADE_CODE_H
+#ifndef SFRAMEGEN_JIT_TABLES_H
+#define SFRAMEGEN_JIT_TABLES_H
 
 #include "sections.h"
 

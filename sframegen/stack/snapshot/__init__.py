@@ -1,1 +1,0 @@
-"""A process at one moment: its mappings, its memory, its threads."""
