@@ -20,9 +20,9 @@ from sframegen.api.converted import VersionChange
 from sframegen.api.options import Making, Writing
 from sframegen.api.planned import plan_of
 from sframegen.api.removed import SectionRemoval
+from sframegen.base.columns import ascends
 from sframegen.base.errors import FormatError, Refusal, RefusedError
-from sframegen.conversion.resolve import ascends
-from sframegen.conversion.section_borders import borders_of
+from sframegen.conversion.convert import borders_of
 from sframegen.detached.companion import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET_DYN, ET_EXEC, SHF_COMPRESSED

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cfi.rules import FdeFault
-    from sframegen.conversion.described_code import Pieces, Unsaid
     from sframegen.conversion.final_calls import FinalCalls
+    from sframegen.conversion.resolve import Pieces
+    from sframegen.conversion.split import Unsaid
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.elf.function_names import FunctionNames
@@ -134,7 +135,7 @@ class Coverage:
         """(starts, ends) of at most `room` ranges of code. Adds the bytes that no FDE describes to `counts`, by fate."""
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _areas(elf, self.ignored_ranges, self.synthesized)
-        found = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
+        found = tally_gaps(areas, self.pieces, CODE, PADDING, counts, Spans(starts, ends))
         return starts[:found], ends[:found]
 
     def per_function(self, names: FunctionNames) -> Iterator[FunctionFates]:
@@ -157,8 +158,7 @@ class Coverage:
         counts = array("Q", bytes(8 * (len(self.pieces.start) * stride or len(FATES))))
         by_kind = bytes(map(_fate, table.kinds))
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
-        spans, unsaid = self.pieces.spans(), self.unsaid.columns()
-        tally(spans, table.columns(), by_kind, by_rule, unsaid, FIRST_REASON, stride, counts)
+        tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, stride, counts)
         return counts
 
 

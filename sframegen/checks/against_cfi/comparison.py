@@ -9,14 +9,13 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import zeros
+from sframegen.base.columns import ascends, order_of, zeros
 from sframegen.checks.against_cfi import sweep
 from sframegen.checks.against_cfi.differences import KEY_B, REASONS, SIGNAL, Ranges, absent, by_fde, place_names, undescribed, wrong
 from sframegen.checks.finding import Finding, Severity
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.described_code import Unsaid
-from sframegen.conversion.resolve import ascends, sort
-from sframegen.elf.columns import Spans
+from sframegen.conversion.split import Unsaid
+from sframegen.elf.columns import Spans, spans_of
 from sframegen.format.columns import Functions
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.reasons import Reason
@@ -106,9 +105,7 @@ def compare(elf: ElfFile, section: ComparedSection, sources: Sources, abi: Abi) 
         result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
         silent = coverage.silent(elf)
-        totals, found, _ = run(
-            sweep.UNDESCRIBED, Spans(array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent]))
-        )
+        totals, found, _ = run(sweep.UNDESCRIBED, spans_of(silent))
         if totals[sweep.UNDESCRIBED]:
             result.findings.append(undescribed(elf, found, totals[sweep.UNDESCRIBED]))
     names = place_names(elf, [fault.start for fault in coverage.faults])
@@ -140,10 +137,7 @@ def _code(elf: ElfFile) -> Spans:
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
     """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
-    order = array("I")
-    if not ascends(table.start):
-        order = zeros("I", len(table))
-        sort(table.start, 0, order, zeros("I", len(order)), zeros("I", 2048))
+    order = array("I") if ascends(table.start) else order_of(table.start, 0, len(table))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
         rules.setdefault(form, rule)

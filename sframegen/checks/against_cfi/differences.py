@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Sequence
 
-    from sframegen.conversion.described_code import Pieces
+    from sframegen.conversion.resolve import Pieces
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout

@@ -1,31 +1,22 @@
 cimport cython
 
-from cfi.search cimport bisect_right
 from sframegen.code.function.blocks cimport BasicBlocks
-
-@cython.final
-cdef class GrowingColumn:
-    cdef unsigned long long[::1] values
-    cdef Py_ssize_t count
-
-    cdef int append(self, unsigned long long value) except -1
-    cpdef object column(self)
+from sframegen.code.function.marks cimport (
+    BY_NAME, COMES_BACK, CONTRADICTS, ENDS, GOES_ON, IS_CALLED, IS_LAST, JUMPS, KEEPS_FRAME, OVERRUN_IS_REACHED, OVERRUNS, RETURNS,
+    RETURNS_AS_ENTERED, SHOWS_ITSELF, UNRESOLVED,
+)
+from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
+from sframegen.elf.columns cimport Spans
 
 @cython.final
 cdef class Findings:
-    cdef object outside
+    cdef object outside, frames
     cdef set stubs
-    cdef dict callees_by_slot
-    cdef const unsigned long long[::1] code_starts
-    cdef const unsigned long long[::1] code_ends
-    cdef object frames
     cdef dict numbers, callees
+    cdef Spans code
     cdef const unsigned long long[::1] words
-    cdef list states
-    cdef readonly GrowingColumn marks, at_calls, overrun
-    cdef readonly GrowingColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
-    cdef readonly GrowingColumn piece_start, piece_end, entry, row_start, row_word
-    cdef readonly GrowingColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
+    cdef unsigned long long at_calls
+    cdef readonly object columns
 
     cdef int end_function(self, unsigned long long marks, entries) except -1
     cdef unsigned long long add_points(self, BasicBlocks blocks) except? 77
@@ -34,5 +25,3 @@ cdef class Findings:
     cdef int add_rows(self, BasicBlocks blocks) except -1
     cdef Py_ssize_t number(self, Py_ssize_t state) except -1
     cdef int add_taken(self, list takes) except -1
-    cdef int is_code(self, unsigned long long address) except -1
-    cdef int reaches(self, unsigned long long address) except -1

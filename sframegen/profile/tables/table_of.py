@@ -6,8 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import zeros
-from sframegen.conversion.resolve import ascends
+from sframegen.base.columns import ascends, order_of, zeros
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.decoded_table import ELEMENT, MAX_RULES, RULE, RULE_ELEMENTS, DecodedTable
@@ -17,6 +16,7 @@ from sframegen.stack.walking.step import numbers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sframegen.base.columns import Column
     from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable, Rule
 
@@ -106,6 +106,5 @@ class _Rules:
         return self.packed.setdefault(packed, len(self.packed))
 
 
-def _order(starts: array[int]) -> array[int]:
-    numbers = range(len(starts))
-    return array("I", numbers if ascends(starts) else sorted(numbers, key=starts.__getitem__))
+def _order(starts: array[int]) -> Column:
+    return array("I", range(len(starts))) if ascends(starts) else order_of(starts, 0, len(starts))
