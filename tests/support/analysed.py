@@ -61,7 +61,8 @@ def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], is
     ]
     findings = Findings(cast("FileContext", _Nothing()), Spans(array("Q"), array("Q")))
     findings.add(blocks, walker.doubted, entries, [piece.taken for piece in pieces], ())
-    found = findings.columns
+    blocks.end()
+    found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)
     rows = [StateRow(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
     return Analysis(rows, exits, calls, bool(found.marks[0] & FunctionMark.COMES_BACK), contradiction, not blocks.complete)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from functools import lru_cache
-from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.code.decoding.decoded_code import is_alike_from
-from sframegen.code.function.blocks import BasicBlocks, FunctionCode, Outside
+from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
 from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow
 from sframegen.elf.columns import spans_of
@@ -57,6 +56,7 @@ class FunctionWalker:
     def __init__(self, isa: Isa, surroundings: Surroundings) -> None:
         self.isa = isa
         self.surroundings = surroundings
+        self.blocks = BasicBlocks()
         self.answers = {} if surroundings.answers is None else surroundings.answers
 
     def walk(self, pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState]) -> BasicBlocks:
@@ -70,8 +70,11 @@ class FunctionWalker:
         self.doubted = False  # the function may return from where it was not walked
         self.code = code = _code_of(pieces, frames)
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
-        outside = Outside(self.answers, self._returns, self._is_alike, tables)
-        blocks = BasicBlocks(code, frames, outside, STEPS * len(code.marks) + MIN_STEPS)
+        blocks = self.blocks
+        steps = STEPS * len(code.marks) + MIN_STEPS
+        blocks.begin(code, frames, self.answers, self._returns, self._is_alike, tables, steps)
+        for piece in pieces:
+            blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
         for address in (*entries, *(target for targets in tables.values() for target in targets)):
             blocks.lead(address, True)
@@ -107,10 +110,9 @@ class FunctionWalker:
             return False
         if self.surroundings.continues is None:
             return True
-        number = bisect_right(self.code.bases, self.code.at[point]) - 1
-        shift = self.code.starts[number] - self.code.bases[number]
-        here, end = self.code.at[point] + shift, self.code.ends[point] + shift
-        if self.code.ends[point] >= self.code.code_ends[number] or self.surroundings.continues(here, end):
+        here, end = self.blocks.reach_of(point)
+        piece = self._piece(here)
+        if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
         self.doubted = True
         return False
@@ -128,14 +130,12 @@ class FunctionWalker:
 
 def _code_of(pieces: Sequence[DecodedCode], frames: Frames) -> FunctionCode:
     """Return the code of all pieces: offsets become places, and numbers become those of `frames`."""
-    bases = array("I", accumulate((len(piece.marks) for piece in pieces), initial=0))
-    code_ends = array("I", [base + piece.code_end - piece.start for base, piece in zip(bases, pieces, strict=False)])
-    layout = (array("Q", [piece.start for piece in pieces]), bases, code_ends)
     if len(pieces) == 1:
         (piece,) = pieces
-        return FunctionCode(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses, *layout)
+        return FunctionCode(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
     marks, flows, at, ends, effects, addresses = bytearray(), bytearray(), array("I"), array("I"), array("I"), array("Q")
-    for base, piece in zip(bases, pieces, strict=False):
+    for piece in pieces:
+        base = len(marks)
         marks += piece.marks
         flows += piece.flows
         at.extend(base + offset for offset in piece.at)
@@ -145,7 +145,7 @@ def _code_of(pieces: Sequence[DecodedCode], frames: Frames) -> FunctionCode:
         else:
             effects.extend(frames.effects_number(piece.frames.effects[number]) for number in piece.effects)
         addresses += piece.addresses
-    return FunctionCode(marks, at, ends, effects, flows, addresses, *layout)
+    return FunctionCode(marks, at, ends, effects, flows, addresses)
 
 
 class TableJumps:
@@ -198,6 +198,7 @@ class Units:
         blocks = self.walker.walk(pieces, dict.fromkeys(entries, self.context.isa.entry))
         takes = [piece.taken for piece in pieces]
         self.findings.add(blocks, self.walker.doubted, entries, takes, self.jumps.outside)
+        blocks.end()  # which refers to the walker
 
 
 def _unguard(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:

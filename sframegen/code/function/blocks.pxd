@@ -9,16 +9,20 @@ cdef class BasicBlocks:
     cdef object comes_back, is_alike, frames
     cdef dict moved, met, called, facts, answers, tables
     cdef const unsigned char[::1] marks, flows
-    cdef const unsigned int[::1] at, ends, effects, bases, code_ends
-    cdef const unsigned long long[::1] addresses, starts
-    cdef Py_ssize_t pieces, piece, points, size, nothing, most_states, steps
+    cdef const unsigned int[::1] at, ends, effects
+    cdef unsigned int[::1] bases, code_ends
+    cdef const unsigned long long[::1] addresses
+    cdef unsigned long long[::1] starts
+    cdef Py_ssize_t pieces, piece, points, size, nothing, most_states, steps, last_row
+    cdef readonly Py_ssize_t rows
+    cdef readonly unsigned int[::1] row_start, row_end, row_state
     cdef unsigned char[::1] leads
     cdef int[::1] state_of, walked_with
     cdef readonly unsigned char[::1] notes
-    cdef bint emits
+    cdef bint emits, ascend
     cdef readonly bint returns, complete
     cdef list work
-    cdef readonly list rows, exits
+    cdef readonly list exits
     cdef readonly Py_ssize_t contradiction
 
     cdef Py_ssize_t place(self, unsigned long long address) except -2
@@ -30,6 +34,7 @@ cdef class BasicBlocks:
     cpdef int reach(self, unsigned long long source, unsigned long long target, Py_ssize_t state) except -1
     cdef int change(self, Py_ssize_t state) except -1
     cdef int row(self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t state) except -1
+    cdef int sort_rows(self) except -1
     cdef Py_ssize_t first_point(self, Py_ssize_t place) except -1
     cdef int block(self, Py_ssize_t leader) except -1
     cdef Py_ssize_t next_leader(self, Py_ssize_t place, Py_ssize_t limit) except -1

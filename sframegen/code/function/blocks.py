@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 MAX_STATES = 1 << 12  # that a function may add: each is kept, and large real functions have some dozens
 
 
-class Outside(NamedTuple):
-    """What the columns of a function do not say."""
-
-    answers: dict[int, bool]  #: whether calls may return, as far as that is known: by target, or by ~slot
-    returns: Callable[[int], bool]  #: (point): true if this call may return, if that is not known
-    is_alike: Callable[[int], bool]  #: (address): true if the instruction around it does the same from there on
-    tables: dict[int, Sequence[int]]  #: indirect jumps -> all their targets; without those whose targets are not all known
-
-
 class FunctionCode(NamedTuple):
     """The code of a function, whose pieces lie side by side: places are offsets into that. Columns as in decoded_code.py."""
 
@@ -42,39 +33,90 @@ class FunctionCode(NamedTuple):
     effects: Column
     flows: Bytes
     addresses: Column
-    starts: Column  #: addresses of the pieces
-    bases: Column  #: places of the pieces, and where the last ends
-    code_ends: Column  #: places from which on a piece has only padding
 
 
 class BasicBlocks:
-    """The blocks of one function.
+    """The blocks of one function after the other: to make these columns for each takes longer than most walks.
 
-    After `run`: rows as (start, end, state), ascending, in places; exits as (source, target, state); the PointNotes of each point;
-    `returns`; `contradiction`: the place of an instruction, or -1; `complete`: there were steps enough. States are numbers of
-    `frames`. blocks.pxd has the types.
+    After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); the
+    PointNotes of each point; `returns`; `contradiction`: the place of an instruction, or -1; `complete`: there were steps enough.
+    blocks.pxd has the types.
     """
 
-    def __init__(self, code: FunctionCode, frames: Frames, outside: Outside, steps: int) -> None:
-        """`steps`: the points that may be walked."""
-        self.answers, self.comes_back, self.is_alike, self.tables = outside
+    def __init__(self) -> None:
+        """What stays from function to function; `begin` has the rest."""
+        self.starts = array("Q", [0])
+        self.bases = array("I", [0, 0])
+        self.code_ends = array("I", [0])
+        self.leads = bytearray(1)
+        self.state_of = array("i", [0])
+        self.walked_with = array("i", [0])
+        self.notes = bytearray(1)
+        self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
+
+    def begin(
+        self,
+        code: FunctionCode,
+        frames: Frames,
+        answers: dict[int, bool],
+        comes_back: Callable[[int], bool],
+        is_alike: Callable[[int], bool],
+        tables: dict[int, Sequence[int]],
+        steps: int,
+    ) -> None:
+        """Another function, whose pieces follow. `steps`: the points that may be walked.
+
+        `answers`: whether calls may return, as far as that is known, by target or ~slot; `comes_back`: true if the call at a point
+        may, if that is not known. `is_alike`: true if the instruction around an address does the same from there on. `tables`: all
+        targets of indirect jumps whose targets are all known.
+        """
+        number: cython.Py_ssize_t
+        self.answers, self.tables = answers, tables
+        self.comes_back: Any = comes_back
+        self.is_alike: Any = is_alike
         self.frames: Any = frames
         self.moved, self.met, self.called, self.facts = frames.moved, frames.met, frames.called, frames.facts
         self.nothing = frames.nothing
         self.most_states = len(frames.states) + MAX_STATES
-        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses, self.starts, self.bases, self.code_ends = code
-        self.pieces, self.points, self.size = len(self.starts), len(self.at), len(self.marks)
-        self.piece = 0
-        self.leads = bytearray(self.size + 1)
-        self.state_of = array("i", bytes(4 * self.size))
-        self.walked_with = array("i", bytes(4 * self.size))
-        self.notes = bytearray(self.points)
+        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
+        self.pieces = self.piece = self.rows = 0
+        self.points, self.size = len(self.at), len(self.marks)
+        if self.size >= len(self.leads):
+            self.leads = bytearray(self.size + 1)
+            self.state_of = array("i", bytes(4 * self.size))
+            self.walked_with = array("i", bytes(4 * self.size))
+        for number in range(self.size):
+            self.leads[number] = 0
+            self.state_of[number] = 0
+            self.walked_with[number] = 0
+        self.leads[self.size] = 0
+        if self.points > len(self.notes):
+            self.notes = bytearray(self.points)
+        for number in range(self.points):
+            self.notes[number] = 0
         self.emits = self.returns = self.complete = False
+        self.ascend = True
         self.work: list[int] = []
-        self.rows: list[tuple[int, int, int]] = []
         self.exits: list[tuple[int, int, int]] = []
         self.steps = steps
-        self.contradiction = -1
+        self.last_row = self.contradiction = -1
+
+    def add_piece(self, start: cython.ulonglong, size: cython.Py_ssize_t, code_size: cython.Py_ssize_t) -> None:
+        """Add a piece; after `code_size` bytes it has only padding."""
+        base: cython.Py_ssize_t = self.bases[self.pieces] if self.pieces else 0
+        if self.pieces == len(self.starts):
+            self.starts = array("Q", self.starts) * 2
+            self.code_ends = array("I", self.code_ends) * 2
+            self.bases = array("I", self.bases) * 2
+        self.starts[self.pieces] = start
+        self.bases[self.pieces] = base
+        self.code_ends[self.pieces] = base + code_size
+        self.pieces += 1
+        self.bases[self.pieces] = base + size
+
+    def end(self) -> None:
+        """Let go of the function."""
+        self.comes_back = self.is_alike = self.frames = None
 
     # -- places
 
@@ -103,6 +145,11 @@ class BasicBlocks:
     def address_of(self, place: cython.Py_ssize_t) -> cython.ulonglong:
         piece: cython.Py_ssize_t = self.piece_of(place)
         return place - self.bases[piece] + self.starts[piece]
+
+    def reach_of(self, point: int) -> tuple[int, int]:
+        """Return the addresses where the instruction of a point begins, and where it ends."""
+        here: int = self.address_of(self.at[point])
+        return here, here + self.ends[point] - self.at[point]
 
     # -- where blocks begin
 
@@ -141,7 +188,8 @@ class BasicBlocks:
         for leader in range(self.size):
             if self.walked_with[leader]:
                 self.block(leader)
-        self.rows.sort()
+        if not self.ascend:
+            self.sort_rows()
         self.complete = True
 
     def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
@@ -177,7 +225,25 @@ class BasicBlocks:
 
     def row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
         if self.emits and start < end:
-            self.rows.append((start, end, state))
+            if start <= self.last_row:  # instructions overlap
+                self.ascend = False
+            self.last_row = start
+            if self.rows == len(self.row_start):
+                self.row_start = array("I", self.row_start) * 2
+                self.row_end = array("I", self.row_end) * 2
+                self.row_state = array("I", self.row_state) * 2
+            self.row_start[self.rows] = start
+            self.row_end[self.rows] = end
+            self.row_state[self.rows] = state
+            self.rows += 1
+        return 0
+
+    def sort_rows(self) -> cython.int:
+        number: cython.Py_ssize_t
+        rows = [(self.row_start[number], self.row_end[number], self.row_state[number]) for number in range(self.rows)]
+        rows.sort(key=lambda row: row[:2])
+        for number in range(self.rows):
+            self.row_start[number], self.row_end[number], self.row_state[number] = rows[number]
         return 0
 
     def first_point(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:

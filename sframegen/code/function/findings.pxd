@@ -1,5 +1,6 @@
 cimport cython
 
+from cfi.search cimport bisect_right
 from sframegen.code.function.blocks cimport BasicBlocks
 from sframegen.code.function.marks cimport (
     BY_NAME, COMES_BACK, CONTRADICTS, ENDS, GOES_ON, IS_CALLED, IS_LAST, JUMPS, KEEPS_FRAME, OVERRUN_IS_REACHED, OVERRUNS, RETURNS,
@@ -9,14 +10,26 @@ from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY,
 from sframegen.elf.columns cimport Spans
 
 @cython.final
+cdef class GrowingColumn:
+    cdef unsigned long long[::1] values
+    cdef Py_ssize_t count
+
+    cdef int append(self, unsigned long long value) except -1
+    cpdef object column(self)
+
+@cython.final
 cdef class Findings:
     cdef object outside, frames
     cdef set stubs
     cdef dict numbers, callees
     cdef Spans code
     cdef const unsigned long long[::1] words
-    cdef unsigned long long at_calls
-    cdef readonly object columns
+    cdef unsigned long long aligned
+    cdef list states
+    cdef readonly GrowingColumn marks, at_calls, overrun
+    cdef readonly GrowingColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
+    cdef readonly GrowingColumn piece_start, piece_end, entry, row_start, row_word
+    cdef readonly GrowingColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
 
     cdef int end_function(self, unsigned long long marks, entries) except -1
     cdef unsigned long long add_points(self, BasicBlocks blocks) except? 77

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 try:
@@ -12,6 +11,8 @@ except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
+    from bisect import bisect_right
+
     from sframegen.code.function.marks import (
         BY_NAME,
         COMES_BACK,
@@ -77,6 +78,29 @@ def no_findings() -> FindingColumns:
     return FindingColumns([], *(array("Q", [0] * name.startswith(END)) for name in FindingColumns._fields[1:]))
 
 
+class GrowingColumn:
+    """A column of numbers that grows: to append to an array is a call of Python, of which each function would need dozens."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = array("Q", bytes(8 * 64))
+        self.count = 0
+        for value in values:
+            self.append(value)
+
+    def append(self, value: cython.ulonglong) -> cython.int:
+        if self.count == len(self.values):
+            self.values = self.column() * 2
+        self.values[self.count] = value
+        self.count += 1
+        return 0
+
+    def column(self) -> array[int]:
+        """All of them."""
+        found = array("Q")
+        found.frombytes(memoryview(self.values[: self.count]).cast("B"))
+        return found
+
+
 class Findings:
     """Takes the results of functions after they were walked. `code`: what is analysed."""
 
@@ -87,16 +111,27 @@ class Findings:
         self.frames: Any = None
         self.numbers: dict[int, int] = {}  # of its states, in those of the columns
         self.callees: dict[int | str, int] = {}  # of the function, with the kinds of their calls
-        self.at_calls = 0  # of the function, as in the columns
+        self.aligned = 0  # of the function, as `at_calls` in the columns
         self.words: Column = array("Q")  # that may be addresses of code
-        self.columns = no_findings()
+        self.states: list[FrameState] = []
+        self.marks, self.at_calls, self.overrun = (GrowingColumn() for _ in range(3))
+        self.end_piece, self.end_entry, self.end_row, self.end_exit, self.end_call, self.end_taken, self.end_table = (
+            GrowingColumn(0) for _ in range(7)
+        )
+        self.piece_start, self.piece_end, self.entry, self.row_start, self.row_word = (GrowingColumn() for _ in range(5))
+        self.exit_source, self.exit_target, self.exit_as_entered, self.callee, self.call_kind = (GrowingColumn() for _ in range(5))
+        self.taken, self.table = (GrowingColumn() for _ in range(2))
+
+    def columns(self) -> FindingColumns:
+        """All results."""
+        return FindingColumns(self.states, *[getattr(self, name).column() for name in FindingColumns._fields[1:]])
 
     def add_unread(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
         """Add a function that is not analysed."""
         for start, end in unit:
-            self.columns.piece_start.append(start)
-            self.columns.piece_end.append(end)
-        self.at_calls = 0
+            self.piece_start.append(start)
+            self.piece_end.append(end)
+        self.aligned = 0
         self.end_function(COMES_BACK, entries)
 
     def add(self, blocks: BasicBlocks, doubted: bool, entries: Iterable[int], takes: list[Column], places: Iterable[int]) -> None:
@@ -111,43 +146,44 @@ class Findings:
         piece: cython.Py_ssize_t
         is_as_entered: cython.bint
         all_as_entered: cython.bint = True
-        columns = self.columns
         if blocks.frames is not self.frames:
             self.frames = blocks.frames
             self.numbers = {}
         for piece in range(blocks.pieces):
-            columns.piece_start.append(blocks.starts[piece])
-            columns.piece_end.append(blocks.starts[piece] + (blocks.bases[piece + 1] - blocks.bases[piece]))
+            self.piece_start.append(blocks.starts[piece])
+            self.piece_end.append(blocks.starts[piece] + (blocks.bases[piece + 1] - blocks.bases[piece]))
         if blocks.contradiction >= 0:
-            blocks.rows = []
+            blocks.rows = 0
             marks |= CONTRADICTS
         marks |= self.add_points(blocks)
-        self.add_rows(blocks)
+        if blocks.rows:
+            self.add_rows(blocks)
         for source, target, state in blocks.exits if blocks.complete else []:
             is_as_entered = blocks.facts_of(state) & IS_ENTRY != 0
-            columns.exit_source.append(source)
-            columns.exit_target.append(target)
-            columns.exit_as_entered.append(int(is_as_entered))
+            self.exit_source.append(source)
+            self.exit_target.append(target)
+            self.exit_as_entered.append(int(is_as_entered))
             all_as_entered = all_as_entered and is_as_entered
-        if marks & RETURNS and marks & KEEPS_FRAME and all_as_entered and self.at_calls & ~1 == 0:
+        if marks & RETURNS and marks & KEEPS_FRAME and all_as_entered and self.aligned & ~1 == 0:
             marks |= SHOWS_ITSELF
         self.add_taken(takes)
-        columns.table.extend(places)
+        for target in places:
+            self.table.append(target)
         self.end_function(marks, entries)
 
     def end_function(self, marks: cython.ulonglong, entries: Iterable[int]) -> cython.int:
-        columns = self.columns
-        columns.entry.extend(entries)
-        columns.marks.append(marks)
-        columns.at_calls.append(self.at_calls)
-        columns.overrun.append(0)
-        columns.end_piece.append(len(columns.piece_start))
-        columns.end_entry.append(len(columns.entry))
-        columns.end_row.append(len(columns.row_start))
-        columns.end_exit.append(len(columns.exit_source))
-        columns.end_call.append(len(columns.callee))
-        columns.end_taken.append(len(columns.taken))
-        columns.end_table.append(len(columns.table))
+        for entry in entries:
+            self.entry.append(entry)
+        self.marks.append(marks)
+        self.at_calls.append(self.aligned)
+        self.overrun.append(0)
+        self.end_piece.append(self.piece_start.count)
+        self.end_entry.append(self.entry.count)
+        self.end_row.append(self.row_start.count)
+        self.end_exit.append(self.exit_source.count)
+        self.end_call.append(self.callee.count)
+        self.end_taken.append(self.taken.count)
+        self.end_table.append(self.table.count)
         return 0
 
     def add_points(self, blocks: BasicBlocks) -> cython.ulonglong:
@@ -155,14 +191,12 @@ class Findings:
         marks: cython.ulonglong = KEEPS_FRAME
         point: cython.Py_ssize_t
         after: cython.Py_ssize_t = 0  # the rows that begin at the point or before
-        end: cython.Py_ssize_t = 0  # of the last of these
         flow: cython.int
         facts: cython.int
-        of_row: cython.Py_ssize_t = 0
         state: cython.Py_ssize_t
         one: cython.ulonglong = 1
         self.callees = {}
-        self.at_calls = 0
+        self.aligned = 0
         for point in range(blocks.points):
             flow = blocks.flows[point] & 7
             if flow not in (INDIRECT, CALL, RETURN):
@@ -171,18 +205,17 @@ class Findings:
                 self.note_call(blocks, point)
             elif blocks.notes[point] & UNRESOLVED:
                 marks |= COMES_BACK
-            while after < len(blocks.rows) and blocks.rows[after][0] <= blocks.at[point]:
-                _, end, of_row = blocks.rows[after]
+            while after < blocks.rows and blocks.row_start[after] <= blocks.at[point]:
                 after += 1
-            if end <= blocks.at[point]:
+            if after == 0 or blocks.row_end[after - 1] <= blocks.at[point]:
                 continue
-            state = of_row
+            state = blocks.row_state[after - 1]
             if flow == RETURN and blocks.effects[point]:  # it may authenticate, or remove arguments
                 state = blocks.after(state, blocks.effects[point])
             facts = blocks.facts_of(state)
             if flow == CALL:
                 if facts & KNOWN_SP:
-                    self.at_calls |= one << (facts & 15)
+                    self.aligned |= one << (facts & 15)
                 continue
             if flow == RETURN or blocks.notes[point] & UNRESOLVED:
                 marks |= RETURNS if flow == RETURN else JUMPS
@@ -196,11 +229,11 @@ class Findings:
     def add_calls(self) -> cython.int:
         for callee, kind in self.callees.items():
             if isinstance(callee, str):
-                self.columns.callee.append(self.outside.names[callee])
-                self.columns.call_kind.append(kind | BY_NAME)
+                self.callee.append(self.outside.names[callee])
+                self.call_kind.append(kind | BY_NAME)
             else:
-                self.columns.callee.append(callee)
-                self.columns.call_kind.append(kind & ~GOES_ON if callee in self.outside.never_return else kind)
+                self.callee.append(callee)
+                self.call_kind.append(kind & ~GOES_ON if callee in self.outside.never_return else kind)
         return 0
 
     def note_call(self, blocks: BasicBlocks, point: cython.Py_ssize_t) -> cython.int:
@@ -223,15 +256,15 @@ class Findings:
         start: cython.ulonglong
         place: cython.ulonglong
         end: cython.ulonglong
-        state: cython.Py_ssize_t
         following: cython.ulonglong
         number: cython.ulonglong
-        for row in range(len(blocks.rows)):
-            start, end, state = blocks.rows[row]
+        for row in range(blocks.rows):
+            start = blocks.row_start[row]
+            end = blocks.row_end[row]
             while blocks.bases[piece + 1] <= start:
                 piece += 1
-            if row + 1 < len(blocks.rows):
-                following = blocks.rows[row + 1][0]
+            if row + 1 < blocks.rows:
+                following = blocks.row_start[row + 1]
                 other = piece
                 while blocks.bases[other + 1] <= following:
                     other += 1
@@ -241,18 +274,18 @@ class Findings:
                         place += 1
                     if place == following:
                         end = following
-            number = self.number(state)
-            self.columns.row_start.append(start - blocks.bases[piece] + blocks.starts[piece])
-            self.columns.row_word.append((end - start) << 32 | number)
+            number = self.number(blocks.row_state[row])
+            self.row_start.append(start - blocks.bases[piece] + blocks.starts[piece])
+            self.row_word.append((end - start) << 32 | number)
         return 0
 
     def number(self, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The number of a state of `frames` in those of the columns."""
         found = self.numbers.get(state)
         if found is None:
-            found = len(self.columns.states)
+            found = len(self.states)
             self.numbers[state] = found
-            self.columns.states.append(self.frames.states[state])
+            self.states.append(self.frames.states[state])
         return found
 
     def add_taken(self, takes: list[Column]) -> cython.int:
@@ -265,15 +298,16 @@ class Findings:
                 for number in range(len(self.words)):
                     if self.code.number(self.words[number]) >= 0:
                         seen.add(self.words[number])
-        self.columns.taken.extend(seen)
+        for address in seen:
+            self.taken.append(address)
         return 0
 
-    def add_overrun(self, begin: int, instruction: int) -> bool:
+    def add_overrun(self, begin: cython.ulonglong, instruction: cython.ulonglong) -> bool:
         """The last function has an instruction that a function start is inside of. Return True if that instruction is reached."""
-        columns = self.columns
-        last = len(columns.marks) - 1
-        row = bisect_right(columns.row_start, instruction, columns.end_row[last]) - 1
-        is_reached = row >= columns.end_row[last] and instruction - columns.row_start[row] < columns.row_word[row] >> 32
-        columns.overrun[last] = begin
-        columns.marks[last] |= OVERRUNS | OVERRUN_IS_REACHED if is_reached else OVERRUNS
-        return is_reached
+        last: cython.Py_ssize_t = self.marks.count - 1
+        first: cython.Py_ssize_t = self.end_row.values[last]
+        row: cython.Py_ssize_t = bisect_right(self.row_start.values, instruction, first, self.row_start.count) - 1
+        reached: cython.bint = row >= first and instruction - self.row_start.values[row] < self.row_word.values[row] >> 32
+        self.overrun.values[last] = begin
+        self.marks.values[last] |= OVERRUNS | OVERRUN_IS_REACHED if reached else OVERRUNS
+        return reached

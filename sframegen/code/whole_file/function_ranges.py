@@ -76,7 +76,6 @@ class FunctionRanges:
         return sorted([number, *self.members[number]]) if number in self.members else [number]
 
     def pieces(self, unit: Sequence[int]) -> list[Range]:
-        number: cython.Py_ssize_t
         return [(self.ranges.start[number], self.ranges.end[number]) for number in unit]
 
     def changed(self, evidence: Evidence) -> list[int]:

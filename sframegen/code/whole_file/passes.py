@@ -121,7 +121,7 @@ def _alone(context: FileContext, ranges: list[Range]) -> FindingColumns:
     units = Units(context)
     for one in ranges:
         units.analyse((one,), (one[0],))
-    return units.findings.columns
+    return units.findings.columns()
 
 
 def _swept(context: FileContext, parts: list[Range]) -> FindingColumns:
@@ -131,14 +131,14 @@ def _swept(context: FileContext, parts: list[Range]) -> FindingColumns:
             units.add([piece], ((piece.start, piece.end),), (piece.start,))
             if at is not None and units.findings.add_overrun(end, at):
                 break  # the rest is in that instruction
-    return units.findings.columns
+    return units.findings.columns()
 
 
 def _together(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
     these = Units(context)
     for unit in units:
         these.analyse(*unit)
-    return these.findings.columns
+    return these.findings.columns()
 
 
 def _called(context: FileContext, ranges: list[Range]) -> set[int]:
