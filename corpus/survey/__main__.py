@@ -20,7 +20,7 @@ from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
 from corpus.survey.survey_report import Results, markdown
 from corpus.survey.survey_rows import files_of, packages_of
-from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.result_rows import RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +61,7 @@ def main() -> int:
         write_page(options.report, text, results.run["sframegen"])
     else:
         print(text)
-    failed = any(row.outcome == Outcome.FAILED for row in packages_of(surveyed))
+    failed = any(row.outcome == RowOutcome.FAILED for row in packages_of(surveyed))
     return int(failed or any(one.faults for one in judged))
 
 

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.report_page import GroupSums, stored_files
-from sframegen.fleet.result_rows import Outcome, PackageRow
+from sframegen.fleet.result_rows import PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.result_rows import FileRow
 
 CODE = "code"  # the fate of code without CFI in FileRow.no_cfi
-WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED)
+WITH_SECTION = (RowOutcome.ADDED, RowOutcome.UNCHANGED)
 
 
 def packages_of(run: Path) -> list[PackageRow]:

@@ -95,7 +95,7 @@ def command(
 
 
 def _worker(keywords: dict[str, Any]) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
-    """What is done to one file: its build-id and what add-section says, or None for a separate debug file or a detached section."""
+    """Return what works on one file: gives its build-id and summary, or None for a separate debug file or a detached section."""
     from sframegen import api  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
     from sframegen.detached.companion import companion_of  # noqa: PLC0415

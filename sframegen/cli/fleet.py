@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-import shlex
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sframegen.checks.finding import CONSUMERS
 from sframegen.cli.shared.adding_options import FLEET, adding
 from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import SECONDS, jobs, min_coverage, part_of_how
@@ -22,7 +20,7 @@ from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import ON_A_CLUSTER, imported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from sframegen.cli.shared.common_options import How
@@ -34,7 +32,7 @@ MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
 NOT_ENCRYPTED = (
     "is on another machine and not encrypted: anyone on the network path could run code on the workers; give a tls:// address, or"
-    " --insecure on a network of your own"
+    " 127.0.0.1 with a port that SSH forwards"
 )
 COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles of references
 
@@ -57,41 +55,25 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
     return address
 
 
-def _of_function(mode: str, adding: dict[str, Any], consumer: str | None) -> dict[str, Any]:
-    """The keywords of the public function that the mode needs. Raises UsageError for options of another mode."""
-    if mode != "check":
-        if consumer is not None:
-            raise click.UsageError("--consumer needs --mode check")
-        return adding
+def _refuse_options_of_adding(names: Iterable[str]) -> None:
+    """Raises UsageError for an option of the command line with one of these names."""
     ctx = click.get_current_context()
     for option in ctx.command.params:
-        if option.name in adding and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+        if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} has no effect with --mode check")
-    return {} if consumer is None else {"consumer": consumer}
 
 
-def _engine(scheduler: str | None, insecure: bool, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
+def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
     """Raises UsageError for an address that would let others in."""
     if scheduler is None:
-        if insecure:
-            raise click.UsageError("--insecure needs --scheduler")
         from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
 
         return partial(OneMachine, processes=processes)
     from sframegen.fleet.dask_cluster import DaskCluster, is_encrypted, is_this_machine  # noqa: PLC0415
 
-    if not (insecure or is_encrypted(scheduler) or is_this_machine(scheduler)):
+    if not (is_encrypted(scheduler) or is_this_machine(scheduler)):
         raise click.UsageError(f"{scheduler} {NOT_ENCRYPTED}")
     return partial(DaskCluster, address=scheduler)
-
-
-def _how_to_sign(directory: str) -> str:
-    from sframegen.fleet.apt_repository import RELEASE  # noqa: PLC0415 - only for this command
-
-    release = f"{directory}/{RELEASE}"
-    return f"{release} is not signed; to sign it: " + shlex.join(
-        ["gpg", "--clearsign", "--output", f"{directory}/InRelease", release]
-    )
 
 
 def _needs_extra(use: str, scheduler: str | None = None) -> None:
@@ -148,9 +130,6 @@ def command() -> None:
     help="Work on a Dask cluster: give its scheduler as tls://HOST:PORT. Anyone who can reach it can run code as its user and"
     " as that of the workers. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
 )
-@click.option(
-    "--insecure", is_flag=True, help="Take a --scheduler on another machine without encryption; only on a network of your own."
-)
 @jobs("Number of packages to process in parallel, on this machine.")
 @click.option(
     "--timeout",
@@ -175,16 +154,11 @@ def command() -> None:
     multiple=True,
     help="Leave out packages with these names. May be repeated.",
 )
-@min_coverage("Exit 1 if the section of a file covers less of its code; DIR/short.csv lists such files.")
+@min_coverage("Exit 1 if the section of a file covers less of its code.")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit 1 if code of a file was left out, or nothing was added to it, or a check warns; DIR/short.csv.",
-)
-@click.option(
-    "--consumer",
-    type=click.Choice(CONSUMERS),
-    help="With --mode check: check for this reader, as `sframegen check` does.  [default: all]",
+    help="Exit 1 if code of a file was left out, or nothing was added to it, or a check warns.",
 )
 @part_of_how("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
 @part_of_how("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
@@ -196,31 +170,30 @@ def run(
     output: str,
     mode: str,
     scheduler: str | None,
-    insecure: bool,
     timeout: float,
     memory: int,
     exclude: tuple[str, ...],
     min_coverage: float | None,
     strict: bool,
-    consumer: str | None,
     keywords: dict[str, Any],
     how: How,
 ) -> None:
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
-    A SOURCE is a package, a directory, a glob, a file with a path or URL in each line (- is standard input), a URL that fsspec
+    A SOURCE is a package, a directory, a file with a path or URL in each line (- is standard input), a URL that fsspec
     reads (https:, s3:, gs: and others; one that ends with / is a directory), or a Packages index of APT.
 
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    engine = _engine(scheduler, insecure, how.jobs)
-    of_function = _of_function(mode, keywords, consumer)
+    engine = _engine(scheduler, how.jobs)
+    if mode == "check":
+        _refuse_options_of_adding(keywords)
+        keywords = {}
     _needs_extra("run", scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.several import Bar  # noqa: PLC0415
-    from sframegen.fleet.coverage_gate import CoverageDemand  # noqa: PLC0415
-    from sframegen.fleet.fleet_run import FleetRun  # noqa: PLC0415
+    from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
     findings = Run()
@@ -230,7 +203,7 @@ def run(
         if not how.quiet:
             note(message)
 
-    options = RunOptions(Mode(mode), of_function, timeout=timeout, memory=memory)
+    options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
     gc.set_threshold(*COLLECT)
     totals = None
     with Bar() as bar:
@@ -249,8 +222,6 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not how.quiet:
         click.echo(totals.one_line())
-        if fleet.indexed:
-            click.echo(_how_to_sign(fleet.path))
     ctx.exit(findings.status)
 
 

@@ -6,11 +6,16 @@ import click
 
 LEVELLED = ("add-section", "add-tree", "convert", "link", "merge")
 CHOSEN = "--no-verify, or nothing: sframegen chooses the library that reads back"
+IN_PACKAGES = "add-section on the .deb before it is installed: it renews the package's md5sums"
 # "command", "command --option", "command --option value"
 REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
     **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
+    **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, for each GLOB"),
+    **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
     "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "fleet run --consumer": "check --consumer, on the packages",
+    "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
     "fleet run --mode unloaded": "--mode rewrite, or add-tree --unloaded in the build of the package",
     "fleet run --policy": "--exclude and --min-coverage",

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, get_type_hints
 
 from sframegen.api.added import percent
 from sframegen.base.text import count_of, printable
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, PackageRow
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class RunTotals:
 
     def one_line(self) -> str:
         """The line that the command prints."""
-        what = ", ".join(f"{count:,} {outcome}" for outcome in Outcome if (count := self.packages[outcome]))
+        what = ", ".join(f"{count:,} {outcome}" for outcome in RowOutcome if (count := self.packages[outcome]))
         line = f"{count_of(self.packages.total(), 'package')}{f' ({what})' if what else ''}"
         line += f", {count_of(self.files.total(), 'ELF file')}"
         covered, code, section = (int(self.file_sums[name]) for name in ("covered_bytes", "code_bytes", "section_bytes"))
@@ -88,12 +88,10 @@ def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) 
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory, *also: Callable[[PackageResult], object]) -> RunTotals:
+def collect(output: OutputDirectory, each: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
 
-    `also`: called with the result of each package.
-
-    Raises FormatError for a result that is damaged, OSError.
+    `each`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
     """
     totals = RunTotals()
     with ExitStack() as stack:
@@ -104,8 +102,7 @@ def collect(output: OutputDirectory, *also: Callable[[PackageResult], object]) -
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
-            for one in also:
-                one(result)
+            each(result)
             listing.write(b",\n" if number else b"[\n")
             listing.write(json.dumps(vars(result.package)).encode("ascii"))
             for row in result.files:
@@ -124,12 +121,14 @@ class ParquetTable:
         from pyarrow import parquet  # noqa: PLC0415
 
         types = {
-            "int": pa.int64(),
-            "float": pa.float64(),
-            "list[str]": pa.list_(pa.string()),
-            "dict[str, int]": pa.map_(pa.string(), pa.int64()),
+            int: pa.int64(),
+            float: pa.float64(),
+            str: pa.string(),
+            RowOutcome: pa.string(),
+            list[str]: pa.list_(pa.string()),
+            dict[str, int]: pa.map_(pa.string(), pa.int64()),
         }
-        columns = [(column.name, types.get(str(column.type), pa.string())) for column in fields(kind)]
+        columns = [(name, types[of]) for name, of in get_type_hints(kind).items()]
         self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
         self.table_of = pa.Table.from_pylist
         self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")

@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 
 from sframegen import __version__
 from sframegen.base.errors import FormatError
-from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
-from sframegen.fleet.result_rows import Outcome, finished_of, one_line
+from sframegen.fleet.result_rows import AnswerKind, RowOutcome, finished_of, one_line
 from sframegen.fleet.run_options import EngineError, RunOptions
 from sframegen.fleet.sources import items
 
@@ -39,7 +38,7 @@ ENCRYPTED = ("tls", "wss")
 PLAIN_TYPES = frozenset({"bytearray", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})  # of `builtins`
 IN_FLIGHT_PER_THREAD = 4
 MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
-LOST = ("lost", "pending")  # states of a future whose result is being made again
+LOST = ("lost", "pending")  # states of a future that Dask computes again
 GONE = "lost the scheduler; run the same command to continue"
 NO_ANSWER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
 NOT_ONE = "there is no scheduler at this address, but another service; give the address that `dask scheduler` prints"
@@ -101,7 +100,8 @@ class DaskCluster:
                 yield from self._next(unfinished)
             if unfinished:
                 why = "the workers that worked on it died"
-                yield number, item, refuse_or_fail(item, self._job.options, self._job.output, Outcome.FAILED, why)
+                key = self._job.options.key_without_content(item)
+                yield number, item, self._job.output.write_no_content(key, item, RowOutcome.FAILED, why)
 
     def _threads(self) -> int:
         """Those of all workers that have joined the scheduler."""
@@ -138,9 +138,9 @@ def _answered(text: object) -> Finished:
     """From what `package_task` returns. Raises EngineError for anything else."""
     try:
         match json.loads(text) if isinstance(text, str) else None:
-            case ["cannot work", str(why)]:
+            case [AnswerKind.CANNOT_WORK, str(why)]:
                 raise EngineError(one_line(why))
-            case ["finished", values]:
+            case [AnswerKind.FINISHED, values]:
                 return finished_of(values)
     except (ValueError, RecursionError):
         pass
@@ -195,7 +195,7 @@ def is_this_machine(address: str) -> bool:
     return all(ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
 
 
-_plain = threading.Event()  # set: as `plain_pickles` says
+_plain = threading.Event()  # set within `plain_pickles`
 
 
 @contextmanager
@@ -226,20 +226,20 @@ def package_task(item: list[Any], options: dict[str, Any], output: str, token: s
     return json.dumps(_worked_on(item, RunOptions.from_json(options), output, token, version))
 
 
-def _worked_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[str, object]:
+def _worked_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[AnswerKind, object]:
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
     if version != __version__:
-        return "cannot work", f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}"
+        return AnswerKind.CANNOT_WORK, f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}"
     if getattr(_local, "token", None) != token:
         _forget()
         if why := _begin(output, token, options, worker.local_directory):
             return (
-                "cannot work",
+                AnswerKind.CANNOT_WORK,
                 f"the worker {worker.address} cannot write to {output}{why}: give a directory that all workers share",
             )
-    return "finished", _local.process.work_on(items.item_from_json(item))
+    return AnswerKind.FINISHED, _local.process.work_on(items.item_from_json(item))
 
 
 def _forget() -> None:

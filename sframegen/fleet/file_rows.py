@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from sframegen import api
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, turn
+from sframegen.conversion.coverage import why_empty
 from sframegen.detached.companion import companion_of
 from sframegen.elf.dynamic import DT_NEEDED, DT_STRSZ, DT_STRTAB, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import ET_DYN, ET_EXEC, strings_at
 from sframegen.fleet.producers import producer_of
-from sframegen.fleet.result_rows import FileRow, Outcome, one_line
+from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode
 from sframegen.format.abi import abi_of
 
@@ -64,7 +65,7 @@ class PackageFiles:
         return False
 
     def _row(self, path: str) -> FileRow:
-        row = FileRow(self.package, self.sha256, one_line(path), Outcome.REFUSED)
+        row = FileRow(self.package, self.sha256, one_line(path), RowOutcome.REFUSED)
         self.rows.append(row)
         return row
 
@@ -80,28 +81,28 @@ class PackageFiles:
         companion = companion_of(elf)
         is_checked = self.options.mode is Mode.CHECK
         if companion is not None:
-            row.outcome, row.reason = Outcome.WITHOUT if is_checked else Outcome.NOTHING, companion.value
+            row.outcome, row.reason = RowOutcome.WITHOUT if is_checked else RowOutcome.NOTHING, companion.value
             return False
         if is_checked:
             row.executable_bytes = sum(end - start for start, end in elf.executable_ranges())
         del elf, data
         if is_checked:
-            fill_checked(row, api.check(given, **self.options.adding))
+            fill_checked(row, api.check(given))
             return False
         how: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
         summary = api.add_section(given, replace=True, **self.options.adding, **how)
         _fill(row, summary)
         row.warnings = [one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
-        if not changed.exists() or row.outcome is not Outcome.ADDED:
+        if not changed.exists() or row.outcome is not RowOutcome.ADDED:
             return False
         row.new_file_bytes = changed.stat().st_size
         return True
 
 
 def _fill(row: FileRow, summary: Summary) -> None:
-    row.outcome = Outcome(summary.outcome)
-    if row.outcome is Outcome.NOTHING:
-        row.reason = summary.note.removeprefix("nothing to add: ")
+    row.outcome = RowOutcome(summary.outcome)
+    if row.outcome is RowOutcome.NOTHING:
+        row.reason = why_empty(summary.functions, summary.ignored_fdes)
     row.executable_bytes = sum(sum(counts.values()) for counts in summary.fates.values())
     row.code_bytes, row.covered_bytes = summary.code_bytes, summary.covered_bytes
     row.functions, row.functions_covered = summary.functions, summary.functions_covered
@@ -128,11 +129,11 @@ def fill_checked(row: FileRow, report: api.CheckReport) -> None:
     """Coverage is that of the section which is there, right or wrong."""
     row.warnings = [one_line(warning) for warning in report.warnings]
     if report.lacks_section:
-        row.outcome, row.reason = Outcome.WITHOUT, "no SFrame section"
+        row.outcome, row.reason = RowOutcome.WITHOUT, "no SFrame section"
         return
     row.findings = [one_line(line.strip()) for line in report.lines(api.Severity.WARNING)]
     is_wrong = report.worst() is api.Severity.ERROR
-    row.outcome = Outcome.WRONG if is_wrong else Outcome.GOOD
+    row.outcome = RowOutcome.WRONG if is_wrong else RowOutcome.GOOD
     row.reason = row.findings[0] if is_wrong else ""
     row.functions, row.section_bytes = report.functions, report.section_bytes
     row.covered_bytes = sum(report.code.get(verdict, 0) for verdict in COVERED)

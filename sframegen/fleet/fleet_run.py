@@ -1,4 +1,4 @@
-"""A run: sources -> results in the output directory, and tables of them."""
+"""A run: sources -> results in the output directory, tables of them, and the files that have less coverage than is demanded."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
-from sframegen.fleet.apt_repository import WrittenPackages
 from sframegen.fleet.collecting import collect
-from sframegen.fleet.coverage_gate import CoverageDemand, Gate
-from sframegen.fleet.known_results import known, refuse_or_fail, seen
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import Outcome
-from sframegen.fleet.run_options import Job, Mode
+from sframegen.fleet.result_rows import RowOutcome
+from sframegen.fleet.run_options import Job
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.items import Item, shown
+from sframegen.fleet.sources.fetching import seen
+from sframegen.fleet.sources.items import Item, without_secrets
 from sframegen.fleet.sources.listing import items_of
 
 if TYPE_CHECKING:
@@ -32,11 +30,62 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.collecting import RunTotals
     from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import Finished, PackageResult
+    from sframegen.fleet.result_rows import FileRow, Finished, PackageResult
     from sframegen.fleet.run_options import Engine, RunOptions
     from sframegen.program.workers import Progress
 
-NOT_DONE = (Outcome.REFUSED, Outcome.FAILED)
+NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)
+MAX_LINES = 20  # of files that fall short
+NO_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # if there are no executable bytes
+
+
+class CoverageDemand(NamedTuple):
+    """What each file has to have."""
+
+    minimum: float | None = None  #: per cent of the code with call frame information
+    strict: bool = False  #: nothing left out, and something added; no warning of a check
+    checked: bool = False  #: no error of a check, and no file that cannot be checked
+
+    def failure(self, row: FileRow) -> str:
+        """Why a file falls short, or "". Debug files, which have no code, do not."""
+        if row.outcome in NO_CODE and not row.executable_bytes:
+            return ""
+        if self.checked and row.outcome in (RowOutcome.WRONG, RowOutcome.REFUSED):
+            return row.reason
+        if self.checked and self.strict and row.findings:
+            return row.findings[0]
+        if self.strict and not row.section_bytes:
+            return row.reason if self.checked else f"nothing was added{f': {row.reason}' if row.reason else ''}"
+        if self.strict and row.covered_bytes < row.code_bytes:
+            return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
+        if self.minimum is not None and coverage_of(row) < self.minimum:
+            return f"coverage: {coverage_of(row):.4f} % is below {self.minimum:g} %"
+        return ""
+
+
+def coverage_of(row: FileRow) -> float:
+    return 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
+
+
+class Gate:
+    """Reports the files that fall short: the first of them in a line each, the others as a number."""
+
+    def __init__(self, demand: CoverageDemand, finding: Callable[[str], object]) -> None:
+        self.demand = demand
+        self.finding = finding
+        self.failed = 0
+
+    def add(self, result: PackageResult) -> None:
+        for row in result.files:
+            if why := self.demand.failure(row):
+                self.failed += 1
+                if self.failed <= MAX_LINES:
+                    self.finding(f"{row.package}: {row.path}: {why}")
+
+    def finish(self, directory: str) -> None:
+        """`directory`: of the results."""
+        if self.failed > MAX_LINES:
+            self.finding(f"{self.failed - MAX_LINES:,} more files fall short: compare the columns of {directory}/files.parquet")
 
 
 class FleetRun:
@@ -56,9 +105,8 @@ class FleetRun:
         self.note: Callable[[str], object] = lambda _: None  #: called with a line that is no failure
         self.total = 0
         self.excluded = 0  #: packages
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[RowOutcome] = Counter()
         self.earlier = 0  #: packages with a result from an earlier run
-        self.indexed = 0  #: packages in the repository that was written
         self.started = _now()
         self.token = os.urandom(8).hex()
 
@@ -85,20 +133,10 @@ class FleetRun:
                 engine = stack.enter_context(begin(Job(self.options, self.output, self.token, self.note)))
                 for number, item, finished in engine.submit(chain([first], waiting)):
                     self._finished(keys, number, item, finished)
-            totals = self._collected()
+            gate = Gate(self.demand, self.finding)
+            totals = collect(self.output, gate.add)
+            gate.finish(self.path)
             self._write_run(ended=_now())
-        return totals
-
-    def _collected(self) -> RunTotals:
-        """The tables, and what comes of their rows."""
-        also: list[Callable[[PackageResult], object]] = []
-        with ExitStack() as stack:
-            also.append(stack.enter_context(Gate(self.demand, self.output, self.finding)).add)
-            if self.options.mode is Mode.REWRITE:
-                written = stack.enter_context(WrittenPackages(self.output, self.finding))
-                also.append(written.add)
-            totals = collect(self.output, *also)
-        self.indexed = written.debs if self.options.mode is Mode.REWRITE else 0
         return totals
 
     def _list(self, listing: BinaryIO) -> bool:
@@ -129,16 +167,19 @@ class FleetRun:
     def _without_worker(self, item: Item) -> Finished | Item:
         """Return the result of an item that needs no fetch and no server; else the item, with its state here."""
         if item.refused:
-            return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, item.refused)
+            return self._without_content(item, RowOutcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
             return item
         try:
-            here = seen(item, self.options)
+            here = seen(item)
         except FormatError as error:
-            return refuse_or_fail(item, self.options, self.output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+            return self._without_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
-            return refuse_or_fail(item, self.options, self.output, Outcome.FAILED, error.strerror or str(error))
-        return known(here.identity, self.output) or item._replace(state=here.state)
+            return self._without_content(item, RowOutcome.FAILED, error.strerror or str(error))
+        return self.output.known(self.options.key_of_seen(item, here.identity)) or item._replace(state=here.state)
+
+    def _without_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
+        return self.output.write_no_content(self.options.key_without_content(item), item, outcome, reason)
 
     def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
         keys[number] = finished.key
@@ -151,7 +192,7 @@ class FleetRun:
 
     def _write_run(self, ended: str | None = None) -> None:
         run = {
-            "sources": [shown(source) for source in self.sources],
+            "sources": [without_secrets(source) for source in self.sources],
             "options": self.options.to_json(),
             "sframegen": __version__,
             "token": self.token,
@@ -176,7 +217,7 @@ def is_excluded(name: str, patterns: Sequence[str]) -> bool:
 
 def _words(error: Exception) -> str:
     if isinstance(error, OSError):
-        where = f"{shown(os.fsdecode(error.filename))}: " if error.filename else ""
+        where = f"{without_secrets(os.fsdecode(error.filename))}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     return str(error)
 

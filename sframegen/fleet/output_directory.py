@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from linker.files.own_directory import OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
-from sframegen.fleet.result_rows import FileRow, Outcome, PackageResult, PackageRow
+from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.files.location import Location
+    from sframegen.fleet.sources.items import Item
 
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
@@ -28,7 +29,7 @@ Row = TypeVar("Row", FileRow, PackageRow)
 
 
 class OutputDirectory(OwnDirectory):
-    """An output directory, held open. What is written there is the old content or the new one."""
+    """An output directory, open for the whole run. Files in it are replaced completely or not at all."""
 
     def package(self, name: str, *, make: bool = False) -> Location:
         """A rewritten package. Raises OSError."""
@@ -68,14 +69,26 @@ class OutputDirectory(OwnDirectory):
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise FormatError("no whole result of a package", file=f"{self.path}/{_result(key)}") from error
 
+    def write_no_content(self, key: str, item: Item, outcome: RowOutcome, reason: str) -> Finished:
+        """Write the result of a package that was refused, or failed, before its content was known. Raises OSError."""
+        reason = one_line(reason)
+        self.write_result(key, PackageResult(PackageRow(item.name, item.source, outcome=outcome, reason=reason)))
+        return Finished(key, outcome, reason)
+
+    def known(self, identity: str) -> Finished | None:
+        """The result that an item has already. `identity`: as RunOptions.key_of_seen has it."""
+        key = self.seen_as(identity) if identity else ""
+        package = self.done(key) if key else None
+        return Finished(key, package.outcome, package.reason, is_new=False) if package else None
+
     def done(self, key: str) -> PackageRow | None:
-        """The package of a result that need not be made again: there, whole, and no failure."""
+        """The package of a complete result that is not a failure: it is not worked on again."""
         try:
             result = self.read_result(key)
         except (FormatError, OSError):
             return None
         package = result.package
-        if package.outcome is Outcome.FAILED:
+        if package.outcome is RowOutcome.FAILED:
             return None
         if package.new_package_bytes and not self._has(package):
             return None
@@ -126,7 +139,7 @@ class OutputDirectory(OwnDirectory):
 
     @contextmanager
     def _opened(self, name: str, flags: int, mode: int) -> Iterator[int]:
-        """A descriptor of a file that is made where there is none. Raises OSError."""
+        """Open a file, or create it. Raises OSError."""
         with self.at(name) as location:
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(location.name, flags, mode, dir_fd=location.directory)
@@ -156,7 +169,7 @@ class OutputDirectory(OwnDirectory):
 
 
 class Keys:
-    """A file of keys, each at the place of its package's number: a run of any size holds none of them."""
+    """A file of keys, each at the place of its package's number: memory does not grow with the run."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -177,4 +190,4 @@ def _row(kind: type[Row], values: dict[str, Any]) -> Row:
     names = {field.name for field in fields(kind)}
     if values.keys() != names:
         raise ValueError("other fields")
-    return kind(**values | {"outcome": Outcome(values["outcome"])})
+    return kind(**values | {"outcome": RowOutcome(values["outcome"])})

@@ -25,21 +25,18 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from sframegen.base.text import count_of
-from sframegen.fleet.known_results import refuse_or_fail
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import Finished, Outcome, finished_of
+from sframegen.fleet.package_work import work_on
+from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, finished_of
 from sframegen.program.forked import death, is_readable, receive, send, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
 
 PROGRAM = "from sframegen.fleet.package_process import main; main()"
 LAST_WORDS = 1 << 12  # bytes of its standard error
 NO_ANSWER = (TypeError, ValueError, LookupError, AttributeError, ImportError, PickleError)  # of an unpickler, for other bytes
-FINISHED, NO_MEMORY, FAILED = "finished", "no memory", "failed"  # the kinds of its answers
 
 
 class LimitError(Exception):
@@ -75,7 +72,7 @@ class PackageProcess:
             if self.is_fresh:
                 self.end()
                 self._start()
-            with suppress(ConnectionError):  # it has died: `outcome` says so
+            with suppress(ConnectionError):  # it has died: `outcome` finds that
                 send(self.pipe, (item, self.options))
         except OSError as error:
             return self._failed(error.strerror or str(error))
@@ -102,18 +99,18 @@ class PackageProcess:
         """Raises LimitError."""
         try:
             kind, value = receive(self.pipe).value
-            if kind == FINISHED:
+            if kind == AnswerKind.FINISHED:
                 return finished_of(value)
         except (EOFError, ConnectionError):
             raise LimitError(self._death()) from None
         except NO_ANSWER as error:
             raise LimitError(f"its process returned no result: {error}") from None
-        if kind == NO_MEMORY:
+        if kind == AnswerKind.NO_MEMORY:
             raise LimitError(f"needs more memory than {_size(self.options.memory)}")
         return self._failed(str(value))
 
     def _failed(self, why: str) -> Finished:
-        return refuse_or_fail(self.item, self.options, self.output, Outcome.FAILED, why)
+        return self.output.write_no_content(self.options.key_without_content(self.item), self.item, RowOutcome.FAILED, why)
 
     def _start(self) -> None:
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
@@ -162,8 +159,6 @@ def _size(size: int) -> str:
 
 def main() -> None:
     """Answer until there is nobody any more who asks."""
-    from sframegen.fleet import package_work  # noqa: PLC0415 - with all of the tool, which the one that asks does without
-
     descriptor, directory, memory, seconds, path = *map(int, sys.argv[1:4]), float(sys.argv[4]), sys.argv[5]
     for inherited in (descriptor, directory):
         os.set_inheritable(inherited, False)  # by the tools that it runs
@@ -172,8 +167,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
     with socket.socket(fileno=descriptor) as pipe:
-        work = partial(_work_on, package_work.work_on, OutputDirectory(directory, path))
-        serve(pipe, work, seconds)  # whoever asked ends it at that time, if not killed: then a timer does
+        serve(
+            pipe, partial(_answer, OutputDirectory(directory, path)), seconds
+        )  # whoever asked ends it at that time, if not killed: then a timer does
         _end_with_parent(descriptor)
 
 
@@ -186,12 +182,12 @@ def _end_with_parent(pipe: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _work_on(
-    work: Callable[[Item, RunOptions, OutputDirectory], Finished], output: OutputDirectory, item: Item, options: RunOptions
-) -> tuple[str, object]:
+def _answer(output: OutputDirectory, item: Item, options: RunOptions) -> tuple[AnswerKind, object]:
     try:
-        return FINISHED, tuple(work(item, options, output))
+        return AnswerKind.FINISHED, tuple(work_on(item, options, output))
     except MemoryError:
-        return NO_MEMORY, None
+        return AnswerKind.NO_MEMORY, None
     except OSError as error:
-        return (NO_MEMORY, None) if error.errno == errno.ENOMEM else (FAILED, f"{error.strerror or error}")
+        if error.errno == errno.ENOMEM:
+            return AnswerKind.NO_MEMORY, None
+        return AnswerKind.FAILED, f"{error.strerror or error}"

@@ -13,18 +13,17 @@ from linker.files.rights import Rights, Source
 from sframegen.base.errors import SframegenError
 from sframegen.base.one_file import FaultError, turn
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.known_results import Seen, failed_key, known, refuse_or_fail, seen, shared_state
-from sframegen.fleet.result_rows import Finished, Outcome, PackageResult, PackageRow, one_line
+from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode
-from sframegen.fleet.sources.fetching import digest, fetched
+from sframegen.fleet.sources.fetching import digest, fetched, seen, shared_state
 from sframegen.packages import kinds
-from sframegen.packages.each_elf_file import Unchanged
+from sframegen.packages.each_elf_file import UnchangedError
 
 if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
-    from sframegen.packages.passing import Passed
+    from sframegen.packages.package_pass import PassReport
 
 
 SHARE = "all workers need the same sources, unchanged during the run"
@@ -36,16 +35,16 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
         with turn():
             return _worked_on(item, options, output)
     except FaultError as error:
-        return refuse_or_fail(item, options, output, Outcome.FAILED, error.message)
+        outcome, reason = RowOutcome.FAILED, error.message
     except SframegenError as error:  # it is not a package
-        return refuse_or_fail(item, options, output, Outcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+        outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: ")
+    return output.write_no_content(options.key_without_content(item), item, outcome, reason)
 
 
 def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
-    identity = _seen_here(item, options).identity
-    earlier = known(identity, output)
-    if earlier is not None:
+    identity = options.key_of_seen(item, _identity(item))
+    if earlier := output.known(identity):
         return earlier
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
     with fetched(item) as content:
@@ -60,22 +59,22 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
             files = PackageFiles(item.name, row.sha256, options)
             _pass(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
-            output.forget(failed_key(item, options))
+            output.forget(options.key_without_content(item))
     if identity:
         output.remember(identity, key)
     return Finished(key, (package or row).outcome, (package or row).reason, is_new=package is None)
 
 
-def _seen_here(item: Item, options: RunOptions) -> Seen:
+def _identity(item: Item) -> str:
     """Raises OSError if this machine does not have what the client of the run has."""
     try:
-        here = seen(item, options)
+        here = seen(item)
     except OSError as error:
         if not item.state:
             raise
         raise OSError(None, f"{gethostname()} cannot read it ({error.strerror}): {SHARE}") from error
     _check_shared(item, here.state)
-    return here
+    return here.identity
 
 
 def _check_shared(item: Item, state: str) -> None:
@@ -91,11 +90,11 @@ def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, o
         passed, row.new_package_bytes = _rewritten(item, content, files, output)
         row.new_sha256 = _new_sha256(item, output) if row.new_package_bytes else ""
     except SframegenError as error:
-        row.outcome = Outcome.REFUSED
+        row.outcome = RowOutcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
         row.elf_files = len(files.rows)
     else:
-        row.outcome, row.reason = (Outcome.FAILED, one_line(files.faults[0])) if files.faults else (_outcome_of(files), "")
+        row.outcome, row.reason = (RowOutcome.FAILED, one_line(files.faults[0])) if files.faults else (_outcome_of(files), "")
         row.kind, row.entries, row.unpacked_bytes, row.elf_files = passed[:4]
         row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
         row.warnings = [one_line(warning) for warning in passed.warnings]
@@ -103,32 +102,32 @@ def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, o
     row.peak_memory_bytes = _peak()
 
 
-def _outcome_of(files: PackageFiles) -> Outcome:
+def _outcome_of(files: PackageFiles) -> RowOutcome:
     """The first of these that a file of it has."""
     outcomes = {row.outcome for row in files.rows}
     if files.options.mode is Mode.CHECK:
-        firsts, none = (Outcome.WRONG, Outcome.GOOD), Outcome.WITHOUT
+        firsts, none = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.WITHOUT
     else:
-        firsts, none = (Outcome.ADDED, Outcome.UNCHANGED), Outcome.NOTHING
+        firsts, none = (RowOutcome.ADDED, RowOutcome.UNCHANGED), RowOutcome.NOTHING
     return next((outcome for outcome in firsts if outcome in outcomes), none)
 
 
-def _rewritten(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[Passed, int]:
+def _rewritten(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[PassReport, int]:
     """The new package takes its place only when it is whole, and only if something in it changed. Returns its size, too."""
     force = files.options.force
     if files.options.mode is not Mode.REWRITE:
         return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
-    passed: list[Passed] = []
+    passed: list[PassReport] = []
 
     def write(target: BinaryIO) -> None:
         passed.append(kinds.pass_through(source, item.name, files.visit, target, force=force))
         if not passed[0].changed:
-            raise Unchanged
+            raise UnchangedError
 
     with output.package(item.name, make=True) as location:
         try:
             write_atomically(location, write, source=Source(source.fileno(), os.fstat(source.fileno())), rights=Rights.COPY)
-        except Unchanged:
+        except UnchangedError:
             location.unlink()  # of an earlier run, from another content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
@@ -152,7 +151,7 @@ def _reset_peak() -> None:
 
 
 def _peak() -> int:
-    """The largest size since then, in bytes; 0 if the system does not say."""
+    """The largest size since then, in bytes; 0 if the system does not report it."""
     try:
         for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""What an ELF file says of the compiler and the language it comes from.
+"""The compiler and the language that an ELF file comes from.
 
 `.comment` names compilers, but distributions strip it. Then there are the libraries that the file needs, and sections and texts
 that only one language's programs have. "" where there is no sign.
@@ -127,7 +127,7 @@ def _of_go(elf: ElfFile) -> Producer | None:
 
 
 def _of_texts(elf: ElfFile) -> Producer:
-    """What the first of TEXTS that is in the file says."""
+    """By the first of TEXTS that is in the file."""
     data = elf.data[:MAX_SEARCHED_BYTES]
     for pattern, language, compiler in TEXTS:
         if match := pattern.search(data):

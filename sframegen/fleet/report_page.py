@@ -20,7 +20,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of, printable, shortened
 from sframegen.fleet.collecting import OTHER, bounded
 from sframegen.fleet.output_directory import MODE, OutputDirectory
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, Outcome, one_line
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, RowOutcome, one_line
 from sframegen.program.html_page import allowing_hash, json_element
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def stored_files(output: OutputDirectory) -> Iterator[FileRow]:
 
 
 PAGE = "report.html"
-WITH_SECTION = (Outcome.ADDED, Outcome.UNCHANGED, Outcome.GOOD, Outcome.WRONG)
+WITH_SECTION = (RowOutcome.ADDED, RowOutcome.UNCHANGED, RowOutcome.GOOD, RowOutcome.WRONG)
 COVERAGE = (100, 99.99, 99.9, 99, 95, 0)  # lower ends of classes, in per cent
-SHOWN = 15  # bars
+MAX_BARS = 15  # bars
 WIDTH, BAR_HEIGHT, LABEL_WIDTH = 620, 20, 420
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
 STYLE = "body{font:15px/1.5 sans-serif;margin:2rem auto;max-width:1100px;padding:0 1rem}"
@@ -106,7 +106,7 @@ class Largest:
 
     def add(self, value: float, row: FileRow) -> None:
         heapq.heappush(self._heap, (value, one_line(f"{row.package}: {row.path}")))
-        if len(self._heap) > SHOWN:
+        if len(self._heap) > MAX_BARS:
             heapq.heappop(self._heap)
 
     def counts(self) -> list[tuple[str, float]]:
@@ -136,7 +136,7 @@ class Figures:
         for counts, more in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
             for name, number in more.items():
                 counts[bounded(name, counts, OTHER)] += number
-        if row.outcome not in WITH_SECTION or row.outcome == Outcome.WRONG:
+        if row.outcome not in WITH_SECTION or row.outcome == RowOutcome.WRONG:
             reason = f"{row.outcome}: {NUMBER.sub('…', row.reason)}"  # those that differ only in numbers count together
             self.reasons[bounded(reason, self.reasons, OTHER)] += 1
         if row.outcome in WITH_SECTION:
@@ -210,9 +210,9 @@ def chart_of(figures: Figures) -> alt.VConcatChart:
     plots = [
         bars("Files by the share of their code that is covered", [(name, figures.coverage[name]) for name in names], "files"),
         *(ratios(name, groups) for name, groups in figures.groups.items()),
-        bars("Code with CFI that is left out", figures.left_out.most_common(SHOWN), "bytes"),
-        bars("Code without CFI", figures.no_cfi.most_common(SHOWN), "bytes"),
-        bars("Files without a section, or with a wrong one", figures.reasons.most_common(SHOWN), "files"),
+        bars("Code with CFI that is left out", figures.left_out.most_common(MAX_BARS), "bytes"),
+        bars("Code without CFI", figures.no_cfi.most_common(MAX_BARS), "bytes"),
+        bars("Files without a section, or with a wrong one", figures.reasons.most_common(MAX_BARS), "files"),
         bars("The least covered", figures.uncovered.counts(), "bytes of code left out"),
         bars("The largest sections", figures.sections.counts(), "bytes"),
     ]
@@ -226,7 +226,7 @@ def bars(title: str, counts: Iterable[tuple[str, float]], unit: str) -> alt.Char
 
 def ratios(name: str, groups: Mapping[str, GroupSums]) -> alt.Chart | None:
     """The groups with the most code."""
-    most = sorted(groups.items(), key=lambda item: -item[1].code)[:SHOWN]
+    most = sorted(groups.items(), key=lambda item: -item[1].code)[:MAX_BARS]
     records = [
         {"name": key, **vars(sums), "value": share(sums.section, sums.eh_frame), "share": share(sums.covered, sums.code)}
         for key, sums in most

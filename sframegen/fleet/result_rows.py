@@ -15,12 +15,12 @@ SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables
 SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means something else; not if one more comes
 
 
-class Outcome(StrEnum):
+class RowOutcome(StrEnum):
     """The outcome for a file, or for a package as a whole."""
 
     ADDED = added.Outcome.ADDED  #: it has a section now, or would have one; of a package: it was worked on to its end
     UNCHANGED = added.Outcome.UNCHANGED  #: it has the same section already; of a package: nothing in it changed
-    NOTHING = added.Outcome.NOTHING  #: no call frame information, or none that SFrame can say; of a package: no ELF file for it
+    NOTHING = added.Outcome.NOTHING  #: no call frame information, or none that SFrame can express; of a package: no ELF file for it
     REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
     GOOD = "good"  #: `--mode check`: its section has no error
     WRONG = "wrong"  #: `--mode check`: its section has an error; `findings`
@@ -35,7 +35,7 @@ class FileRow:
     package: str  #: the package, as in packages.parquet
     package_sha256: str  #: of the package's content
     path: str  #: in the package
-    outcome: Outcome  #: `added`, `unchanged`, `nothing to add`, `refused`; or `good`, `wrong`, `no section`
+    outcome: RowOutcome  #: `added`, `unchanged`, `nothing to add`, `refused`; or `good`, `wrong`, `no section`
     reason: str = ""  #: why it has no section, in one line
     build_id: str = ""  #: hexadecimal
     machine: str = ""  #: "x86-64", "AArch64", "s390x"
@@ -71,7 +71,7 @@ class PackageRow:
     sha256: str = ""  #: of its content
     new_sha256: str = ""  #: of the rewritten one; "" if nothing was written
     kind: str = ""  #: "deb", "wheel", "tar"
-    outcome: Outcome = Outcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
+    outcome: RowOutcome = RowOutcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
     reason: str = ""  #: one line
     package_bytes: int = 0  #: of the package
     new_package_bytes: int = 0  #: of the rewritten one, else 0
@@ -95,11 +95,20 @@ class PackageResult:
     files: list[FileRow] = field(default_factory=list)
 
 
+class AnswerKind(StrEnum):
+    """The kind of answer that another process or machine gives for a package."""
+
+    FINISHED = "finished"  #: with the values of Finished
+    FAILED = "failed"  #: with the reason
+    NO_MEMORY = "no memory"
+    CANNOT_WORK = "cannot work"  #: of a worker that is not fit for the run; with the reason
+
+
 class Finished(NamedTuple):
     """What comes back of a package besides its result: a few bytes."""
 
     key: str
-    outcome: Outcome
+    outcome: RowOutcome
     reason: str = ""
     is_new: bool = True  #: not from an earlier run
 
@@ -108,7 +117,7 @@ def finished_of(values: object) -> Finished:
     """From another process or machine. Raises ValueError for what is not one."""
     match values:
         case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
-            return Finished(key, Outcome(outcome), one_line(reason), is_new)
+            return Finished(key, RowOutcome(outcome), one_line(reason), is_new)
     raise ValueError("not the result of a package")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sframegen import __version__
 from sframegen.api.adding import add_section
-from sframegen.api.reading import check
 from sframegen.base.errors import SframegenError
 from sframegen.fleet.result_rows import Finished
 from sframegen.fleet.sources.items import Item
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 class Mode(StrEnum):
     """The mode: what is done with a package."""
 
-    SURVEY = "survey"  #: nothing is written; the results say what a section would be
+    SURVEY = "survey"  #: only results: what a section would be
     REWRITE = "rewrite"  #: a new package, whose files have sections
-    CHECK = "check"  #: nothing is written; the results say what is wrong with the sections that are there
+    CHECK = "check"  #: only results: what is wrong with existing sections
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class RunOptions:
     """Those that the results depend on, and the limits of one package."""
 
     mode: Mode = Mode.SURVEY
-    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `function`, besides those that the mode stands for
+    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of add_section, besides those of the mode
     timeout: float = 900.0  #: seconds
     memory: int = 4 << 30  #: bytes of address space
 
@@ -44,17 +43,19 @@ class RunOptions:
         """Also change signed packages and files; what is only read may be signed."""
         return self.mode is Mode.CHECK or bool(self.adding.get("force"))
 
-    @property
-    def function(self) -> Callable[..., object]:
-        """The public function that each file is given to."""
-        return check if self.mode is Mode.CHECK else add_section
-
     def key_of(self, *parts: str) -> str:
         """Hexadecimal; another one if the tool, or an option that results depend on, is another. A default is not given."""
-        defaults = signature(self.function).parameters
+        defaults = signature(add_section).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
         what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def key_of_seen(self, item: Item, identity: str) -> str:
+        """The key of an item whose content has an identity before it is read; "" without one."""
+        return self.key_of("seen", item.name, identity) if identity else ""
+
+    def key_without_content(self, item: Item) -> str:
+        return self.key_of("no content", item.name, item.place, item.refused)
 
     def to_json(self) -> dict[str, Any]:
         return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}

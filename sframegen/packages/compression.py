@@ -6,30 +6,32 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import zlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
-from sframegen.packages.xz_blocks import MAX_BLOCK, MIN_BLOCK, BlockWriter, FirstBlock, first_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from sframegen.packages.passing import Readable
+    from sframegen.packages.package_pass import Readable
 
 CHUNK = 1 << 18
 MAGIC_SIZE = 64  # bytes that tell a stream's kind and level
 MAX_XZ_MEMORY = 256 << 20  # bytes; the largest dictionary of a preset needs 65 MiB
-# Size of the dictionary: the preset of xz that uses it. 4 and 5, and 3 and 4, share one.
 DEFAULT_XZ_PRESET = 6
-MIN_XZ_BLOCK, DICTIONARIES_IN_BLOCK = 1 << 20, 3  # bytes; how xz chooses the size of blocks
+# A stream whose first block is packed with LZMA2 alone, whose property is the size of the dictionary: the header of the stream,
+# then that of the block, with its size, flags, and a number for each of the sizes that the flags announce.
+XZ_DICTIONARY = re.compile(rb".{12}[^\0](?:\0|[\x40\x80]N|\xc0NN)!\x01(.)".replace(b"N", rb"[\x80-\xff]{0,8}[\0-\x7f]"), re.DOTALL)
+# Size of the dictionary: the preset of xz that uses it. 4 and 5, and 3 and 4, share one.
 XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 24: 7, 1 << 25: 8, 1 << 26: 9}
 # Each stream costs as much as some 100 kB: tools that write many put at least this into each.
 SMALL, MAX_SMALL_STREAMS = 4096, 1000
-GZIP_LEVELS = {2: 9, 4: 1}  # by the flag that says how it was made
+GZIP_LEVELS = {2: 9, 4: 1}  # by the flag for the effort of the packer
 # Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
 DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
@@ -43,7 +45,6 @@ class Compression(NamedTuple):
     level: int
     check: int = -1  #: of xz, its kind; of zstd, 1 if each frame ends with one, else 0
     mtime: int = 0  #: of gzip
-    block: int = 0  #: of xz: bytes of contents in each block; 0: one block, whose header does not have its sizes
 
 
 def compression_of(beginning: bytes) -> Compression | None:
@@ -52,10 +53,8 @@ def compression_of(beginning: bytes) -> Compression | None:
         level = GZIP_LEVELS.get(beginning[8], 6) if len(beginning) > 8 else 6
         return Compression("gz", level, mtime=int.from_bytes(beginning[4:8], "little"))
     if beginning.startswith(b"\xfd7zXZ\0"):
-        block = first_block(beginning)
-        preset = XZ_PRESETS.get(block.dictionary, DEFAULT_XZ_PRESET) if block else DEFAULT_XZ_PRESET
         check = beginning[7] & 15 if len(beginning) > 7 else lzma.CHECK_CRC64
-        return Compression("xz", preset, check=check, block=_xz_block(block))
+        return Compression("xz", _xz_preset(beginning), check=check)
     if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
         return Compression("bz2", max(1, int(beginning[3:4])))
     if beginning.startswith(b"\x28\xb5\x2f\xfd"):
@@ -64,18 +63,9 @@ def compression_of(beginning: bytes) -> Compression | None:
 
 
 def compression_at(source: BinaryIO) -> Compression | None:
-    """The compression of the stream at which a file is, and stays.
-
-    If all is in one block of xz, the size of that says nothing about others: they get the one that xz chooses.
-    """
+    """The compression of the stream at which a file is, and stays."""
     start = source.tell()
-    beginning = source.read(MAGIC_SIZE)
-    compression = compression_of(beginning)
-    if compression and compression.block and (block := first_block(beginning)):
-        source.seek(start + block.next_at)
-        if source.read(1) in (b"", b"\0"):  # the index
-            chosen = max(DICTIONARIES_IN_BLOCK * block.dictionary, MIN_XZ_BLOCK)
-            compression = compression._replace(block=max(compression.block, chosen))
+    compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
     return compression
 
@@ -96,8 +86,6 @@ def compressed(target: BinaryIO, compression: Compression | None) -> AbstractCon
         return cast("BinaryIO", gzip.GzipFile("", "wb", level, target, mtime=compression.mtime))
     if compression.name == "xz":
         check = compression.check if lzma.is_check_supported(compression.check) else lzma.CHECK_CRC64
-        if compression.block:
-            return cast("AbstractContextManager[BinaryIO]", BlockWriter(target, level, check, compression.block))
         return cast("BinaryIO", lzma.LZMAFile(target, "wb", check=check, preset=level))
     if compression.name == "bz2":
         return cast("BinaryIO", bz2.BZ2File(target, "wb", compresslevel=level))
@@ -213,11 +201,11 @@ class _Unpacked(io.RawIOBase):
         return self._stream
 
 
-def _xz_block(block: FirstBlock | None) -> int:
-    """The size of the blocks of a stream with this first one; 0 if it does not have its sizes in its header."""
-    if block is None or min(block.compressed, block.uncompressed) < 0 or max(block.compressed, block.uncompressed) > MAX_BLOCK:
-        return 0
-    return max(block.uncompressed, MIN_BLOCK)
+def _xz_preset(beginning: bytes) -> int:
+    """The preset whose dictionary the first block has."""
+    match = XZ_DICTIONARY.match(beginning)
+    bits = match[1][0] & 63 if match else 0
+    return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
 
 
 def _zstd_level(beginning: bytes) -> int:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-import tarfile
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.objects.archive import HEADER, members, rewritten
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
-from sframegen.packages.file_sums import ChangedFiles
-from sframegen.packages.passing import Pass, file_size, in_entry, is_checksum, part_of, pieces
-from sframegen.packages.tar_entries import BLOCK, Admission, TarEntry, entries, pass_compressed, with_size
+from sframegen.packages.package_pass import ChangedFiles, Pass, file_size, in_entry, is_checksum, part_of, pieces
+from sframegen.packages.tar_archives import BLOCK, Admission, TarEntry, entries, pass_compressed, with_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.objects.archive import Member
-    from sframegen.packages.file_sums import ChangedFile
-    from sframegen.packages.passing import Passed, Visit
+    from sframegen.packages.package_pass import ChangedFile, PassReport, Visit
 
 
 MAX_BYTES = 64 << 20
@@ -32,13 +29,13 @@ MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
 class Control:
     """The control archive."""
 
-    def __init__(self, one: Pass, source: BinaryIO) -> None:
+    def __init__(self, package: Pass, source: BinaryIO) -> None:
         """Raises FormatError if it is damaged, or not small."""
         self._compression = compression_at(source)
         self._entries: list[tuple[TarEntry, bytes]] = []
         self._at: dict[str, int] = {}
         tail = io.BytesIO()
-        admit = Admission(one, devices=False)
+        admit = Admission(package, devices=False)
         left = MAX_BYTES
         stream = decompressed(source, self._compression)
         for entry in entries(stream, tail.write):
@@ -115,33 +112,33 @@ class Parts(NamedTuple):
     data: Member
 
 
-def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """A Debian package. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
     found = members(map_descriptor(source.fileno(), "")[0], "")
     parts = deb_members(found)
     signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
     changes = ChangedFiles(visit, ("md5",))
-    with Pass("deb", size, changes, signed=signed, force=force) as one:
+    with Pass("deb", size, changes, signed=signed, force=force) as package:
         with in_entry(parts.control.name):
-            control = Control(one, _part(source, parts.control))
-        data = one.free_file("data")
+            control = Control(package, _part(source, parts.control))
+        data = package.free_file("data")
         with in_entry(parts.data.name), data.open("w+b") as file:
             is_changed = pass_compressed(
-                one, _part(source, parts.data), None if target is None else file, control.checksums(), devices=False
+                package, _part(source, parts.data), None if target is None else file, control.checksums(), devices=False
             )
             file.flush()
             if is_changed and target is not None:
-                control.change(changes.of, one.hard_links)
-                with one.writing():
+                control.change(changes.of, package.hard_links)
+                with package.writing():
                     contents: dict[int, bytes | memoryview] = {
                         parts.control.at: control.packed(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
                     target.writelines(rewritten(found, contents, ""))
         if changes.of and signed:
-            one.warnings.append(f"must be signed again: {signed}")
-        return one.passed()
+            package.warnings.append(f"must be signed again: {signed}")
+        return package.report()
 
 
 def deb_members(found: list[Member]) -> Parts:
@@ -160,14 +157,3 @@ def deb_members(found: list[Member]) -> Parts:
 
 def _part(source: BinaryIO, member: Member) -> BinaryIO:
     return part_of(source, member.at + HEADER.size, len(member.contents))
-
-
-def control_of(file: BinaryIO) -> bytes:
-    """The file `control` in a Debian package. Raises FormatError, tarfile.TarError."""
-    packed = io.BytesIO(deb_members(members(map_descriptor(file.fileno(), "")[0], "")).control.contents)
-    data = decompressed(packed, compression_at(packed)).read(MAX_BYTES)
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        for entry in archive:
-            if entry.name in ("control", "./control") and (content := archive.extractfile(entry)):
-                return content.read()
-    raise FormatError("no control file")

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from sframegen.api.options import StrPath
     from sframegen.api.removed import SectionRemoval
     from sframegen.checks.check_report import CheckReport
-    from sframegen.packages.passing import Passed
+    from sframegen.packages.package_pass import PassReport
 
 R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")
 
 
-class Unchanged(Exception):  # noqa: N818 - no error: it stops the writing of a file that is not needed
-    """Nothing in a package has changed."""
+class UnchangedError(Exception):
+    """Nothing in a package has changed: the writing of a new one stops."""
 
 
-class PassedPackage(NamedTuple, Generic[R]):
+class ProcessedPackage(NamedTuple, Generic[R]):
     """What became of a package. Sizes are in bytes."""
 
     file: str  # its path
-    passed: Passed
+    passed: PassReport
     parts: list[R]  # of its ELF files, by their path in the package
     refused: list[str]  # a line each
     faults: list[str]  # of sframegen, a line for each file at which it failed
@@ -76,9 +76,9 @@ class Visits(Generic[R]):
         self.parts.append(replace(part, file=path, **nowhere))
         return self._is_written and changed.exists() and _has_changed(part)
 
-    def seen(self, file: str, passed: Passed, written: Written, size_before: int, size: int) -> PassedPackage[R]:
+    def result(self, file: str, passed: PassReport, written: Written, size_before: int, size: int) -> ProcessedPackage[R]:
         """After the pass."""
-        return PassedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
+        return ProcessedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
 
 
 def change_package(
@@ -92,7 +92,7 @@ def change_package(
     hard_links: Sequence[StrPath] = (),
     force: bool = False,
     **options: Any,  # noqa: ANN401 - of `each`, with some of those above
-) -> PassedPackage[R]:
+) -> ProcessedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file; write the new package unless nothing has changed.
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
@@ -104,7 +104,7 @@ def change_package(
         return _changed(target, visits, force=force)
 
 
-def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage[R]:
+def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPackage[R]:
     name = str(target.path)
     size_before = target.source.status.st_size
     with os.fdopen(os.dup(target.source.descriptor), "rb") as source:
@@ -112,14 +112,14 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage
             passed = pass_through(source, name, visits, None, force=force)
             if passed.signed and not force and any(map(_has_changed, visits.parts)):
                 raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
-            return visits.seen(name, passed, Written(), size_before, size_before)
-        results: list[tuple[Passed, int]] = []
+            return visits.result(name, passed, Written(), size_before, size_before)
+        results: list[tuple[PassReport, int]] = []
 
         def write(out: BinaryIO) -> None:
             passed = pass_through(source, name, visits, out, force=force)
             results.append((passed, out.tell() if passed.changed else size_before))
             if not passed.changed:
-                raise Unchanged
+                raise UnchangedError
 
         def check(written: Path, _: object) -> None:
             with written.open("rb") as file:
@@ -130,20 +130,20 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> PassedPackage
 
         try:
             written = target.write(write, check)
-        except Unchanged:
+        except UnchangedError:
             source.seek(0)
             written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
     (passed, size), *_ = results
-    return visits.seen(name, passed, written, size_before, size)
+    return visits.result(name, passed, written, size_before, size)
 
 
-def read_package(path: StrPath, each: Callable[..., R | None]) -> PassedPackage[R]:
+def read_package(path: StrPath, each: Callable[..., R | None]) -> ProcessedPackage[R]:
     """Do to each ELF file of a package what `each` does to a file that it only reads; of None, nothing is kept."""
     visits = Visits(each, is_written=False)
     with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size
-    return visits.seen(os.fspath(path), passed, Written(), size, size)
+    return visits.result(os.fspath(path), passed, Written(), size, size)
 
 
 def _leave(_path: str, _given: Path, _changed: Path) -> bool:

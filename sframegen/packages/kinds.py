@@ -4,76 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-from importlib import import_module
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from linker.objects.archive import is_debian
 from sframegen.base.errors import FormatError, naming
+from sframegen.packages.unhandled import COMPRESSED, ZIP, why_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.packages.passing import Passed, Visit
+    from sframegen.packages.package_pass import PassReport, Visit
 
 BEGINNING = 512  # bytes of a file that tell its kind
-COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
-ZIP, GZIP, CPIO = b"PK\3\4", b"\x1f\x8b", (b"070701", b"070702", b"070707", b"\xc7\x71")
-
-IN_ITS_BUILD = "run add-tree in its build (docs/packaging.md)"
-IMAGE, LAYOUT = f"a container image: {IN_ITS_BUILD}", "oci-layout"  # the latter: a file that marks a directory as one
-RPM, SQUASHFS = f"an RPM package: {IN_ITS_BUILD}", f"a squashfs image: {IN_ITS_BUILD}"
-ALPINE, CONDA = f"an Alpine package: {IN_ITS_BUILD}", f"a conda package: {IN_ITS_BUILD}"
-XBPS = f"an XBPS package: {IN_ITS_BUILD}"
-
-ANY, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
 
 
-class Unhandled(NamedTuple):
-    """What people take for packages and is not handled: why, and what to do instead."""
-
-    named: str  # a regular expression for the whole name in lower case
-    begins: tuple[bytes, ...]  # how files of the kind begin; empty: the name says enough
-    why: str
-
-
-UNHANDLED = (
-    Unhandled(r".*\.dsc", (), "a source package: it has no programs; build it, and give the .deb"),
-    Unhandled(r".*\.rpm", (), RPM),
-    Unhandled(ANY, (b"\xed\xab\xee\xdb",), RPM),
-    Unhandled(r".*\.(?:squashfs|sqfs|snap)", (b"hsqs",), SQUASHFS),
-    Unhandled(ANY, (b"hsqs",), SQUASHFS),
-    Unhandled(r".*\.conda", (ZIP,), CONDA),
-    Unhandled(r".*\.apk", (GZIP,), ALPINE),
-    Unhandled(ANY, (b"ADB.", b"ADBd", b"ADBc"), ALPINE),
-    Unhandled(
-        r".*\.(?:changes|buildinfo)",
-        (b"Format:", b"-----BEGIN PGP"),
-        "a list of packages and their hashes: give the packages, then make it again, and sign it",
-    ),
-    Unhandled(
-        r".*\.gem", (), "a Ruby gem: its files are in data.tar.gz, with checksums; unpack that, add sections, and build it again"
-    ),
-    Unhandled(
-        r".*\.[io]pk", (GZIP,), "an opkg package: its files are in data.tar.gz; unpack that, add sections, and build it again"
-    ),
-    Unhandled(r".*\.(?:jar|war|ear|aar)", (ZIP,), "a Java archive: add sections to its libraries before it is packed, and signed"),
-    Unhandled(r".*\.egg", (ZIP,), "a Python egg: unpack it, or make a wheel of it with `wheel convert`"),
-    Unhandled(r".*\.apk", (ZIP,), "an Android package: add sections to its libraries before it is packed, and signed"),
-    Unhandled(r".*\.xbps", COMPRESSED, XBPS),
-    Unhandled(rf"(?!.*\.(?:tar|apk|t[gx]z)\b)(?:.*/)?init(?:rd|ramfs)[^/]*|{ANY}\.cpio\.[a-z0-9]+", COMPRESSED, INITRAMFS),
-    Unhandled(ANY, CPIO, INITRAMFS),
-)
+class Passer(Protocol):
+    def __call__(self, source: BinaryIO, visit: Visit, target: BinaryIO | None, /, *, force: bool) -> PassReport: ...
 
 
 class PackageKind(NamedTuple):
     """A kind of package: what it is called, what passes it through, its names, and how a file is recognised.
 
-    What passes it through is imported when it is needed: most runs need none. It renews the checksums in the package, and refuses
-    to write what it cannot.
+    What passes it through renews the checksums in the package, and refuses to write what it cannot.
     """
 
     name: str
-    passer: str  # its module in this package, and the function
+    passer: Callable[[], Passer]  # imports it: most runs need none
     endings: str  # a regular expression for names in lower case: all that is known of what is far away
     has: Callable[[str, bytes, bool], bool]  # True for a file of this name and beginning, which has such an ending or not
 
@@ -87,10 +43,28 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
     return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
 
 
+def _wheel_passer() -> Passer:
+    from sframegen.packages.wheels import pass_wheel  # noqa: PLC0415 - here and below: only for packages of this kind
+
+    return pass_wheel
+
+
+def _deb_passer() -> Passer:
+    from sframegen.packages.debs import pass_deb  # noqa: PLC0415
+
+    return pass_deb
+
+
+def _tar_passer() -> Passer:
+    from sframegen.packages.tar_archives import pass_archive  # noqa: PLC0415
+
+    return pass_archive
+
+
 KINDS = (
-    PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian(data)),
-    PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
+    PackageKind("wheel", _wheel_passer, "whl", lambda _, data, named: named and data.startswith(ZIP)),
+    PackageKind("deb", _deb_passer, "deb", lambda _, data, __: is_debian(data)),
+    PackageKind("tar", _tar_passer, r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
 )
 
 
@@ -105,21 +79,10 @@ def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | Non
     return next((kind for kind in KINDS if kind.has(name, beginning, kind.is_named(name))), None)
 
 
-def why_unhandled(name: str, beginning: bytes | None = None) -> str:
-    """Why a file of this name is not handled though it is near to a package; "" if it is not near. `beginning` None: not known."""
-    if beginning is not None and beginning.startswith(b"\x7fELF"):
-        return ""
-    for kind in UNHANDLED:
-        begins = kind.named != ANY if beginning is None else not kind.begins or beginning.startswith(kind.begins)
-        if begins and re.fullmatch(kind.named, name.lower(), re.DOTALL):
-            return kind.why
-    return ""
-
-
-def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """Pass a package through `visit`, which is called for each linked ELF file in it, and write the new one to `target`.
 
-    `source`: a regular file, which can seek. `target` None: only read. A package in which nothing has changed (`Passed.changed` is
+    `source`: a regular file, which can seek. `target` None: only read. A package in which nothing has changed (its `changed` is
     0) need not have been written as a whole: the caller copies it. Raises FormatError for a package that is damaged, or that
     could lead out of itself; RefusedError for one that is signed, if anything changes and `force` is not given; OSError; and what
     `visit` raises. `target` then has a part.
@@ -130,6 +93,4 @@ def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | N
         if kind is None:
             raise FormatError(f"not a package (known kinds: {', '.join(one.name for one in KINDS)})")
         source.seek(0)
-        module, function = kind.passer.split(".")
-        passed: Passed = getattr(import_module(f"sframegen.packages.{module}"), function)(source, visit, target, force=force)
-        return passed
+        return kind.passer()(source, visit, target, force=force)

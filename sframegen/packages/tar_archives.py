@@ -1,25 +1,54 @@
-"""Tar archives, compressed or not. The names in one say whether it has files alone, or is a package or image that is not handled.
+"""Tar archives, compressed or not: each entry passed on with its own header blocks, except the size of a file that changes.
 
-The names may stand in any order, so all of them are read before anything is passed on.
+So format, order, dates, owners, extended headers and links are kept whatever tool wrote them, also those that tarfile cannot write.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, BinaryIO
+import tarfile
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.compression import compression_at, decompressed
-from sframegen.packages.kinds import ALPINE, CONDA, IMAGE, IN_ITS_BUILD, LAYOUT, XBPS
-from sframegen.packages.passing import Pass, file_size, is_checksum, skip
-from sframegen.packages.tar_entries import BLOCK, Admission, entries, pass_compressed
+from sframegen.elf.records import EHDR_SIZE
+from sframegen.packages.compression import compressed, compression_at, decompressed
+from sframegen.packages.package_pass import (
+    CHUNK,
+    Pass,
+    Timed,
+    check_link,
+    checked_name,
+    file_size,
+    is_checksum,
+    leads_out,
+    pieces,
+    skip,
+    write_content,
+)
+from sframegen.packages.unhandled import ALPINE, CONDA, IMAGE, IN_ITS_BUILD, LAYOUT, XBPS
 
 if TYPE_CHECKING:
-    from sframegen.packages.passing import Passed, Visit
+    from collections.abc import Callable, Container, Iterator
+
+    from sframegen.packages.package_pass import Content, PassReport, Readable, Visit
+
+BLOCK = 512
+MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
+MAX_GLOBAL_RECORDS = 100  # of extended headers that hold for all entries
+MAX_AFTER_END = 64 << 20  # bytes: tools fill their last record, some of megabytes
+TYPE_AT = 156
+EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
+MAX_DIGITS = 7  # of the length of a record
+MAX_SIZE = 8**11  # in its field
+ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
+SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
+# What tarfile raises for bad headers, besides its own errors: invalid numbers, chains of extended headers.
+BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
 LAYER = re.compile(r"blobs/.*|[0-9a-f]{64}(?:[./].*)?")  # names that images have beside manifest.json
 WITHIN = "its files are in data.tar.gz, which is not read; unpack that"
-# The names that mark what is not handled, all of them in it, and what it is.
+# The names that mark a package or image that is not handled, all of them in it, and what it is. They may stand in any order.
 MARKED = {
     frozenset({LAYOUT, "index.json"}): IMAGE,
     frozenset({"manifest.json", LAYER}): IMAGE,
@@ -34,34 +63,220 @@ MARKED = {
 MARKS = frozenset().union(*MARKED)
 
 
-def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+class TarEntry(NamedTuple):
+    info: tarfile.TarInfo
+    header: bytes  # all its header blocks
+    stored: int  # bytes of its contents in the stream, without the padding
+    is_whole: bool  # a regular file whose bytes are all in the stream
+
+
+def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """A tar archive. `pass_through` in kinds.py has the contract."""
-    checksums = checked_names(source)
-    source.seek(0)
-    with Pass("tar", file_size(source), visit, force=force) as one:
-        pass_compressed(one, source, target, checksums)
-        return one.passed()
-
-
-def checked_names(source: BinaryIO) -> set[str]:
-    """Read the names of an archive, within the limits of a pass: the files that can have the checksum of another one.
-
-    Raises FormatError, also for a package or image that is not handled.
-    """
-    marks, checksums = set[object](), set[str]()
-    with Pass("tar", file_size(source), lambda *_: False) as one:
-        compression = compression_at(source)
-        stream, admit = decompressed(source, compression), Admission(one)
-        for entry in entries(stream):
-            path = admit(entry)
+    with Pass("tar", file_size(source), visit, force=force) as package:
+        marks, checksums = set[object](), set[str]()
+        for path in paths_in(package, source):
             marks |= {path, LAYER if LAYER.fullmatch(path) else path} & MARKS
             if is_checksum(path):
                 checksums.add(path)
+        if why := next((why for names, why in MARKED.items() if names <= marks), None):
+            raise FormatError(why)
+        pass_compressed(package, source, target, checksums)
+        return package.report()
+
+
+def pass_compressed(
+    package: Pass,
+    source: BinaryIO,
+    target: BinaryIO | None,
+    checksums: Container[str] | None,
+    *,
+    devices: bool = True,
+) -> bool:
+    """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
+
+    False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
+    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `devices`: as `Admission` has it.
+    """
+    if not package.force:
+        package.checksums = set(filter(is_checksum, paths_in(package, source, devices=devices))) if checksums is None else checksums
+    start = source.tell()
+    compression = compression_at(source)
+    changed = visit_tar(package, decompressed(source, compression), devices=devices)
+    if target is not None and changed:
+        source.seek(start)
+        with compressed(target, compression) as out:
+            write_tar(decompressed(source, compression), changed, Timed(out, package).write)
+    return bool(changed)
+
+
+def paths_in(package: Pass, source: BinaryIO, *, devices: bool = True) -> Iterator[str]:
+    """The paths in a tar archive, which is passed after it. The file is then where it was. Raises FormatError."""
+    start = source.tell()
+    compression = compression_at(source)
+    stream, admit = decompressed(source, compression), Admission(package, devices=devices)
+    with package.counted_again():
+        for entry in entries(stream):
+            path = admit(entry)
+            yield path
             left = entry.stored + -entry.stored % BLOCK
             if compression is None:
-                stream.seek(left, 1)  # passing reads it
+                stream.seek(left, os.SEEK_CUR)  # cut off or not: passing reads it
             else:
                 skip(stream, left, path)
-    if why := next((why for names, why in MARKED.items() if names <= marks), None):
-        raise FormatError(why)
-    return checksums
+    source.seek(start)
+
+
+def visit_tar(package: Pass, source: Readable, *, devices: bool = True) -> dict[int, Content]:
+    """Visit the files of a tar stream; return the changed ones, by the number of their entry."""
+    changed: dict[int, Content] = {}
+    admit = Admission(package, devices=devices)
+    for number, entry in enumerate(entries(source)):
+        path = admit(entry)
+        beginning = b"".join(pieces(source, min(EHDR_SIZE, entry.stored), path))
+        content = package.visit(path, beginning, source, entry.stored, attributes_of(entry)) if entry.is_whole else None
+        if content is not None and content.changed:
+            changed[number] = content
+        skip(source, (0 if content else entry.stored - len(beginning)) + -entry.stored % BLOCK, path)
+    return changed
+
+
+def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[bytes], object]) -> None:
+    """Write a tar stream with other contents of some entries."""
+    for number, entry in enumerate(entries(source, write)):
+        content = changed.get(number)
+        if content is None:
+            write(entry.header)
+            for piece in pieces(source, entry.stored + -entry.stored % BLOCK, entry.info.name):
+                write(piece)
+        else:
+            skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
+            write(with_size(entry.header, content.size))
+            write_content(content, write)
+            write(bytes(-content.size % BLOCK))
+
+
+def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[TarEntry]:
+    """The entries; the stream is then at their contents, which the caller reads, with padding. At its end, `write` gets the rest.
+
+    Raises FormatError.
+    """
+    headers = _Headers(source)
+    # tarfile only reads headers here.
+    archive = tarfile.TarFile(fileobj=cast("BinaryIO", headers), mode="w", encoding="utf-8", errors="surrogateescape")
+    while True:
+        headers.taken.clear()
+        try:
+            info = tarfile.TarInfo.fromtarfile(archive)
+        except BAD_HEADER as error:
+            if headers.is_at_end():
+                break
+            raise FormatError(f"no header of a tar entry at {headers.at - len(headers.taken):#x}: {error}") from None
+        if len(archive.pax_headers) > MAX_GLOBAL_RECORDS:
+            raise FormatError(f"more than {MAX_GLOBAL_RECORDS} records of extended headers for all entries")
+        padded = archive.offset - info.offset_data
+        # Holes of sparse files are in their headers, and GNU tar has sizes above 8 GiB in extended ones.
+        is_whole = info.isreg() and not info.issparse() and "size" not in info.pax_headers
+        stored = info.size if is_whole else padded
+        if info.size < 0 or padded < 0 or padded != stored + -stored % BLOCK:
+            raise FormatError(f"{info.name}: {info.size} bytes are not the size of an entry")
+        yield TarEntry(info, bytes(headers.taken), stored, is_whole)
+        headers.at = archive.offset
+    write(bytes(headers.taken))
+    for _ in range(MAX_AFTER_END // CHUNK):
+        rest = source.read(CHUNK)
+        if not rest:
+            return
+        write(rest)
+    raise FormatError("too much data after the end of the tar archive")
+
+
+class Admission:
+    """Counts entries, and lets those pass that the rules and limits allow.
+
+    `devices`: also devices and FIFOs, which root file systems have.
+    """
+
+    def __init__(self, package: Pass, *, devices: bool = True) -> None:
+        self._pass, self._devices = package, devices
+        self._files: set[str] = set()
+
+    def __call__(self, entry: TarEntry) -> str:
+        """The entry's path in the package. Raises FormatError."""
+        info = entry.info
+        path = self._pass.entry(info.name, len(entry.header) - BLOCK)
+        self._pass.regular(path, entry.stored)
+        if (info.ischr() or info.isblk() or info.isfifo()) and not self._devices:
+            raise FormatError(f"{path}: a device or FIFO, which such a package must not contain")
+        if info.islnk():
+            if leads_out(info.linkname):
+                raise FormatError(f"{path}: a hard link that leads out of the package: {info.linkname}")
+            target = checked_name(info.linkname)
+            self._pass.hard_links[path] = self._pass.hard_links.get(target, target)
+        if info.issym():
+            check_link(path, info.linkname)
+        if info.isreg():
+            if path in self._files:
+                raise FormatError(f"{path}: a second file of this name")
+            self._files.add(path)
+        return path
+
+
+def attributes_of(entry: TarEntry) -> set[str]:
+    """Names of the extended attributes that an entry gives its file."""
+    return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
+
+
+def with_size(header: bytes, size: int) -> bytes:
+    """An entry's header blocks, the last of which has another size and its checksum."""
+    block = bytearray(header[-BLOCK:])
+    if size >= MAX_SIZE:
+        raise FormatError(f"{size:,} bytes do not fit into the header of a tar entry")
+    block[SIZE_FIELD] = b"%011o\0" % size
+    block[CHECKSUM_FIELD] = b" " * 8
+    block[CHECKSUM_FIELD] = b"%06o\0 " % sum(block)
+    return header[:-BLOCK] + bytes(block)
+
+
+class _Headers:
+    """What tarfile reads headers from: the stream, remembering what it gave, within bounds for what tarfile keeps in memory."""
+
+    def __init__(self, source: Readable) -> None:
+        self._source = source
+        self._payload_of = b""  # type of the header before, whose payload comes next
+        self.at = 0
+        self.taken = bytearray()
+
+    def is_at_end(self) -> bool:
+        """True if the next entry is a block of zeros, or the archive ends where it would begin, which some writers have."""
+        return self.taken == bytes(BLOCK) or (not self.taken and self.at > 0)
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= MAX_HEADER_BYTES - len(self.taken):
+            raise FormatError(f"the entry at {self.at:#x} has headers of more than {MAX_HEADER_BYTES:,} bytes")
+        beginning = self._source.read(min(size, BLOCK))
+        if not (beginning or self.taken) and self.at:
+            return b""  # is_at_end
+        place = f"headers at {self.at:#x}"
+        data = b"".join((beginning, *pieces(self._source, size - len(beginning), place)))
+        payload_of, self._payload_of = self._payload_of, b""
+        if payload_of in EXTENDED:
+            _check_records(data, self.at)
+        elif not payload_of and data[TYPE_AT : TYPE_AT + 1] in (*EXTENDED, *LONG_NAMES):
+            self._payload_of = data[TYPE_AT : TYPE_AT + 1]
+        self.at += size
+        self.taken += data
+        return data
+
+
+def _check_records(data: bytes, at: int) -> None:
+    """Raises FormatError where tarfile, which does not compare lengths, would read one record as many."""
+    start = 0
+    while data[start : start + 1].strip(b"\0"):
+        digits, space, _ = data[start : start + MAX_DIGITS + 1].partition(b" ")
+        end = start + int(digits) if space and digits.isdigit() else 0
+        if end <= start + len(digits) + 1 or data[end - 1 : end] != b"\n" or data.find(b"=", start, end) < 0:
+            raise FormatError(f"no record of an extended header at {at + start:#x}")
+        start = end

@@ -11,13 +11,12 @@ from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.passing import MAX_ENTRIES
+from sframegen.packages.package_pass import MAX_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.file_sums import ChangedFile, FileSums
-    from sframegen.packages.passing import Readable
+    from sframegen.packages.package_pass import ChangedFile, Readable
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
 ALGORITHMS = ("sha256", "sha384", "sha512")  # the binary distribution format asks for sha256 or better
@@ -75,18 +74,12 @@ class WheelRecord:
         """Files that it lists and that were not read; without directories, which old tools list."""
         return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
 
-    def paths(self) -> list[str]:
-        return list(self._rows)
-
     def change(self, path: str, change: ChangedFile) -> None:
-        """Another file has taken the place of that one. A row that did not have the hash of the old one is left unchanged."""
+        """Another file has taken the place of that one, which was checked."""
         row = self._rows[path]
         algorithm = row.hash.partition("=")[0]
-        if row.hash and row.hash.rstrip("=") != _hash(algorithm, change.old):
-            return
-        self._rows[path] = RecordRow(
-            path, row.hash and _hash(algorithm, change.new), str(change.new.size) if row.size == str(change.old.size) else row.size
-        )
+        new_hash = row.hash and _hash_text(algorithm, bytes.fromhex(change.new.digests[algorithm]))
+        self._rows[path] = RecordRow(path, new_hash, row.size and str(change.new.size))
 
     def rewritten(self) -> bytes:
         return self._mark + "".join(self._rewritten_lines()).encode()
@@ -102,12 +95,8 @@ class WheelRecord:
             yield ",".join((before, hashed.replace(given.hash, row.hash), size.replace(given.size, row.size)))
 
 
-def _hash(algorithm: str, sums: FileSums) -> str:
-    """As RECORD has it; "" for an algorithm that wheels do not use."""
-    return _text(algorithm, bytes.fromhex(sums.digests[algorithm])) if algorithm in ALGORITHMS else ""
-
-
-def _text(algorithm: str, digest: bytes) -> str:
+def _hash_text(algorithm: str, digest: bytes) -> str:
+    """As RECORD has it."""
     return f"{algorithm}={urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
@@ -143,5 +132,5 @@ class HashedFile:
             raise FormatError(f"{self._row.path}: {self._read_bytes:,} bytes, not {size:,} as its header has it")
         if self._row.size and self._row.size != str(size):
             raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
-        if self._row.hash and self._row.hash.rstrip("=") != _text(self._algorithm, self._hash.digest()):
+        if self._row.hash and self._row.hash.rstrip("=") != _hash_text(self._algorithm, self._hash.digest()):
             raise FormatError(f"{self._row.path}: its hash differs from the one in RECORD")

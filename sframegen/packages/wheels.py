@@ -6,23 +6,20 @@ zipfile reads the archive; entries that stay are copied compressed, with their o
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZipFile
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.packages.file_sums import ChangedFiles
-from sframegen.packages.passing import CHUNK, Pass, file_size, in_entry, pieces, replaced
+from sframegen.packages.package_pass import CHUNK, ChangedFiles, Pass, file_size, in_entry, pieces
 from sframegen.packages.wheel_record import ALGORITHMS, MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
 from sframegen.packages.zip_entries import checked_entries, damage_named, write_zip
 
 if TYPE_CHECKING:
-    from sframegen.packages.passing import Content, Passed, Visit
+    from sframegen.packages.package_pass import Content, PassReport, Visit
     from sframegen.packages.zip_entries import ZipEntry
 
-INNER_RECORD = re.compile(r".+/[^/]+\.dist-info/RECORD")  # of a package that is vendored
 SBOM = re.compile(r"[^/]+\.dist-info/sboms/.+")  # PEP 770
 SBOM_ALGORITHMS = ("md5", "sha1", *ALGORITHMS)
 
@@ -38,7 +35,7 @@ class _Reading(NamedTuple):
             return self.file.read(size)
 
 
-def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> Passed:
+def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """A wheel. `pass_through` in kinds.py has the contract."""
     size = file_size(source)
     with damage_named(), ZipFile(source) as given:
@@ -46,61 +43,37 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
         signed = ", ".join(info.filename for info in infos if is_signature(info.filename))
         has_sbom = any(SBOM.fullmatch(info.filename) for info in infos)
         changes = ChangedFiles(visit, SBOM_ALGORITHMS if has_sbom else ALGORITHMS)
-        with Pass("wheel", size, changes, signed=signed, force=force) as one:
-            found = checked_entries(one, given, infos)
+        with Pass("wheel", size, changes, signed=signed, force=force) as package:
+            found = checked_entries(package, given, infos)
             record = _record(given, found)
-            one.checksums = {entry.path for entry in found}
+            package.checksums = {entry.path for entry in found}
             contents = {}
             for entry in found:
                 if not entry.info.is_dir():
-                    content = _visited(one, given, entry, record)
+                    content = _visited(package, given, entry, record)
                     if content is not None:
                         contents[entry.path] = content
-            one.warnings += [f"RECORD lists {path}, which is not there" for path in record.missing()]
+            package.warnings += [f"RECORD lists {path}, which is not there" for path in record.missing()]
             if contents and signed:
-                one.warnings.append(f"must be signed again: {signed}")
+                package.warnings.append(f"must be signed again: {signed}")
             if contents and target is not None:
-                _warn_of_sboms(one, given, found, changes)
-                contents |= _inner_records(one, given, found, changes)
+                _warn_of_sboms(package, given, found, changes)
                 for path, change in changes.of.items():
                     record.change(path, change)
-                contents[record.path] = replaced(one.free_file("RECORD"), record.rewritten())
-                with one.writing():
+                contents[record.path] = package.content_of(record.rewritten())
+                with package.writing():
                     write_zip(given, found, contents, target)
-            return one.passed()
+            return package.report()
 
 
-def _inner_records(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> dict[str, Content]:
-    """Records of packages that are vendored in the wheel, where they list changed files."""
-    new = {}
-    for number, entry in enumerate(found):
-        if not INNER_RECORD.fullmatch(entry.path):
-            continue
-        data = _contents(given, entry)
-        try:
-            record = WheelRecord(entry.path, data)
-        except FormatError as error:
-            one.warnings.append(f"{entry.path}: not renewed: {error}")
-            continue
-        base = posixpath.dirname(posixpath.dirname(entry.path))
-        for path in record.paths():
-            if change := changes.of.get(posixpath.normpath(posixpath.join(base, path))):
-                record.change(path, change)
-        renewed = record.rewritten()
-        if renewed != data:
-            new[entry.path] = replaced(one.free_file(f"RECORD-{number}"), renewed)
-            changes.edited(entry.path, data, renewed)
-    return new
-
-
-def _warn_of_sboms(one: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> None:
-    """Lists of what is in the wheel are statements of those who made them: they are not changed."""
+def _warn_of_sboms(package: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> None:
+    """Software bills of materials are their authors' statements, and stay unchanged."""
     old = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.of.items()}
     for entry in found:
         if not entry.info.is_dir() and SBOM.fullmatch(entry.path):
             words = set(re.findall(rb"[0-9a-f]{32,128}", _contents(given, entry).lower()))
             if paths := [path for path, digests in old.items() if words & digests]:
-                one.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: must be made again")
+                package.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: must be made again")
 
 
 def _record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:
@@ -120,14 +93,14 @@ def _contents(given: ZipFile, entry: ZipEntry) -> bytes:
         return b"".join(pieces(file, info.file_size, info.filename))
 
 
-def _visited(one: Pass, given: ZipFile, entry: ZipEntry, record: WheelRecord) -> Content | None:
+def _visited(package: Pass, given: ZipFile, entry: ZipEntry, record: WheelRecord) -> Content | None:
     """What takes the place of an entry's contents, if anything does. Its hash has to be the one that RECORD has."""
     with damage_named(f"{entry.path}: "):
         file = given.open(entry.info)
     with file:
         hashed = record.hashed(entry.path, _Reading(file, entry.path))
         beginning = b"".join(pieces(hashed, min(EHDR_SIZE, entry.info.file_size), entry.path))
-        content = one.visit(entry.path, beginning, hashed, entry.info.file_size)
+        content = package.visit(entry.path, beginning, hashed, entry.info.file_size)
         while hashed.read(CHUNK):
             pass
     hashed.check(entry.info.file_size)

@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.passing import copied, in_entry, pieces
+from sframegen.packages.package_pass import in_entry, pieces, write_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.passing import Content, Pass
+    from sframegen.packages.package_pass import Content, Pass
 
 LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
 LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
@@ -37,18 +37,18 @@ class ZipEntry(NamedTuple):
     end: int  # after a descriptor
 
 
-def checked_entries(one: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
+def checked_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
     """All entries, checked before any of them is read."""
     found = []
     named: set[str] = set()
     for info in infos:
-        path = one.entry(info.filename)
+        path = package.entry(info.filename)
         with in_entry(path):
             _check(info)
         if path in named:
             raise FormatError(f"{path}: a second entry of this name")
         named.add(path)
-        one.regular(path, info.file_size)
+        package.regular(path, info.file_size)
         found.append(_located(given, info, path))
     end = 0
     for entry in sorted(found, key=lambda entry: entry.start):
@@ -73,7 +73,7 @@ def write_zip(given: ZipFile, found: list[ZipEntry], contents: dict[str, Content
                 _copy(source, entry, out)
                 continue
             with out.open(_anew(entry.info), "w", force_zip64=content.size >> 31 > 0) as new:
-                copied(content, new.write)
+                write_content(content, new.write)
 
 
 def _check(info: ZipInfo) -> None:
@@ -148,7 +148,7 @@ def damage_named(place: str = "a damaged zip archive: ") -> Iterator[None]:
     try:
         yield
     except (*DAMAGED, OSError) as error:
-        cause = error.__context__ if isinstance(error, BadZipFile) else error  # zipfile says so of a file that cannot be read, too
+        cause = error.__context__ if isinstance(error, BadZipFile) else error  # also of a file that cannot be read
         if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
             raise cause from None
         raise FormatError(f"{place}{error}") from None

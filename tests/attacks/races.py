@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import subprocess
@@ -183,12 +182,10 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
     """A run in this process: list the tree, work on each package, make the tables."""
 
     def change(scene: Scene, _: bool) -> None:
-        from sframegen.fleet.apt_repository import WrittenPackages  # noqa: PLC0415 - here and below: they need the extra
-        from sframegen.fleet.collecting import collect  # noqa: PLC0415
-        from sframegen.fleet.known_results import refuse_or_fail  # noqa: PLC0415
+        from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
         from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
-        from sframegen.fleet.result_rows import Outcome  # noqa: PLC0415
+        from sframegen.fleet.result_rows import RowOutcome  # noqa: PLC0415
         from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
         from sframegen.fleet.sources.listing import items_of_one  # noqa: PLC0415
 
@@ -201,9 +198,10 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 try:
                     keys[number] = work_on(item, options, directory).key
                 except OSError as error:
-                    keys[number] = refuse_or_fail(item, options, directory, Outcome.FAILED, str(error)).key
-            with WrittenPackages(directory, print) as written:
-                collect(directory, written.add)
+                    keys[number] = directory.write_no_content(
+                        options.key_without_content(item), item, RowOutcome.FAILED, str(error)
+                    ).key
+            collect(directory, lambda _: None)
             directory.forget("00" * 32)
 
     return change
@@ -231,23 +229,6 @@ def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Sce
     return prepared
 
 
-def dpkg_lists(scene: Scene) -> tuple[Path, Path]:
-    """dpkg's directory of lists below a tree, and a link to one of root's with a list of the same name and the same checksum."""
-    path = scene.give("x")
-    line = f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  x\n"
-    info = scene.tree / "var/lib/dpkg/info"
-    info.mkdir(parents=True)
-    for directory in (info, scene.victim.parent):
-        (directory / "it.md5sums").write_text(line)
-    for one in (scene.tree / "var").rglob("*"):
-        os.chown(one, NOBODY, NOBODY)
-    return info, link_to(scene, "z", scene.victim.parent)
-
-
-def checksums_and_back(scene: Scene, is_odd: bool) -> None:
-    command(*(("remove-tree",) if is_odd else ("add-tree",)), "--update-checksums", "--fatal", "-j1", "TREE")(scene, is_odd)
-
-
 ADD = ("add-section", "--no-verify", "--replace", "-q")
 RACES = {
     "content planted: add-tree, remove-tree": Race(one_file, tree_and_back),
@@ -265,7 +246,6 @@ RACES = {
     "a directory: add-section --detached": Race(
         a_directory, command("add-section", "-q", "--detached", "TREE/d", "OUT/../program"), copies=True
     ),
-    "dpkg's lists: add-tree, remove-tree --update-checksums": Race(dpkg_lists, checksums_and_back, cost=4),
     "a directory: merge -o": Race(a_directory, merged, copies=True, cost=10),
     "a file: link": Race(one_file, linked, copies=True, cost=50),
     "a directory: link --install": Race(a_directory, command("link", "--install", "TREE/d", "--", "gcc"), copies=True),
@@ -302,7 +282,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "add-tree": (
         "content planted: add-tree, remove-tree",
         "a directory: add-tree",
-        "dpkg's lists: add-tree, remove-tree --update-checksums",
     ),
     "check": ("a FIFO: check",),
     "convert": ("content planted: convert",),
@@ -321,7 +300,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
         "a directory: add-section in place",
         "a FIFO: add-section in place",
     ),
-    "remove-tree": ("content planted: add-tree, remove-tree", "dpkg's lists: add-tree, remove-tree --update-checksums"),
+    "remove-tree": ("content planted: add-tree, remove-tree",),
     "stack": ("a directory: stack -o",),
 }
 ALL = RACES | FLEET_RACES

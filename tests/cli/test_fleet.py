@@ -51,8 +51,10 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--scheduler", "tcp://?example:1"], "'tcp://?example:1' is not an address"),
         (["--scheduler", "http://host:8786"], "'http://host:8786' is not an address such as tcp://HOST:PORT"),
         (["--mode", "other"], "'other' is not one of"),
-        (["--insecure"], "--insecure needs --scheduler"),
-        (["--scheduler", "tcp://192.0.2.1:8786"], "tcp://192.0.2.1:8786 is on another machine and not encrypted"),
+        *(
+            (["--scheduler", address], f"{address} is on another machine and not encrypted")
+            for address in ("tcp://192.0.2.1:8786", "ws://192.0.2.1:8786")
+        ),
     ],
 )
 def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:
@@ -71,18 +73,3 @@ def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(command, ["report", str(place)])
         line = f"sframegen: {place}: no results of a run here; sframegen fleet run SOURCE --output DIR writes them\n"
         assert (result.exit_code, result.output) == (1, line)
-
-
-@pytest.mark.full
-def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
-    from sframegen.fleet import dask_cluster  # noqa: PLC0415
-
-    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 1)
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "list").write_text("https://127.0.0.1:1/x.deb\n")
-    arguments = ["run", str(tmp_path / "list"), "--output", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"]
-    result = CliRunner().invoke(command, arguments)
-    assert result.exit_code == 1
-    (line,) = result.output.splitlines()
-    assert line.startswith("sframegen: tcp://127.0.0.1:1: no scheduler answers at this address")

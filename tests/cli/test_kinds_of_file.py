@@ -197,23 +197,3 @@ def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.Monke
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "Operation not permitted" in result.stderr
     assert program.read_bytes() == before
-
-
-def test_a_list_may_come_through_a_pipe_and_has_an_end(program: Path) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"*\n")
-    os.close(writing)
-    result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", f"/dev/fd/{reading}", str(program.parent)])
-    os.close(reading)
-    assert (result.exit_code, result.stderr) == (0, "")
-    large = program.with_name("large")
-    large.write_bytes(b"\n" * ((16 << 20) + 1))
-    fifo = program.with_name("fifo")
-    os.mkfifo(fifo)
-    for file, line in {
-        large: "a list of patterns has at most 16 MiB",
-        fifo: "nobody writes to this FIFO",
-        Path("/dev/zero"): "not a regular file",
-    }.items():
-        result = CliRunner().invoke(cli, ["add-tree", "--exclude-from", str(file), str(program.parent)])
-        assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {file}: {line}")

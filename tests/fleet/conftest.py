@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fleet.made_packages import programs, write_tar
+from tests.fleet.package_makers import programs, write_tar
 from tests.fleet.runs import PACKAGES
 
 if TYPE_CHECKING:

@@ -43,6 +43,12 @@ def run(
     return fleet, watched
 
 
+def list_of(url: str, directory: Path) -> Path:
+    """A list of the packages of `pool` on a server."""
+    (directory / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+    return directory / "list"
+
+
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
     """A table without times."""
     from pyarrow import parquet  # noqa: PLC0415

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 from typing import TYPE_CHECKING
 
@@ -8,11 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.fleet.coverage_gate import SHOWN, CoverageDemand, Gate
-from sframegen.fleet.fleet_run import is_excluded
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import FileRow, Outcome, PackageResult, PackageRow
-from tests.fleet.made_packages import write_tar
+from sframegen.fleet.fleet_run import MAX_LINES, CoverageDemand, Gate, is_excluded
+from sframegen.fleet.result_rows import FileRow, PackageResult, PackageRow, RowOutcome
+from tests.fleet.package_makers import write_tar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def row(path: str = "p", covered: int = 90, **others: object) -> FileRow:
-    values = {"outcome": Outcome.ADDED, "machine": "x86-64", "executable_bytes": 100, "code_bytes": 100, "section_bytes": 1}
+    values = {"outcome": RowOutcome.ADDED, "machine": "x86-64", "executable_bytes": 100, "code_bytes": 100, "section_bytes": 1}
     return FileRow(**{"package": "a.deb", "package_sha256": "", "path": path, "covered_bytes": covered, **values, **others})  # type: ignore[arg-type]
 
 
@@ -47,30 +44,28 @@ def test_patterns_of_names(name: str, patterns: list[str], is_out: bool) -> None
         (CoverageDemand(strict=True), row(), "10 bytes of code were left out"),
         (CoverageDemand(strict=True), row(covered=100), ""),
         (CoverageDemand(strict=True), row(section_bytes=0, reason="x"), "nothing was added: x"),
-        (CoverageDemand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
-        (CoverageDemand(minimum=1), row(outcome=Outcome.NOTHING, code_bytes=0, covered=0, executable_bytes=0), ""),
-        (CoverageDemand(minimum=1), row(outcome=Outcome.REFUSED, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
+        (CoverageDemand(minimum=1), row(outcome=RowOutcome.NOTHING, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
+        (CoverageDemand(minimum=1), row(outcome=RowOutcome.NOTHING, code_bytes=0, covered=0, executable_bytes=0), ""),
+        (CoverageDemand(minimum=1), row(outcome=RowOutcome.REFUSED, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
     ],
 )
 def test_who_falls_short(demand: CoverageDemand, given: FileRow, why: str) -> None:
     assert demand.failure(given) == why
 
 
-def test_the_gate_writes_a_table(tmp_path: Path) -> None:
+def test_many_files_that_fall_short_are_a_number() -> None:
     findings: list[str] = []
-    result = PackageResult(PackageRow("a.deb", "a.deb"), [row(f"p{number}") for number in range(SHOWN + 5)] + [row(covered=100)])
-    with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
-        with Gate(CoverageDemand(minimum=95), output, findings.append) as gate:
-            gate.add(result)
-        table = list(csv.DictReader((tmp_path / "out/short.csv").read_text().splitlines()))
-        assert [one["path"] for one in table] == [f"p{number}" for number in range(SHOWN + 5)]
-        assert (table[0]["coverage"], table[0]["machine"]) == ("90.0", "x86-64")
-        assert findings[0] == "a.deb: p0: coverage: 90.0000 % is below 95 %"
-        assert findings[SHOWN:] == [f"5 more files fall short: {tmp_path}/out/short.csv"]
-        with Gate(CoverageDemand(), output, findings.append) as gate:
-            gate.add(result)
-        assert not (tmp_path / "out/short.csv").exists()
-    assert len(findings) == SHOWN + 1
+    rows = [*(row(f"p{number}") for number in range(MAX_LINES + 5)), row(covered=100)]
+    result = PackageResult(PackageRow("a.deb", "a.deb"), rows)
+    gate = Gate(CoverageDemand(minimum=95), findings.append)
+    gate.add(result)
+    gate.finish("out")
+    assert findings[0] == "a.deb: p0: coverage: 90.0000 % is below 95 %"
+    assert findings[MAX_LINES:] == ["5 more files fall short: compare the columns of out/files.parquet"]
+    gate = Gate(CoverageDemand(), findings.append)
+    gate.add(result)
+    gate.finish("out")
+    assert len(findings) == MAX_LINES + 1
 
 
 @pytest.mark.full

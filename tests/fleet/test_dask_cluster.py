@@ -14,7 +14,7 @@ import threading
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,14 +25,15 @@ from sframegen.fleet import dask_cluster
 from sframegen.fleet.dask_cluster import DaskCluster, is_this_machine, package_task, plain_pickles
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import Finished, Outcome
+from sframegen.fleet.result_rows import Finished, RowOutcome
 from sframegen.fleet.run_options import EngineError, Job, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.made_packages import served, write_tar
-from tests.fleet.runs import PACKAGES, processes_below, rows, run, sockets_of
+from tests.fleet.package_makers import served, write_tar
+from tests.fleet.runs import PACKAGES, Watched, list_of, processes_below, rows, run, sockets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 pytestmark = pytest.mark.full
 
@@ -52,7 +53,6 @@ def answer(*arguments):
 
 dask_cluster.package_task.__code__ = (lambda *arguments: __import__("evil").answer(*arguments)).__code__
 """
-SCHEDULER = ("scheduler", "--port", "0", *HERE)
 
 
 @pytest.fixture(autouse=True)
@@ -62,27 +62,35 @@ def _extra() -> None:
 
 
 @contextmanager
-def dask_program(*arguments: str, says: str, pids: list[int] | None = None) -> Iterator[str]:
-    """A scheduler or worker of its own; the last word of the line that says it is ready."""
+def dask_program(*arguments: str, ready: str, started: list[subprocess.Popen[str]] | None = None) -> Iterator[str]:
+    """A scheduler or worker of its own; the last word of the line that it prints when it is ready."""
     command = [sys.executable, "-m", "dask", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        if pids is not None:
-            pids.append(process.pid)
+        if started is not None:
+            started.append(process)
         try:
-            yield next(line.split()[-1] for line in process.stderr if says in line)
+            yield next(line.split()[-1] for line in process.stderr if ready in line)
         finally:
             process.kill()
             process.stderr.read()
 
 
+scheduler = partial(dask_program, "scheduler", "--port", "0", *HERE, ready="Scheduler at")
+
+
+def worker(address: str, directory: Path, *more: str, **others: Any) -> AbstractContextManager[str]:
+    local = ("--nthreads", "1", "--local-directory", str(directory / "scratch"), *more)
+    return dask_program("worker", address, *local, *HERE, ready="Registered to", **others)
+
+
+def on_cluster(source: object, out: Path, address: str) -> tuple[FleetRun, Watched]:
+    return run(source, out, engine=partial(DaskCluster, address=address))
+
+
 def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> None:
-    local = str(tmp_path / "scratch")
-    with (
-        dask_program(*SCHEDULER, says="Scheduler at") as address,
-        dask_program("worker", address, "--nthreads", "2", "--no-dashboard", "--local-directory", local, says="Registered to"),
-    ):
-        fleet, watched = run(pool, tmp_path / "out", engine=partial(DaskCluster, address=address))
+    with scheduler() as address, worker(address, tmp_path, "--nthreads", "2"):
+        fleet, watched = on_cluster(pool, tmp_path / "out", address)
         assert (fleet.done, watched.findings) == (PACKAGES, [])
     run(pool, tmp_path / "local")
     assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
@@ -90,15 +98,11 @@ def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> Non
 
 def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path: Path) -> None:
     started: list[str] = []
-    with (
-        dask_program(*SCHEDULER, says="Scheduler at") as address,
-        ExitStack() as workers,
-    ):
+    with scheduler() as address, ExitStack() as workers:
 
         def start_worker(line: str) -> None:
             started.append(line)
-            options = "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch")
-            workers.enter_context(dask_program("worker", address, *options, says="Registered to"))
+            workers.enter_context(worker(address, tmp_path))
 
         fleet = FleetRun([str(pool)], str(tmp_path / "out"), RunOptions(), pytest.fail, None)
         fleet.note = start_worker
@@ -109,31 +113,29 @@ def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path
 
 def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) -> None:
     """The worker's program is that above the one that fetches the package, whichever of the workers it is."""
-    nannies: list[int] = []
+    nannies: list[subprocess.Popen[str]] = []
 
     def kill(path: str, port: int) -> bool:
         if path == "/03.tar":
             for nanny in nannies:
-                for worker in processes_below(nanny):
-                    if any(holds_port(child, port) for child in processes_below(worker)):
-                        os.kill(worker, signal.SIGKILL)
+                for pid in processes_below(nanny.pid):
+                    if any(has_port(child, port) for child in processes_below(pid)):
+                        os.kill(pid, signal.SIGKILL)
         return path != "/03.tar"
 
-    local = ("--nthreads", "1", "--nworkers", "2", "--local-directory", str(tmp_path / "scratch"))
     with (
         served(pool, kill) as (url, requests),
-        dask_program(*SCHEDULER, says="Scheduler at") as address,
-        dask_program("worker", address, *local, *HERE, says="Registered to", pids=nannies),
+        scheduler() as address,
+        worker(address, tmp_path, "--nworkers", "2", started=nannies),
     ):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
-        _, watched = run(tmp_path / "list", tmp_path / "out", engine=partial(DaskCluster, address=address))
+        _, watched = on_cluster(list_of(url, tmp_path), tmp_path / "out", address)
     (line,) = watched.findings
     assert line.endswith("/03.tar: failed: the workers that worked on it died")
     assert requests.count("/03.tar") > 1
     assert sum(row["outcome"] == "added" for row in rows(tmp_path / "out", "packages")) == PACKAGES - 1
 
 
-def holds_port(pid: int, port: int) -> bool:
+def has_port(pid: int, port: int) -> bool:
     """True for a process that has a connection of TCP from that port of this machine."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {line[9] for line in lines if int(line[1].rpartition(":")[2], 16) == port}
@@ -201,7 +203,7 @@ def test_a_result_that_is_lost_with_its_worker_is_waited_for(tmp_path: Path) -> 
     """The worker held it, and died before the client had it: Dask makes it again."""
     cluster = cluster_with(tmp_path, Future(json.dumps(("finished", (KEY, "added", "", False))), "lost", "pending"))
     assert [*cluster._next([]), *cluster._next([])] == []
-    assert list(cluster._next([])) == [(0, Item("p.tar", "/p.tar"), Finished(KEY, Outcome.ADDED, "", is_new=False))]
+    assert list(cluster._next([])) == [(0, Item("p.tar", "/p.tar"), Finished(KEY, RowOutcome.ADDED, "", is_new=False))]
     assert cluster._in_flight == {}
 
 
@@ -224,14 +226,13 @@ def test_answers_of_workers_are_checked(tmp_path: Path, answer: object, why: str
 
 def test_an_answer_that_would_run_something_here(pool: Path, tmp_path: Path) -> None:
     """Whoever reaches the scheduler can be a worker of it: this one answers with a pickle that makes a directory."""
-    local = ("--nthreads", "1", "--local-directory", str(tmp_path / "scratch"), "--preload", str(tmp_path / "evil.py"))
     (tmp_path / "evil.py").write_text(EVIL.format(made=str(tmp_path / "made")))
     with (
-        dask_program(*SCHEDULER, says="Scheduler at") as address,
-        dask_program("worker", address, *local, *HERE, "--no-nanny", says="Registered to"),
+        scheduler() as address,
+        worker(address, tmp_path, "--preload", str(tmp_path / "evil.py"), "--no-nanny"),
         pytest.raises(EngineError, match=f"^({dask_cluster.NO_RESULT}|{re.escape(dask_cluster.GONE)})$"),
     ):
-        run(pool, tmp_path / "out", engine=partial(DaskCluster, address=address))
+        on_cluster(pool, tmp_path / "out", address)
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "made").exists()
 
@@ -254,34 +255,14 @@ def test_which_addresses_are_this_machine(host: str, *, is_ours: bool) -> None:
     assert is_this_machine(f"tcp://{host}:8786") is is_ours
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ws"])
-def test_another_machine_needs_tls(tmp_path: Path, scheme: str) -> None:
-    arguments = ["run", str(tmp_path), "-o", str(tmp_path / "out"), "--scheduler", f"{scheme}://192.0.2.1:8786"]
-    done = CliRunner().invoke(command, arguments)
-    assert done.exit_code == 2
-    assert "192.0.2.1:8786 is on another machine and not encrypted" in " ".join(done.output.split())
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_user_may_take_the_risk(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)
-    address = "tcp://192.0.2.1:8786"
-    done = CliRunner().invoke(command, ["run", str(pool), "-o", str(tmp_path / "out"), "--scheduler", address, "--insecure"])
-    assert (done.exit_code, done.stderr) == (1, f"sframegen: {address}: {dask_cluster.NO_ANSWER}\n")
-
-
 def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's working directory has another file of that name."""
     write_tar(tmp_path / "there/pool/00.tar", {"README": b"x"})
-    with (
-        dask_program(*SCHEDULER, says="Scheduler at") as address,
-        monkeypatch.context() as patch,
-    ):
-        patch.chdir(tmp_path / "there")
-        arguments = ("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "scratch"))
-        with dask_program(*arguments, says="Registered to"):
-            patch.chdir(pool.parent)
-            _, watched = run("pool/00.tar", tmp_path / "out", engine=partial(DaskCluster, address=address))
+    with scheduler() as address:
+        monkeypatch.chdir(tmp_path / "there")
+        with worker(address, tmp_path):
+            monkeypatch.chdir(pool.parent)
+            _, watched = on_cluster("pool/00.tar", tmp_path / "out", address)
     assert watched.findings == []
     (row,) = rows(tmp_path / "out", "packages")
     assert (row["outcome"], row["source"]) == ("added", str(pool / "00.tar"))
@@ -289,22 +270,14 @@ def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Pat
 
 def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    here = ["--host", "127.0.0.1", "--no-dashboard"]
+    schedulers: list[subprocess.Popen[str]] = []
     with (
-        served(pool, lambda path, _: scheduler.kill() if path == "/07.tar" else None) as (url, _),
-        subprocess.Popen(
-            [sys.executable, "-m", "dask", "scheduler", "--port", "0", *here], stderr=subprocess.PIPE, text=True
-        ) as scheduler,
+        served(pool, lambda path, _: schedulers[0].kill() if path == "/07.tar" else None) as (url, _),
+        scheduler(started=schedulers) as address,
+        worker(address, tmp_path),
+        pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.GONE)}$"),
     ):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
-        assert scheduler.stderr is not None
-        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
-        local = ["--nthreads", "1", "--local-directory", str(tmp_path / "scratch")]
-        with (
-            dask_program("worker", address, *local, *here, says="Registered to"),
-            pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.GONE)}$"),
-        ):
-            run(tmp_path / "list", out, engine=partial(DaskCluster, address=address))
+        on_cluster(list_of(url, tmp_path), out, address)
     assert list(out.glob("results/*/*.json"))
     _, watched = run(pool, out)
     assert watched.findings == []

@@ -18,21 +18,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sframegen import api
-from sframegen.fleet import package_process
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.fleet_run import FleetRun
-from sframegen.fleet.known_results import seen
 from sframegen.fleet.one_machine import OneMachine, run_directory
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
-from sframegen.fleet.result_rows import Finished, Outcome, PackageRow
+from sframegen.fleet.result_rows import Finished, PackageRow, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
+from sframegen.fleet.sources.fetching import seen
 from sframegen.fleet.sources.items import Item
-from sframegen.program.forked import Answer
 from tests import ROOT
-from tests.fleet.made_packages import served, write_tar
-from tests.fleet.runs import ONE_PROCESS, PACKAGES, Watched, processes_below, rows, run, wait_for_the_end
+from tests.fleet.package_makers import served, write_tar
+from tests.fleet.runs import ONE_PROCESS, PACKAGES, Watched, list_of, processes_below, rows, run, wait_for_the_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,9 +127,9 @@ def test_a_damaged_result_is_made_again(pool: Path, tmp_path: Path, damage: byte
 
 
 def test_a_failed_package_is_tried_again(pool: Path, tmp_path: Path) -> None:
-    out, listing = tmp_path / "out", tmp_path / "list"
+    out = tmp_path / "out"
     with served(pool) as (url, requests):
-        listing.write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
+        listing = list_of(url, tmp_path)
         (pool / "03.tar").rename(tmp_path / "away")
         _, watched = run(listing, out)
         (line,) = watched.findings
@@ -178,9 +176,8 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
 
     (tmp_path / "temporary").mkdir()
     with served(pool, interrupt) as (url, requests):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
         program = [sys.executable, "-m", "sframegen", "fleet", "run"]
-        command = [*program, str(tmp_path / "list"), "--output", str(tmp_path / "out"), "--jobs", "1"]
+        command = [*program, str(list_of(url, tmp_path)), "--output", str(tmp_path / "out"), "--jobs", "1"]
         environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             running.append(process)
@@ -224,8 +221,7 @@ def test_what_ends_or_holds_a_process_costs_its_package(pool: Path, tmp_path: Pa
 
     monkeypatch.setattr(PackageProcess, "begin", noted)
     with served(pool, misbehave) as (url, requests):
-        (tmp_path / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
-        _, watched = run(tmp_path / "list", tmp_path / "out", engine=partial(OneMachine, processes=2))
+        _, watched = run(list_of(url, tmp_path), tmp_path / "out", engine=partial(OneMachine, processes=2))
     assert [line.partition("/")[2] for line in sorted(watched.findings)] == [
         "03.tar: failed: the worker process was killed by signal 11 (Segmentation fault)",
         "05.tar: failed: took longer than 900 seconds",
@@ -242,17 +238,6 @@ def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, 
     monkeypatch.setattr(PackageProcess, "_start", refuse)
     _, watched = run(pool, tmp_path / "out")
     assert watched.findings == [f"{n:02}.tar: failed: Resource temporarily unavailable" for n in range(PACKAGES)]
-
-
-@pytest.mark.parametrize("answer", [None, ("finished", ["x", "added", "", True]), ("finished", ["0" * 64, "done", "", True]), (1,)])
-def test_an_answer_that_is_none(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
-    monkeypatch.setattr(package_process, "receive", lambda _: Answer(answer))
-    with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
-        process = PackageProcess(str(tmp_path), output, RunOptions())
-        finished = process.work_on(Item("00.tar", str(pool / "00.tar")))
-        process.end()
-    assert finished.outcome is Outcome.FAILED
-    assert finished.reason.startswith("its process returned no result")
 
 
 def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
@@ -287,9 +272,9 @@ def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None
 
 def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_path: Path) -> None:
     item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
-    here = seen(item, options)
+    here = seen(item)
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
-        assert work_on(item._replace(state=here.state), options, output).outcome is Outcome.ADDED
+        assert work_on(item._replace(state=here.state), options, output).outcome is RowOutcome.ADDED
         os.utime(item.place, ns=(0, 0))
         with pytest.raises(OSError, match="its size or time differs from where the run was started"):
             work_on(item._replace(state=here.state), options, output)
@@ -329,12 +314,12 @@ def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -
     run(tmp_path / "pool", tmp_path / "out", RunOptions(Mode.REWRITE))
     table = {row["package"]: row for row in rows(tmp_path / "out", "packages")}
     assert {name: row["outcome"] for name, row in table.items()} == {
-        "none.tar": Outcome.NOTHING,
-        "same.tar": Outcome.UNCHANGED,
-        "small.tar": Outcome.NOTHING,
+        "none.tar": RowOutcome.NOTHING,
+        "same.tar": RowOutcome.UNCHANGED,
+        "small.tar": RowOutcome.NOTHING,
     }
     files = {row["package"]: row for row in rows(tmp_path / "out", "files")}
-    assert files["small.tar"]["outcome"] == Outcome.REFUSED
+    assert files["small.tar"]["outcome"] == RowOutcome.REFUSED
     assert files["small.tar"]["reason"]
     assert list((tmp_path / "out/packages").iterdir()) == []
 

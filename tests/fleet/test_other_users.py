@@ -15,7 +15,7 @@ from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.listing import items_of_one
-from tests.fleet.made_packages import programs, served, write_tar
+from tests.fleet.package_makers import programs, served, write_tar
 from tests.fleet.runs import processes_below, run, sockets_of
 
 if TYPE_CHECKING:

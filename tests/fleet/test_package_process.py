@@ -14,10 +14,10 @@ import pytest
 from sframegen.fleet import package_process
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
-from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.made_packages import programs, served, write_tar
+from tests.fleet.package_makers import programs, served, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def package(tmp_path: Path, compile_c: Compiler) -> Item:
 
 def failure(process: PackageProcess, item: Item) -> str:
     finished = process.work_on(item)
-    assert finished.outcome is Outcome.FAILED
+    assert finished.outcome is RowOutcome.FAILED
     return finished.reason
 
 
@@ -66,11 +66,11 @@ def test_one_process_works_on_many_packages(process: PackageProcess, package: It
     process.options = RunOptions(Mode.REWRITE)
     other = process.work_on(package)
     assert pid(process) == number
-    assert (first.outcome, first.is_new, again) == (Outcome.ADDED, True, first._replace(is_new=False))
+    assert (first.outcome, first.is_new, again) == (RowOutcome.ADDED, True, first._replace(is_new=False))
     assert other.is_new
     result = process.output.read_result(first.key)
     assert [(row.path, row.outcome, row.language, row.machine != "") for row in result.files] == [
-        ("usr/bin/p", Outcome.ADDED, "C", True)
+        ("usr/bin/p", RowOutcome.ADDED, "C", True)
     ]
     assert result.package.peak_memory_bytes > 0
 
@@ -84,7 +84,7 @@ def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, pac
     with served(tmp_path / "pool", kill) as (url, requests):
         bad = Item("bad.tar", f"{url}/bad.tar")
         assert "killed by signal 9" in failure(process, bad)
-        assert process.work_on(package._replace(place=f"{url}/p.tar")).outcome is Outcome.ADDED
+        assert process.work_on(package._replace(place=f"{url}/p.tar")).outcome is RowOutcome.ADDED
         # One that has worked on others may have died of them: a new one tries again.
         assert "killed by signal 9" in failure(process, bad)
     assert requests == ["/bad.tar", "/p.tar", "/bad.tar", "/bad.tar"]
@@ -111,7 +111,8 @@ def test_a_package_that_hangs_ends_at_the_time_limit(process: PackageProcess, pa
 
 
 def test_what_is_no_answer_costs_its_package(process: PackageProcess, package: Item, monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer in (b"garbage", b"\0", b"cnone\nnone\n.", b"cos\nnone\n.", pickle.dumps((1, 2, 3)), pickle.dumps(("finished", 1))):
+    values = (None, (1,), (1, 2, 3), *(("finished", one) for one in (1, ["x", "added", "", True], ["0" * 64, "done", "", True])))
+    for answer in (b"garbage", b"\0", b"cnone\nnone\n.", b"cos\nnone\n.", *map(pickle.dumps, values)):
         monkeypatch.setattr(package_process, "PROGRAM", SAYS.format(answer))
         assert failure(process, package).startswith("its process returned no result: "), answer
         process.end()
@@ -129,7 +130,7 @@ def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess
     os.truncate(large, LARGE + 10240)
     process.options = RunOptions(memory=LARGE)
     assert failure(process, Item("large.tar", str(large))) == "needs more memory than 512 MiB"
-    assert process.work_on(package).outcome is Outcome.ADDED
+    assert process.work_on(package).outcome is RowOutcome.ADDED
 
 
 def test_the_process_ends_with_its_parent(process: PackageProcess, package: Item, tmp_path: Path) -> None:

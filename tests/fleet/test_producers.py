@@ -82,21 +82,33 @@ def test_texts_of_other_compilers(compile_c: Compiler, tmp_path: Path, comment: 
     assert producer_of(open_elf(program), ["libc.so.6"]) == expected
 
 
+C_LIBRARY = ["libc.so.6"]
+HASH = b"90b35a6239c3d8bdabc530a6a0816f7ff89a0aaf"
+
+
 @pytest.mark.parametrize(
     ("needed", "text", "expected"),
     [
         (["libgfortran.so.5", "libc.so.6"], b"", ("", "", "Fortran")),
         (["libgfortran.so.5", "libstdc++.so.6"], b"", ("", "", "C++")),
         (["libHSbase-4.15-ghc9.0.2.so"], b"", ("", "", "Haskell")),
-        (["libc.so.6"], b"/usr/src/rustc-1.63.0/library/core/src/str.rs", ("rustc", "1.63.0", "Rust")),
-        (["libc.so.6"], b"/rustc/90b35a6239c3d8bdabc530a6a0816f7ff89a0aaf/library/std/src/rt.rs", ("rustc", "", "Rust")),
+        (C_LIBRARY, b"/usr/src/rustc-1.63.0/library/core/src/str.rs", ("rustc", "1.63.0", "Rust")),
+        (C_LIBRARY, b"/rustc/" + HASH + b"/library/std/src/rt.rs", ("rustc", "", "Rust")),
         (["libm.so.6"], b"", ("", "", "")),
+        (C_LIBRARY, b"GHCRTS", ("GHC", "", "Haskell")),
+        (C_LIBRARY, b"OCAMLRUNPARAM", ("", "", "OCaml")),
+        (C_LIBRARY, b"camlLiquidsoap_lang__Lang_1", ("", "", "OCaml")),  # of a plugin, which has no run-time system
+        (C_LIBRARY, b"core.exception.RangeError\0__gxx_personality_v0", ("", "", "D")),
+        (C_LIBRARY, b"_D3std5stdio\0_ZNSt3foo", ("", "", "D")),
+        (C_LIBRARY, b"/rustc/" + HASH + b"/library/core\0__gxx_personality_v0", ("rustc", "", "Rust")),
+        (C_LIBRARY, b"_ZNSt3foo", ("", "", "C++")),
+        (C_LIBRARY, b"camlot", ("", "", "C")),
     ],
 )
 def test_what_stripping_leaves(
     compile_c: Compiler, tmp_path: Path, needed: list[str], text: bytes, expected: tuple[str, str, str]
 ) -> None:
-    (tmp_path / "texts").write_bytes(text + b"\0")
+    (tmp_path / "texts").write_bytes(b"\0" + text + b"\0")
     program = stripped(compile_c(C), tmp_path)
     subprocess.run(["objcopy", f"--add-section=.rodata.texts={tmp_path}/texts", program], check=True)
     assert producer_of(open_elf(program), needed) == expected

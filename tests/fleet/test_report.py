@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.fleet.collecting import ParquetTable
-from sframegen.fleet.result_rows import FileRow, Outcome
+from sframegen.fleet.result_rows import FileRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Page(HTMLParser):
 def file(path: str, **more: Any) -> FileRow:
     values: dict[str, Any] = {"language": "C", "producer": "GCC", "producer_version": "12.2.0", "machine": "x86-64"}
     values |= {"code_bytes": 1000, "covered_bytes": 1000, "section_bytes": 300, "eh_frame_bytes": 500, "eh_frame_hdr_bytes": 100}
-    return FileRow(**{"package": "a.deb", "package_sha256": "", "path": path, "outcome": Outcome.ADDED, **values, **more})
+    return FileRow(**{"package": "a.deb", "package_sha256": "", "path": path, "outcome": RowOutcome.ADDED, **values, **more})
 
 
 def page_of(directory: Path, files: Sequence[FileRow]) -> Page:
@@ -85,9 +85,9 @@ def test_figures(tmp_path: Path) -> None:
         [
             file("a"),
             file("b", covered_bytes=995, left_out={"reason": 5}, language="Rust", section_bytes=900),
-            file("c", outcome=Outcome.NOTHING, reason="no CFI at 0x1000", code_bytes=0, no_cfi={"code": 70}),
-            file("d", outcome=Outcome.NOTHING, reason="no CFI at 0x2000", package="b.deb"),
-            file("e", outcome=Outcome.WRONG, reason="error: x", code_bytes=0, covered_bytes=0, language="", producer=""),
+            file("c", outcome=RowOutcome.NOTHING, reason="no CFI at 0x1000", code_bytes=0, no_cfi={"code": 70}),
+            file("d", outcome=RowOutcome.NOTHING, reason="no CFI at 0x2000", package="b.deb"),
+            file("e", outcome=RowOutcome.WRONG, reason="error: x", code_bytes=0, covered_bytes=0, language="", producer=""),
         ],
     )
     assert "5 ELF files of 2 packages; 3 with a section. Sections cover 99.7500% of 2,000 bytes of code" in page.text

@@ -17,7 +17,7 @@ from sframegen.base.one_file import TRACEBACK
 from sframegen.elf.file import ElfFile
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
-from sframegen.fleet.result_rows import Outcome
+from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.support.loops import for_each
@@ -186,9 +186,9 @@ def test_the_other_files_of_a_package_in_a_fleet_are_done(files: Path, monkeypat
     with OutputDirectory.opened(str(files / "out"), make=True) as out:
         finished = work_on(Item("package.tar", str(package)), RunOptions(Mode.REWRITE), out)
         rows = out.read_result(finished.key).files
-    assert finished.outcome is Outcome.FAILED
+    assert finished.outcome is RowOutcome.FAILED
     assert "bad: sframegen fault, please report it: error: planted" in finished.reason
-    assert [(row.path, row.outcome) for row in rows] == [("bad", Outcome.REFUSED), ("good", Outcome.ADDED)]
+    assert [(row.path, row.outcome) for row in rows] == [("bad", RowOutcome.REFUSED), ("good", RowOutcome.ADDED)]
     assert list((files / "out").rglob("package.tar"))
 
 

@@ -1,4 +1,4 @@
-"""Packages as tests need them, good and bad."""
+"""Packages as tests need them, good and bad, and the tools that they are compared with."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import base64
 import csv
 import hashlib
 import io
+import shutil
 import struct
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
+import pytest
+
+from sframegen import add_section
+from sframegen.elf.file import open_elf
+from sframegen.format.locate import sframe_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from sframegen.packages.passing import Visit
+    from sframegen.packages.package_pass import Visit
 
 NAME = "x-1.0-py3-none-any.whl"
 RECORD = "x-1.0.dist-info/RECORD"
@@ -24,6 +31,13 @@ METADATA = b"Metadata-Version: 2.1\nName: x\nVersion: 1.0\n"
 WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
 EXECUTABLE = struct.pack("<4sBBB9xHHI", b"\x7fELF", 2, 1, 1, 3, 62, 1)  # ELF64, little-endian, a library for x86-64
 ADDED = b"a section"
+
+
+def needs(*programs: str) -> None:
+    """Skip the test without one of these programs."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine")
 
 
 def elf(text: str = "") -> bytes:
@@ -43,6 +57,16 @@ def adding(seen: list[str]) -> Visit:
         return True
 
     return visit
+
+
+def with_sections(program: Path, directory: Path) -> dict[str, bytes]:
+    """A program without a section, with a good one, with a damaged one, and one that is cut off."""
+    good = directory / "with_section"
+    add_section(program, output=good)
+    data, section = good.read_bytes(), sframe_of(open_elf(good))
+    assert section is not None
+    at = data.index(bytes(section[0]))
+    return {"without": program.read_bytes(), "good": data, "wrong": data[:at] + b"\0\0" + data[at + 2 :], "cut": data[:200]}
 
 
 def row(path: str, data: bytes, algorithm: str = "sha256") -> str:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from sframegen import FormatError, Severity, add_section
+from sframegen import FormatError, Severity
 from sframegen.checks.finding import Finding
 from sframegen.cli.commands import cli
-from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
 from sframegen.packages import package_api
 from sframegen.packages.package_api import check_package
-from tests.packages.package_makers import NAME, deb_of, tar, wheel
+from tests.packages.package_makers import NAME, deb_of, tar, wheel, with_sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,20 +37,8 @@ def _written(path: Path, data: bytes) -> Path:
 
 @pytest.fixture
 def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:
-    """A library without a section, one with a good section, one with a damaged one, and one that cannot be read."""
     library = compile_c("int f(int x) { return x + 1; }\n", "-shared", "-O1")
-    add_section(library, output=tmp_path / "good")
-    good = (tmp_path / "good").read_bytes()
-    section = sframe_of(open_elf(tmp_path / "good"))
-    assert section is not None
-    at = good.index(bytes(section[0]))
-    return {
-        "x/without.so": library.read_bytes(),
-        "x/good.so": good,
-        "x/bad.so": good[:at] + b"\0\0" + good[at + 2 :],
-        "x/cut.so": good[:200],
-        "x/text": b"text",
-    }
+    return {f"x/{name}.so": data for name, data in with_sections(library, tmp_path).items()} | {"x/text": b"text"}
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -62,7 +48,7 @@ def test_each_file_that_has_a_section_is_checked(kind: str, files: dict[str, byt
     assert report.package is not None
     assert (report.file, report.package.kind, report.worst()) == (str(package), kind, Severity.ERROR)
     assert (report.package.elf_files, report.package.without_section, report.findings) == (4, 1, ())
-    assert {part.file: part.worst() for part in report.package.files} == {"x/good.so": Severity.NOTE, "x/bad.so": Severity.ERROR}
+    assert {part.file: part.worst() for part in report.package.files} == {"x/good.so": Severity.NOTE, "x/wrong.so": Severity.ERROR}
     [refused] = report.package.refused
     assert refused.startswith("x/cut.so: ")
     assert report.functions == next(part.functions for part in report.package.files if part.file == "x/good.so") > 0
@@ -78,7 +64,7 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     assert lines[0].endswith(" errors, 1 refused; deb, 4 ELF files, 2 checked, 1 without a section")
     good, bad = (line.partition(";")[0] for line in lines if line.startswith("x.deb: x/"))
     assert good == "x.deb: x/good.so: good"
-    assert bad.startswith("x.deb: x/bad.so: ")
+    assert bad.startswith("x.deb: x/wrong.so: ")
     assert bad.endswith(" errors")
     assert "good.deb: good; deb, 1 ELF file, 1 checked" in lines
     assert [line.split(": ")[:3] for line in done.stderr.splitlines()] == [["sframegen", "x.deb", "x/cut.so"]]
@@ -87,7 +73,7 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     done = CliRunner().invoke(cli, ["check", "--json", "x.deb"])
     [report] = json.loads(done.stdout)
     assert done.exit_code == 1
-    assert [part["file"] for part in report["package"]["files"]] == ["x/good.so", "x/bad.so"]
+    assert [part["file"] for part in report["package"]["files"]] == ["x/good.so", "x/wrong.so"]
     assert report["package"]["files"][1]["findings"][0]["severity"] == "error"
 
 
@@ -130,7 +116,7 @@ def test_strict(files: dict[str, bytes], tmp_path: Path) -> None:
 
 def test_the_findings_of_a_package_are_bounded(files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_api, "MAX_FINDINGS", 0)
-    report = check_package(MAKERS["tar"](tmp_path, {"a": files["x/bad.so"], "b": files["x/good.so"]}))
+    report = check_package(MAKERS["tar"](tmp_path, {"a": files["x/wrong.so"], "b": files["x/good.so"]}))
     assert report.package is not None
     assert [part.file for part in report.package.files] == ["a"]
     assert report.package.refused == ("b: not checked: the files before it in the package have more than 0 findings",)

@@ -13,14 +13,7 @@ from tests.packages.package_makers import NAME, deb_of, entry, tar, wheel
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.peers import Compiler
-
 SUMS = ("x/.a.so.hmac", "x/fipscheck/a.so.hmac", "x/a.chk")
-
-
-@pytest.fixture
-def library(compile_c: Compiler) -> bytes:
-    return compile_c("int f(int x) { return x + 1; }\n", "-shared", "-O1", "-nostdlib", "-s").read_bytes()
 
 
 def changed(path: Path, *, force: bool = False) -> tuple[int, tuple[str, ...]]:

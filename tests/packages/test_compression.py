@@ -6,17 +6,13 @@ import bz2
 import gzip
 import io
 import lzma
-import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.elf.compressed import zstd_library
-from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_at, compression_of, decompressed
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
+from tests.packages.package_makers import needs
 
 DATA = b"".join(b"%d\n" % number for number in range(60_000))
 
@@ -40,71 +36,9 @@ def test_levels_are_kept(name: str, level: int, known: int) -> None:
     assert decompressed(io.BytesIO(out.getvalue()), found).read() == DATA
 
 
-def xz(*options: str) -> bytes:
-    if shutil.which("xz") is None:
-        pytest.skip("no xz on this machine")
-    return subprocess.run(["xz", "-c", "-T2", *options], input=DATA, check=True, capture_output=True).stdout
-
-
-@pytest.mark.parametrize(
-    "options", [("-1", "--block-size=64KiB"), ("-2", "--block-size=100000", "-Csha256"), ("-0",), ("-6", "-Cnone")]
-)
-def test_xz_blocks_and_their_sizes_are_kept(options: tuple[str, ...], tmp_path: Path) -> None:
-    """From these, dpkg decompresses in parallel. Where the encoder is the same, so are all bytes."""
-    given = tmp_path / "given.xz"
-    given.write_bytes(xz(*options))
-    with given.open("rb") as file:
-        found = compression_at(file)
-        assert file.tell() == 0
-    written = tmp_path / "written.xz"
-    with written.open("wb") as target, compressed(target, found) as out:
-        for at in range(0, len(DATA), 10_007):
-            out.write(DATA[at : at + 10_007])
-    assert lzma.decompress(written.read_bytes()) == DATA
-    of_given, of_written = (
-        [line.split("\t")[4:] for line in listed.splitlines() if line.startswith("block")]
-        for listed in (
-            subprocess.run(["xz", "--robot", "-lvv", file], check=True, capture_output=True, text=True).stdout
-            for file in (given, written)
-        )
-    )
-    # uncompressed sizes, the size of the header, and that it has both sizes
-    assert [[one[3], *one[7:9]] for one in of_given] == [[one[3], *one[7:9]] for one in of_written]
-    assert {one[8] for one in of_written} == {"cu"}
-
-
-def test_xz_with_an_only_block_gets_the_blocks_that_xz_would_choose() -> None:
-    found = compression_at(io.BytesIO(xz("-6")))
-    assert found is not None
-    assert found.block == 24 << 20
-    given = io.BytesIO(xz("-1", "--block-size=64KiB"))
-    assert getattr(compression_at(given), "block", 0) == 64 << 10
-
-
-def test_xz_without_sizes_in_headers_gets_none() -> None:
-    assert getattr(compression_at(io.BytesIO(lzma.compress(DATA))), "block", -1) == 0
-
-
-def test_a_block_of_no_real_size_is_not_looked_behind() -> None:
-    """The largest sizes that a header can have are no offsets in a file."""
-    given = xz("-1", "--block-size=64KiB")
-    for sizes in (b"\xff" * 8 + b"\x7f" + b"\x01", b"\x01" + b"\xff" * 8 + b"\x7f"):
-        hostile = given[:12] + bytes((5, 0xC0)) + sizes + b"\x21\x01\x10" + bytes(100)
-        assert getattr(compression_at(io.BytesIO(hostile)), "block", -1) == 0
-
-
-def test_an_empty_xz_stream_has_no_blocks() -> None:
-    out = io.BytesIO()
-    with compressed(out, Compression("xz", 6, check=lzma.CHECK_CRC64, block=1 << 20)):
-        pass
-    assert lzma.decompress(out.getvalue()) == b""
-    assert compression_at(io.BytesIO(out.getvalue())) == Compression("xz", 6, check=lzma.CHECK_CRC64)
-
-
 def test_xz_of_several_threads() -> None:
     """dpkg-deb writes such: the header of a block has its sizes."""
-    if shutil.which("xz") is None:
-        pytest.skip("no xz on this machine")
+    needs("xz")
     for level in (2, 6, 9):
         data = subprocess.run(["xz", f"-{level}", "-T2", "-c"], input=DATA, check=True, capture_output=True).stdout
         found = compression_of(data[:MAGIC_SIZE])

@@ -1,31 +1,38 @@
-"""What a tar archive is: images and packages of other kinds are no plain archives, wherever their files stand in it."""
+"""Tar archives: what is not changed keeps its bytes, whichever tool wrote it; images and packages of other kinds are known."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import lzma
+import os
+import subprocess
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
+from sframegen import api
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.packages.kinds import pass_through
-from sframegen.packages.passing import ALLOWED_ANYHOW
-from tests.packages.package_makers import adding, elf, tar
+from sframegen.packages.package_api import add_to_package, remove_from_package
+from sframegen.packages.package_pass import ALLOWED_ANYHOW, Pass
+from sframegen.packages.tar_archives import visit_tar, write_tar
+from tests.packages.package_makers import adding, elf, entry, needs, tar
 from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from sframegen.packages.passing import Passed
-    from tests.support.peers import Compiler
+    from sframegen.packages.package_pass import PassReport
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+UNPACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}
+FORMATS = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT, "ustar": tarfile.USTAR_FORMAT}
+FIELDS = ("name", "mode", "uid", "gid", "mtime", "type", "linkname", "uname", "gname", "devmajor", "devminor")
 MANY = [(f"usr/share/{number}", b"text") for number in range(50)]
 CONFIG = f"{'0' * 64}.json"
 # What is not handled: the names that mark it, and what it is said to be.
@@ -46,11 +53,204 @@ OTHERS = {
 }
 
 
+def listed(path: Path) -> list[tuple[object, ...]]:
+    with tarfile.open(path) as archive:
+        return [tuple(getattr(info, field) for field in FIELDS) for info in archive]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        files = ((info.name, archive.extractfile(info)) for info in archive if info.isreg())
+        return {name: file.read() for name, file in files if file}
+
+
+def many_kinds(library: bytes) -> list[tuple[tarfile.TarInfo | str, bytes]]:
+    named = tarfile.TarInfo("usr/lib/" + "n" * 88 + ".so")
+    named.mode, named.uid, named.gid, named.mtime, named.uname, named.gname = 0o4755, 1000, 60000, 1700000000, "someone", "games"
+    return [
+        (entry("usr", tarfile.DIRTYPE), b""),
+        ("usr/text", b"text\n" * 200),
+        (named, library),
+        (entry("usr/lib/again.so", tarfile.LNKTYPE, named.name), b""),
+        (entry("usr/lib/l.so", tarfile.SYMTYPE, "../text"), b""),
+        (entry("usr/lib/absolute.so", tarfile.SYMTYPE, "/usr/text"), b""),
+        (entry("dev/null", tarfile.CHRTYPE), b""),
+        ("usr/empty", b""),
+        ("usr/other.so", library),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["", "gz", "xz", "bz2"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_but_the_libraries_is_kept(library: bytes, tmp_path: Path, form: str, suffix: str) -> None:
+    path = tmp_path / f"x.tar.{suffix}".rstrip(".")
+    path.write_bytes(tar(many_kinds(library), FORMATS[form], f"w:{suffix}" if suffix else "w"))
+    before, had = listed(path), contents(path)
+    summary = add_to_package(path)
+    assert summary.package is not None
+    assert (summary.package.elf_files, summary.package.changed) == (2, 2)
+    assert listed(path) == before
+    now = contents(path)
+    assert {name for name in had if had[name] != now[name]} == {name for name in had if name.endswith(".so")}
+    (tmp_path / "one.so").write_bytes(library)
+    api.add_section(tmp_path / "one.so")
+    assert now["usr/other.so"] == (tmp_path / "one.so").read_bytes()
+    again = path.read_bytes()
+    summary = add_to_package(path)
+    assert (summary.note, path.read_bytes()) == ("has it already", again)
+    remove_from_package(path)
+    assert contents(path) == had
+
+
+def test_zstd_and_every_block_header_of_gnu_tar(library: bytes, tmp_path: Path) -> None:
+    """Sparse files, long names, extended headers with attributes: as GNU tar wrote them."""
+    needs("tar", "zstd")
+    root = tmp_path / "root"
+    (root / ("d" * 120)).mkdir(parents=True)
+    (root / ("d" * 120) / "x.so").write_bytes(library)
+    with (root / "sparse").open("wb") as file:
+        for at in range(0, 40 << 20, 2 << 20):
+            os.pwrite(file.fileno(), b"data", at)
+        file.truncate(64 << 20)
+    for form in ("gnu", "pax"):
+        path = tmp_path / f"{form}.tar.zst"
+        subprocess.run(["tar", f"--format={form}", "--sparse", "--zstd", "-cf", path, "-C", root, "."], check=True)
+        before = subprocess.run(["tar", "-tf", path], check=True, capture_output=True).stdout
+        summary = add_to_package(path)
+        assert summary.package is not None
+        assert summary.package.changed == 1
+        assert subprocess.run(["tar", "-tf", path], check=True, capture_output=True).stdout == before
+        out = tmp_path / form
+        out.mkdir()
+        subprocess.run(["tar", "-xf", path, "-C", out], check=True)
+        assert (out / "sparse").read_bytes() == (root / "sparse").read_bytes()
+        assert (out / "sparse").stat().st_blocks < 10_000
+        assert len((out / ("d" * 120) / "x.so").read_bytes()) > len(library)
+
+
+class Stream(io.RawIOBase):
+    """A pipe: it gives a few bytes at a time, and cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._file = io.BytesIO(data)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(min(size, 700))
+
+
+def test_streams_that_cannot_seek(library: bytes) -> None:
+    out = io.BytesIO()
+
+    def visit(path: str, given: Path, changed: Path) -> bool:
+        changed.write_bytes(given.read_bytes() + b"more")
+        return path.startswith("usr/other")
+
+    data = tar(many_kinds(library)) + bytes(5000)
+    with Pass("tar", len(data), visit) as one:
+        write_tar(Stream(data), visit_tar(one, Stream(data)), out.write)
+        passed = one.report()
+    assert (passed.elf_files, passed.changed, passed.entries) == (2, 1, 9)
+    expected = tar([*many_kinds(library)[:-1], ("usr/other.so", library + b"more")])
+    size = len(expected.rstrip(b"\0"))
+    assert out.getvalue()[:size] == expected[:size]
+    assert not out.getvalue()[size:].strip(b"\0")
+
+
+def refuse(data: bytes, why: str, *, devices: bool = True, stream: type[io.RawIOBase | io.BytesIO] = Stream) -> None:
+    with Pass("tar", len(data), lambda *_: False) as one, pytest.raises(FormatError, match=why):
+        visit_tar(one, stream(data), devices=devices)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("kind", "link", "devices", "why"),
+    [
+        (tarfile.CHRTYPE, "", False, "device or FIFO"),
+        (tarfile.FIFOTYPE, "", False, "device or FIFO"),
+        (tarfile.SYMTYPE, "../../etc/passwd", True, "a link that leads out"),
+        (tarfile.LNKTYPE, "/etc/passwd", True, "a hard link that leads out"),
+        (tarfile.LNKTYPE, "a/../../x", True, "a hard link that leads out"),
+    ],
+)
+def test_what_packages_have_no_business_with(kind: bytes, link: str, devices: bool, why: str) -> None:
+    refuse(tar([(entry("usr/x", kind, link), b"")]), f"^usr/x: .*{why}", devices=devices)
+
+
+def record(text: bytes) -> bytes:
+    """An archive with one extended header."""
+    extended = entry("pax", tarfile.XHDTYPE)
+    return tar([(extended, text), ("x", b"")])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"2 " * 30_000 + b"=\n", b"99999 path=x\n", b"0 path=x\n", b"9999999999999999999 a=b\n", b"8 path=x", b"4 a\n"],
+)
+def test_extended_headers_are_read_once(text: bytes) -> None:
+    """tarfile would make 30,000 records of 60 kB each of the first."""
+    refuse(record(text), "no record of an extended header")
+
+
+def test_chains_of_headers_and_endless_ones_end() -> None:
+    chain = b"".join(tar([(entry("pax", tarfile.XHDTYPE), b"")])[:512] for _ in range(1500))
+    endless = bytearray(tar([(entry("pax", tarfile.XHDTYPE), b"")])[:512])
+    endless[124:136] = b"77777777777\0"
+    endless[148:156] = b" " * 8
+    endless[148:156] = b"%06o\0 " % sum(endless)
+    after = tar([("x", b"")])
+    for data in (chain, bytes(endless), after + bytes(100 << 20)):
+        refuse(data, ".", stream=io.BytesIO)
+
+
+def end_of(archive: bytes) -> int:
+    """Where the blocks begin that end an archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
+        last = file.getmembers()[-1]
+    return last.offset_data + last.size + -last.size % 512
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+@pytest.mark.parametrize("suffix", UNPACKERS)
+def test_an_archive_keeps_the_end_that_it_has(library: bytes, blocks: int, suffix: str, tmp_path: Path) -> None:
+    """Some writers leave the blocks of zeros out: GNU tar and Python read such archives."""
+    archive = tar(many_kinds(library))
+    archive = archive[: end_of(archive) + blocks * 512]
+    packer, unpacker = PACKERS[suffix], UNPACKERS[suffix]
+    path = tmp_path / f"x.tar{suffix}"
+    path.write_bytes(packer(archive))
+    before = listed(path)
+    summary = add_to_package(path)
+    assert summary.package is not None
+    assert summary.package.changed == 2
+    assert listed(path) == before
+    changed = unpacker(path.read_bytes())
+    assert len(changed) == end_of(changed) + blocks * 512
+    remove_from_package(path)
+    assert unpacker(path.read_bytes()) == archive
+
+
+@pytest.mark.parametrize("left", [0, -1, -511, 1, 100, 511])
+def test_an_archive_that_ends_elsewhere_is_refused(library: bytes, left: int, tmp_path: Path) -> None:
+    """`left`: bytes after the last entry's padding, or before its end. 0: no entry at all."""
+    archive = tar([("x.so", library), ("text", b"t" * 600)])
+    whole = archive[: end_of(archive)]
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(whole[:left] if left <= 0 else whole + archive[:left]))
+    before = path.read_bytes()
+    with pytest.raises(FormatError, match="cut off"):
+        add_to_package(path)
+    assert path.read_bytes() == before
+
+
+def test_an_archive_that_ends_after_an_extended_header_is_refused() -> None:
+    refuse(record(b"10 path=x\n")[:1024], "cut off")
+
+
 def archive(names: Iterable[str], prefix: str = "") -> bytes:
     return tar([*((prefix + name, b"") for name in names)], tarfile.PAX_FORMAT)
 
 
-def passed_of(data: bytes, name: str = "x.tar", *, written: bool = True, seen: list[str] | None = None) -> Passed:
+def passed_of(data: bytes, name: str = "x.tar", *, written: bool = True, seen: list[str] | None = None) -> PassReport:
     target = io.BytesIO() if written else None
     return pass_through(io.BytesIO(data), name, adding([] if seen is None else seen), target, force=False)
 
@@ -99,10 +299,9 @@ def test_looking_at_the_names_has_the_limits_of_a_pass() -> None:
 
 
 @pytest.mark.parametrize("command", ["add-section", "remove", "check"])
-def test_the_command_refuses_in_one_line_and_leaves_the_package(command: str, compile_c: Compiler, tmp_path: Path) -> None:
+def test_the_command_refuses_in_one_line_and_leaves_the_package(command: str, library: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x-1.pkg.tar.zst"
-    program = compile_c("int f(int n) { return n + 1; }", "-shared", "-O1")
-    path.write_bytes(zstd.compress(tar([(".MTREE", b""), ("usr/lib/x.so", program.read_bytes())])))
+    path.write_bytes(zstd.compress(tar([(".MTREE", b""), ("usr/lib/x.so", library)])))
     before = path.read_bytes()
     done = CliRunner().invoke(cli, [command, str(path)])
     assert (done.exit_code, path.read_bytes()) == (1, before)

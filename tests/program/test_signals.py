@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.packages.passing import Pass
+from sframegen.packages.package_pass import Pass
 from sframegen.program.forked import Forked
 from sframegen.program.pool import Pool
 from sframegen.program.signals import PrivateDirectory

@@ -20,7 +20,7 @@ import sframegen
 from sframegen.backtrace.installed_libraries import HERE
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from tests import ROOT
-from tests.packages.needed_tools import needs
+from tests.packages.package_makers import needs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")

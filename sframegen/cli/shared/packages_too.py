@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import beginning_of
-from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of
+from sframegen.packages.kinds import BEGINNING, kind_of
+from sframegen.packages.unhandled import IMAGE, LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

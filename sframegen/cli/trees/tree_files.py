@@ -84,7 +84,7 @@ def _part(token: re.Match[str]) -> str:
 
 
 class Trees(ExitStack):
-    """The given directories, held open: names below them are looked up from there, without symbolic links."""
+    """The given directories, opened once: names below them are looked up from there, without symbolic links."""
 
     def __init__(self, roots: Iterable[str]) -> None:
         """Raises OSError."""

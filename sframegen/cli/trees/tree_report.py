@@ -76,7 +76,7 @@ class Totals:
 
 
 def to_json(trees: dict[str, list[Entry]]) -> str:
-    """The same for the same trees, wherever they are: of a root only the last part of its name is said."""
+    """Equal trees give equal text, wherever they are: of a root, only the last part of its name is in it."""
     everything = {
         "schema": SCHEMA,
         "totals": Totals(entry for entries in trees.values() for entry in entries).to_json(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from sframegen.base.errors import FormatError
 from sframegen.fleet.sources.fetching import index_file
-from sframegen.fleet.sources.items import Item, item_below, local_path, shown
+from sframegen.fleet.sources.items import Item, item_below, local_path, without_secrets
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def apt_items(index: str) -> Iterator[Item]:
     base = _apt_base(index)
     fields = ["Filename", "Size", "SHA256"]
     with index_file(index, MAX_INDEX_BYTES) as file:
-        lines = _lines(file, shown(index))
+        lines = _lines(file, without_secrets(index))
         for paragraph in Packages.iter_paragraphs(lines, fields=fields, use_apt_pkg=False):
             filename = paragraph.get("Filename", "").removeprefix("./")
             if filename:

@@ -7,12 +7,12 @@ import re
 from contextlib import contextmanager
 from hashlib import file_digest
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.files.location import locate
 from linker.files.rights import umask
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources.items import is_url, local_path, shown
+from sframegen.fleet.sources.items import is_url, local_path, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ REASONS = {
 
 
 async def _released(response: Any) -> None:  # noqa: ANN401 - aiohttp's
-    """What says only why there is no file is not read: fsspec would leave its connection open in an exception's traceback."""
+    """Close the connection of an error's response: fsspec would keep it open in the traceback of its exception."""
     if not response.ok:
         response.release()
 
@@ -65,7 +65,7 @@ def in_one_line(place: str) -> Iterator[None]:
     except (FormatError, FetchError, MemoryError):
         raise
     except Exception as error:
-        raise FetchError(None, f"cannot be fetched: {reason_of(error)}", shown(place)) from error
+        raise FetchError(None, f"cannot be fetched: {reason_of(error)}", without_secrets(place)) from error
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -84,6 +84,28 @@ def remote_identity(item: Item) -> str:
         info = system.info(path)
     versions = [f"{name}={info[name]}" for name in VERSIONS if info.get(name)]
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
+
+
+class Seen(NamedTuple):
+    """What is known of an item's content before it is read."""
+
+    identity: str  #: a text that changes when the content does; "" if only the content shows a change
+    state: str = ""  #: of a path: the same on each machine that sees the same content
+
+
+def seen(item: Item) -> Seen:
+    """Raises FormatError, OSError."""
+    if item.is_local and not item.sha256:
+        with opened_file(item.place) as file:
+            status = os.fstat(file.fileno())
+        state = shared_state(status)
+        return Seen(f"{item.place}\n{state} {status.st_ctime_ns} {status.st_ino}", state)
+    return Seen(f"sha256:{item.sha256}" if item.sha256 else remote_identity(item))
+
+
+def shared_state(status: os.stat_result) -> str:
+    """Size and time: numbers of inodes, and times of their changes, differ between copies."""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def fetched(item: Item) -> AbstractContextManager[BinaryIO]:
@@ -106,7 +128,7 @@ def _copied(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterato
     """`size`: as an index has it. The copy has no name."""
     with TemporaryFile() as copy:
         with read_url(url) as file:
-            copy_pieces(file, copy, shown(url), limit if size < 0 else size)
+            copy_pieces(file, copy, without_secrets(url), limit if size < 0 else size)
         copy.flush()
         copy.seek(0)
         os.fchmod(copy.fileno(), 0o666 & ~umask())
@@ -164,7 +186,7 @@ def reason_of(error: BaseException) -> str:
             return os.strerror(one.errno)
     if any(type(one).__name__ == "ClientConnectorError" for one in chain):
         return "no connection to the server"
-    return URL_IN_TEXT.sub(lambda found: shown(found[0]), str(chain[-1])) or type(error).__name__
+    return URL_IN_TEXT.sub(lambda found: without_secrets(found[0]), str(chain[-1])) or type(error).__name__
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -36,7 +36,7 @@ class Item(NamedTuple):
     @property
     def source(self) -> str:
         """The place as results name it."""
-        return shown(self.place)
+        return without_secrets(self.place)
 
 
 def is_url(text: str) -> bool:
@@ -57,14 +57,14 @@ def local_path(text: str) -> str:
     return LOCAL.sub("", text) if LOCAL.match(text) and "::" not in text else text
 
 
-def shown(place: str) -> str:
+def without_secrets(place: str) -> str:
     """A URL without user, password and query, which can be secrets; a path unchanged. In one line."""
     if is_url(place):
-        place = "::".join(_without_secrets(part) for part in place.split("::"))
+        place = "::".join(_url_without_secrets(part) for part in place.split("::"))
     return shortened(printable(place))
 
 
-def _without_secrets(url: str) -> str:
+def _url_without_secrets(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -138,7 +138,7 @@ def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
     try:
         return Item(name, place_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
-        return refused_item(name, shown(f"{base}/{name}"), str(error))
+        return refused_item(name, without_secrets(f"{base}/{name}"), str(error))
 
 
 def checked(item: Item) -> Item:
@@ -146,7 +146,7 @@ def checked(item: Item) -> Item:
     try:
         check_name(item.name)
     except FormatError as error:
-        return refused_item(item.name, shown(item.place), str(error))
+        return refused_item(item.name, without_secrets(item.place), str(error))
     return item
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from typing import TYPE_CHECKING, BinaryIO
@@ -24,10 +23,11 @@ from sframegen.fleet.sources.items import (
     local_path,
     name_of_place,
     refused_item,
-    shown,
+    without_secrets,
 )
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
+from sframegen.packages.unhandled import IMAGE, LAYOUT, why_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
                 yield item._replace(name=name, place=item.place if item.refused else absolute(item.place))
         except (FormatError, OSError) as error:
             if isinstance(error, FormatError):
-                error.file = error.file or shown(source)
+                error.file = error.file or without_secrets(source)
             yield error
 
 
@@ -79,8 +79,6 @@ def items_of_one(source: str) -> Iterator[Item]:
         return _of_directory(place)
     if is_index(place):
         return apt_items(place)
-    if not os.path.lexists(place) and glob.has_magic(place):
-        return _of_glob(place)
     return _of_file(place)
 
 
@@ -88,20 +86,9 @@ def _of_url(url: str) -> Iterator[Item]:
     path = url.rpartition("?")[0] if "?" in url and not url.startswith("file:") else url
     if is_index(path):
         return apt_items(url)
-    if "*" in url or "[" in url:
-        return _of_remote_glob(url)
     if url.endswith("/"):
         return _of_remote_directory(url)
     return iter([checked(Item(name_of_place(url), url))])
-
-
-def _of_remote_glob(url: str) -> Iterator[Item]:
-    system, pattern = filesystem(url)
-    with in_one_line(url):
-        paths = sorted(system.glob(pattern))
-    beginning = pattern[: min(pattern.find(letter) for letter in "*[" if letter in pattern)].rpartition("/")[0]
-    for path in paths:
-        yield _remote(system, path, beginning)
 
 
 def _of_remote_directory(url: str) -> Iterator[Item]:
@@ -120,8 +107,10 @@ def _of_remote_directory(url: str) -> Iterator[Item]:
             path = f"{directory.rstrip('/')}/{name}"
             if any(kind.is_named(name) for kind in kinds.KINDS):
                 yield _remote(system, path, root)
-            elif why := kinds.why_unhandled(name):
-                yield refused_item(path.removeprefix(root.rstrip("/")).lstrip("/"), shown(system.unstrip_protocol(path)), why)
+            elif why := why_unhandled(name):
+                yield refused_item(
+                    path.removeprefix(root.rstrip("/")).lstrip("/"), without_secrets(system.unstrip_protocol(path)), why
+                )
 
 
 def _remote(system: object, path: str, root: str) -> Item:
@@ -130,34 +119,24 @@ def _remote(system: object, path: str, root: str) -> Item:
     try:
         check_no_chain(path)
     except FormatError as error:
-        return refused_item(name, shown(url), str(error))
+        return refused_item(name, without_secrets(url), str(error))
     return checked(Item(clean(unquote(name.partition("?")[0])) or name_of_place(url), url))
-
-
-def _of_glob(pattern: str) -> Iterator[Item]:
-    names = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - the whole path is a pattern
-    if not names:
-        raise FileNotFoundError(2, "No file has a name of this pattern", pattern)
-    above = pattern[: min(pattern.find(letter) for letter in "*?[" if letter in pattern)].rpartition("/")[0]
-    for name in names:
-        if os.path.isfile(name):  # noqa: PTH113
-            yield checked(Item(clean(name[len(above) :]), name))
 
 
 def _of_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
-        if why := kinds.why_unhandled(path, beginning):
-            raise FormatError(why, file=shown(path))
+        if why := why_unhandled(path, beginning):
+            raise FormatError(why, file=without_secrets(path))
         if kinds.kind_of(path, beginning) is not None:
             yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
-            raise FormatError("an ELF file, not a package: use sframegen add-section", file=shown(path))
+            raise FormatError("an ELF file, not a package: use sframegen add-section", file=without_secrets(path))
         elif b"\0" in beginning:
-            raise FormatError("neither a package nor a list of packages", file=shown(path))
+            raise FormatError("neither a package nor a list of packages", file=without_secrets(path))
         else:
             file.seek(0)
-            yield from _listed(file, shown(path))
+            yield from _listed(file, without_secrets(path))
 
 
 def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
@@ -203,15 +182,15 @@ def _of_directory(root: str) -> Iterator[Item]:
     finally:
         os.close(top)
     if is_empty and has_programs:
-        raise FormatError("programs but no packages; for a build root, use sframegen add-tree", file=shown(root))
+        raise FormatError("programs but no packages; for a build root, use sframegen add-tree", file=without_secrets(root))
 
 
 def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
     """The packages in one directory, which is open; None for a linked ELF file. Directories below it wait."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
-    if any(entry.name == kinds.LAYOUT for entry in entries):
-        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, kinds.IMAGE)  # noqa: PTH100, PTH119
+    if any(entry.name == LAYOUT for entry in entries):
+        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
         return
     inner = []
     for entry in entries:
@@ -225,7 +204,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
-            if why := kinds.why_unhandled(entry.name, beginning):
+            if why := why_unhandled(entry.name, beginning):
                 yield refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
             elif kinds.kind_of(entry.name, beginning) is not None:
                 yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118

@@ -6,6 +6,9 @@ import io
 import os
 import posixpath
 from contextlib import contextmanager
+from functools import partial
+from hashlib import file_digest
+from hashlib import new as hash_of
 from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
@@ -42,7 +45,7 @@ class Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-class Passed(NamedTuple):
+class PassReport(NamedTuple):
     """What a pass over a package saw. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", ...
@@ -62,6 +65,40 @@ class Content(NamedTuple):
     file: Path
     size: int
     changed: bool
+
+
+class FileSums(NamedTuple):
+    """Size and digests of one file; the digests are hexadecimal, by the name of the algorithm."""
+
+    size: int
+    digests: dict[str, str]
+
+
+class ChangedFile(NamedTuple):
+    old: FileSums
+    new: FileSums
+
+
+class ChangedFiles:
+    """A visit that also keeps the checksums of the files that change, by their paths in the package."""
+
+    def __init__(self, visit: Visit, algorithms: tuple[str, ...]) -> None:
+        self.of: dict[str, ChangedFile] = {}
+        self._visit, self._algorithms = visit, algorithms
+
+    def __call__(self, path: str, given: Path, changed: Path) -> bool:
+        is_changed = self._visit(path, given, changed)
+        if is_changed:
+            self.of[path] = ChangedFile(self._sums(given), self._sums(changed))
+        return is_changed
+
+    def _sums(self, path: Path) -> FileSums:
+        digests = {}
+        with path.open("rb") as file:
+            for name in self._algorithms:
+                file.seek(0)
+                digests[name] = file_digest(file, partial(hash_of, name, usedforsecurity=False)).hexdigest()
+        return FileSums(path.stat().st_size, digests)
 
 
 class Pass:
@@ -93,6 +130,12 @@ class Pass:
     def free_file(self, name: str) -> Path:
         """A private path, which is free unless the caller has used it."""
         return Path(self._directory.name, name)
+
+    def content_of(self, data: bytes) -> Content:
+        """The contents that a list of checksums gets."""
+        file = self.free_file("list")
+        file.write_bytes(data)
+        return Content(file, len(data), changed=True)
 
     def entry(self, name: str, header_bytes: int = 0) -> str:
         """Count an entry; return its path in the package. Raises FormatError for a name that could lead elsewhere.
@@ -127,7 +170,7 @@ class Pass:
 
         One that has a checksum outside of it is left alone, with a warning, unless `force`. `beginning`: its first bytes, EHDR_SIZE
         of them if it has as many. `attributes`: names of its extended ones. The caller may move the file that it gets. Raises
-        FormatError where `rest` ends early, RefusedError where a signature would no longer hold, and what the visit raises.
+        FormatError where `rest` ends early, RefusedError where a change would invalidate a signature, and what the visit raises.
         """
         if not is_linked(beginning[:EHDR_SIZE]):
             return None
@@ -164,9 +207,9 @@ class Pass:
         finally:
             self.seconds_writing += monotonic() - started
 
-    def passed(self) -> Passed:
+    def report(self) -> PassReport:
         reading = monotonic() - self._started - self._seconds_visiting - self.seconds_writing
-        return Passed(
+        return PassReport(
             self.kind,
             self._entries,
             self._unpacked_bytes,
@@ -196,7 +239,7 @@ def is_checksum(path: str) -> bool:
 
 
 def checksum_of(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
-    """What would no longer hold if the file with these paths and attributes changed, "" if there is nothing outside of it."""
+    """Checksums and signatures outside of a file that a change would invalidate, "" without any."""
     found = [f"its attribute {attribute}" for attribute in OF_CONTENT if attribute in attributes]
     places = (str(place) for path in paths for place in beside(PurePosixPath(path)))
     return ", ".join(found + [f"a checksum in {place}" for place in places if place in names])
@@ -276,7 +319,7 @@ def skip(source: Readable, size: int, path: str) -> None:
         pass
 
 
-def copied(content: Content, write: Callable[[bytes], object]) -> None:
+def write_content(content: Content, write: Callable[[bytes], object]) -> None:
     """Write a visited file's bytes, and remove it."""
     with content.file.open("rb") as file:
         for piece in pieces(file, content.size, str(content.file)):
@@ -291,9 +334,3 @@ def in_entry(path: str) -> Iterator[None]:
         yield
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
-
-
-def replaced(file: Path, data: bytes) -> Content:
-    """Write other contents of an entry to a private path."""
-    file.write_bytes(data)
-    return Content(file, len(data), changed=True)
