@@ -57,7 +57,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     repeats = bytes(kind.mask for kind in table.kinds)
     columns = (array("Q", [form.mask for form in forms]), array("Q", [form.value for form in forms]))
     call_forms = CallForms(*columns, bytes(form.relative for form in forms))
-    found, without = _find(table.columns(), repeats, pieces, areas, code, places, call_forms, function, padded_size)
+    found, without = _find(table.columns(), repeats, pieces, areas, code, places, call_forms, (function, padded_size))
     return FinalCalls(function[:found], padded_size, without, places)
 
 
@@ -104,7 +104,7 @@ def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail:
     places="const unsigned long long[::1]",
     piece_start="const unsigned long long[::1]",
     piece_end="const unsigned long long[::1]",
-    found="unsigned int[::1]",
+    function="unsigned int[::1]",
     padded_size="unsigned int[::1]",
 )
 def _find(
@@ -115,15 +115,17 @@ def _find(
     code: cython.Py_ssize_t,
     places: Column,
     forms: CallForms,
-    found: Column,
-    padded_size: Column,
+    found: tuple[Column, Column],
 ) -> tuple[int, int]:
-    """Fills `found` and `padded_size`; returns (number found, number of functions that end with a call that no padding follows).
+    """Fills `found`: the numbers of functions that end with a call that padding follows, and the size of each function with that.
+
+    Returns how many these are, and how many end with a call that no padding follows.
 
     Functions and `places` ascend. A function counts if a piece ends where it ends and `repeats` does not mark its kind. Padding
     lies in an area of fate `code` of the function's segment, goes on to the area's end or the next piece, and holds none of the
     `places`; the area's states accept all of it. Its last no-op may go on in the next piece, as before glibc's __restore_rt.
     """
+    function, padded_size = found
     piece_start = pieces.start
     piece_end = pieces.end
     with_padding: cython.Py_ssize_t = 0
@@ -164,7 +166,7 @@ def _find(
             if (place < len(places) and places[place] < high) or (high - functions.start[i]) >> 32:
                 high = low
         if high > low and areas.padding_end(here, low, high, False) == high:
-            found[with_padding] = i
+            function[with_padding] = i
             with_padding += 1
             padded_size[i] = high - functions.start[i]
         else:

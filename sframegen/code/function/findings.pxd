@@ -37,4 +37,4 @@ cdef class Findings:
     cdef int add_calls(self) except -1
     cdef int add_rows(self, BasicBlocks blocks) except -1
     cdef Py_ssize_t number(self, Py_ssize_t state) except -1
-    cdef int add_taken(self, list takes) except -1
+    cdef int add_taken(self, takes) except -1

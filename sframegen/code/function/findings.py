@@ -134,7 +134,9 @@ class Findings:
         self.aligned = 0
         self.end_function(COMES_BACK, entries)
 
-    def add(self, blocks: BasicBlocks, doubted: bool, entries: Iterable[int], takes: list[Column], places: Iterable[int]) -> None:
+    def add(
+        self, blocks: BasicBlocks, doubted: bool, entries: Iterable[int], takes: Sequence[Column], places: Iterable[int]
+    ) -> None:
         """Add the function that was walked. `doubted`: it may return from where it was not.
 
         `takes`: for each piece the addresses that instructions put into registers; `places`: where its jump tables lead elsewhere.
@@ -288,7 +290,7 @@ class Findings:
             self.states.append(self.frames.states[state])
         return found
 
-    def add_taken(self, takes: list[Column]) -> cython.int:
+    def add_taken(self, takes: Sequence[Column]) -> cython.int:
         """Add those of the addresses that are in analysed code."""
         number: cython.Py_ssize_t
         seen: set[int] = set()
