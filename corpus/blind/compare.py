@@ -13,7 +13,7 @@ from sframegen.code.function.analysis import rule_of_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.isa.effects import FrameState
     from sframegen.code.whole_file.passes import Survey
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable, Rule

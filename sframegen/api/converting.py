@@ -14,10 +14,10 @@ from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
 from sframegen.api.options import Conversion, Writing
+from sframegen.base.columns import ascends
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of, most_first, printable
-from sframegen.conversion.resolve import ascends
-from sframegen.conversion.section_borders import borders_of
+from sframegen.conversion.convert import borders_of
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHF

@@ -74,6 +74,73 @@ def _mapped(size: int) -> memoryview:
     return memoryview(pages)
 
 
+@cython.locals(values="const unsigned long long[::1]")
+def ascends(values: Column) -> bool:
+    """True if a column is sorted."""
+    i: cython.Py_ssize_t
+    for i in range(1, len(values)):
+        if values[i - 1] > values[i]:
+            return False
+    return True
+
+
+@cython.locals(
+    values="const unsigned long long[::1]",
+    order="unsigned int[::1]",
+    spare="unsigned int[::1]",
+    places="unsigned int[::1]",
+)
+def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> memoryview:
+    """The numbers from `first` to before `end`, sorted by what stands there in `values`; stable."""
+    shift: cython.int
+    i: cython.Py_ssize_t
+    digit: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    total: cython.Py_ssize_t
+    if not cython.compiled:
+        return memoryview(array("I", sorted(range(first, end), key=values.__getitem__)))
+    numbers, other = room("II", end - first)
+    order = numbers
+    spare = other
+    places = zeros("I", 2048)
+    for i in range(len(order)):
+        order[i] = first + i
+    for shift in range(0, 64, 11):  # by eleven bits a time, the lowest first
+        for digit in range(2048):
+            places[digit] = 0
+        for i in range(len(order)):
+            places[(values[order[i]] >> shift) & 2047] += 1
+        total = 0
+        for digit in range(2048):
+            count = places[digit]
+            places[digit] = total
+            total += count
+            if count == len(order):  # all are equal here
+                total = -1
+                break
+        if total < 0:
+            continue
+        for i in range(len(order)):
+            digit = (values[order[i]] >> shift) & 2047
+            spare[places[digit]] = order[i]
+            places[digit] += 1
+        for i in range(len(order)):
+            order[i] = spare[i]
+    return numbers
+
+
+@cython.locals(values="const unsigned long long[::1]", order="const unsigned int[::1]", ordered="unsigned long long[::1]")
+def ascending(values: Column) -> memoryview:
+    """A sorted copy of a column."""
+    i: cython.Py_ssize_t
+    (found,) = room("Q", len(values))
+    order = order_of(values, 0, len(values))
+    ordered = found
+    for i in range(len(order)):
+        ordered[i] = values[order[i]]
+    return found
+
+
 class Entries:
     """CIEs or FDEs, as offsets in their section: of the entry, of what follows its CIE pointer, of its end.
 

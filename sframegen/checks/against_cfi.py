@@ -9,14 +9,13 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.columns import zeros
+from sframegen.base.columns import ascends, order_of, zeros
 from sframegen.base.text import count_of, printable
 from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.described_code import Unsaid
-from sframegen.conversion.resolve import ascends, sort
-from sframegen.elf.columns import Spans
+from sframegen.conversion.split import Unsaid
+from sframegen.elf.columns import Spans, spans_of
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF
 from sframegen.elf.symbols import function_symbols_before
@@ -28,7 +27,7 @@ from sframegen.format.words import Reason, RuleWords
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sframegen.conversion.described_code import Pieces
+    from sframegen.conversion.resolve import Pieces
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
@@ -103,9 +102,7 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
         result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
         silent = coverage.silent(elf)
-        totals, found, _ = run(
-            Verdict.UNDESCRIBED, Spans(array("Q", [low for low, _ in silent]), array("Q", [high for _, high in silent]))
-        )
+        totals, found, _ = run(Verdict.UNDESCRIBED, spans_of(silent))
         count = totals[VERDICTS.index(Verdict.UNDESCRIBED)]
         if count:
             result.findings.append(undescribed(elf, found, count))
@@ -138,10 +135,7 @@ def _code(elf: ElfFile) -> Spans:
 
 def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
     """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
-    order = array("I")
-    if not ascends(table.start):
-        order = zeros("I", len(table))
-        sort(table.start, 0, order, zeros("I", len(order)), zeros("I", 2048))
+    order = array("I") if ascends(table.start) else order_of(table.start, 0, len(table))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
         rules.setdefault(form, rule)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sframegen.checks.finding import Finding
     from sframegen.checks.tracks import Track
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.isa.effects import FrameState
     from sframegen.code.whole_file.passes import Survey
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile

@@ -10,12 +10,10 @@ from sframegen.base.text import count_of
 from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.tracks import SILENT, Claim, Track
-from sframegen.code.decoding.instruction_columns import PADDING_MARK
-from sframegen.code.decoding.pieces import decode
+from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import clones, copies
-from sframegen.code.isa.effects import Flow
-from sframegen.code.isa.frame_state import CALLERS
+from sframegen.code.isa.effects import CALLERS, Flow, Mark
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.equations import equation, register_name
 
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.decoding.decoded_code import DecodedCode
+    from sframegen.code.isa.effects import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -115,7 +113,7 @@ class Contradictions:
         self.proven = proven
         self.states = states
         self.counts = counts
-        self.decoded: Piece | None = None
+        self.decoded: DecodedCode | None = None
         self.known: dict[tuple[int, str], bool] = {}  # of a function
 
     def findings(self, parts: Iterator[ContradictedRange]) -> list[Finding]:
@@ -170,7 +168,7 @@ class Contradictions:
             self.known[key] = clones(self._piece(address), self.isa)
         return self.known[key]
 
-    def _is_in_pieces(self, piece: Piece) -> bool:
+    def _is_in_pieces(self, piece: DecodedCode) -> bool:
         """True if it is entered, or other code is reached from it, with a frame other than an entry's."""
         left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
         outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
@@ -187,7 +185,7 @@ class Contradictions:
         begin = at = part.start - piece.start
         end = part.end - piece.start
         while at < end:
-            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == PADDING_MARK
+            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == Mark.PADDING
             after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
             if pads:
                 for counts, claim in zip(self.counts, part.claims, strict=True):
@@ -207,7 +205,7 @@ class Contradictions:
     def _same_function(self, one: ContradictedRange, other: ContradictedRange) -> bool:
         return self._function(one.start) == self._function(other.start)
 
-    def _piece(self, address: int) -> Piece:
+    def _piece(self, address: int) -> DecodedCode:
         """The function that holds the address."""
         number = self._function(address)
         if self.decoded is None or self.decoded.start != self.functions[number][0]:

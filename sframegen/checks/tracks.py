@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.conversion.described_code import Unsaid
+    from sframegen.conversion.split import Unsaid
     from sframegen.format.model import FunctionTable, Rule
 
 SILENT = -1

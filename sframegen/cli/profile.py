@@ -170,7 +170,7 @@ def command(
 def _require_library(detail: Detail) -> None:
     """End the command in one line if the user asks for what needs a library that is not installed."""
     if detail.by_line and find_spec(PLACES.module) is None:
-        from sframegen.cli.installation.install_commands import getting  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
 
         note(f"source lines and inlined functions need {PLACES.project}; to install it: {getting([PLACES])}")
         click.get_current_context().exit(1)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from array import array
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
-from sframegen.base.columns import room, zeros
+from sframegen.base.columns import ascends, order_of, room, zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
 from sframegen.conversion.coverage import Coverage
-from sframegen.conversion.described_code import Pieces, Unsaid
-from sframegen.conversion.resolve import IGNORED, PieceColumns, ascends, resolve, sort
-from sframegen.conversion.split import LEFT_OUT, REPEATED, ROW, Alignment, Cies, RuleFates, Splitter, bounds, split
+from sframegen.conversion.final_calls import symbol_places
+from sframegen.conversion.resolve import IGNORED, Pieces, resolve
+from sframegen.conversion.sources import find_sources
+from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
 from sframegen.conversion.translate import RepeatedPattern, Translator
-from sframegen.elf.columns import Spans
-from sframegen.elf.ranges import Range, disjoint, remaining
+from sframegen.elf.columns import spans_of
+from sframegen.elf.ranges import Range, disjoint, remaining, without
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import EncodedRules, Reason, RuleWords
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
-    from sframegen.base.columns import Column
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
@@ -110,8 +111,26 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
     return converted
 
 
+def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
+    """Whoever made the section may have left out code: no-ops between functions are padding only if the CFI does not describe them.
+
+    Raises FormatError if the CFI cannot be read.
+    """
+    said = disjoint(zip(table.start, map(add, table.start, table.size), strict=True))
+    unsaid = array("Q", (start for start, _ in without(_code_of_fdes(elf, abi), said)))
+    return Borders(symbol_places(elf), unsaid)
+
+
+def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
+    """The code of all FDEs; all code, where the file does not say which code they are for."""
+    fdes = reader.read(find_sources(elf).sections, abi.followed)
+    if not len(fdes) or fdes.faulty:
+        return elf.executable_ranges()
+    return disjoint(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))
+
+
 class _Rules:
-    """The fate of each CFI rule, by columns, and the SFrame rules that come of them."""
+    """The fate of each CFI rule, by columns as in RuleFates, and the SFrame rules that come of them."""
 
     def __init__(self, cfi_rules: list[CfiRule], words: RuleWords) -> None:
         self.numbers: dict[Rule, int] = {}
@@ -126,23 +145,16 @@ class _Rules:
 
     def _add(self, result: Rule | RepeatedPattern | Reason) -> None:
         if isinstance(result, Rule):
-            fate, value = ROW, self._number(result)
+            fate, value = Fate.ROW, self._number(result)
         elif isinstance(result, RepeatedPattern):
-            fate, value = REPEATED, len(self.pattern_at) - 1
-            for offset, rule in result.rows:
-                self.pattern_start.append(offset)
-                self.pattern_rule.append(self._number(rule))
+            fate, value = Fate.REPEATED, len(self.pattern_at) - 1
+            self.pattern_start.extend(offset for offset, _ in result.rows)
+            self.pattern_rule.extend(self._number(rule) for _, rule in result.rows)
             self.pattern_at.append(len(self.pattern_start))
         else:
-            fate, value = LEFT_OUT, REASONS.index(result)
+            fate, value = Fate.LEFT_OUT, REASONS.index(result)
         self.fate.append(fate)
         self.value.append(value)
-
-    def columns(self, fde_type: bytes, floating: Sequence[Range]) -> RuleFates:
-        """`fde_type`: that each SFrame rule needs."""
-        unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
-        patterns = (self.pattern_at, self.pattern_start, self.pattern_rule)
-        return RuleFates(self.fate, self.value, fde_type, *patterns, Alignment(PC_PERIOD, code_spans(floating), unaligned))
 
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
@@ -150,7 +162,7 @@ class _Rules:
 
 def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
     """The code that each FDE describes; an earlier list's FDEs take precedence over a later one's. `lost`: see resolve."""
-    spans = code_spans(code)
+    spans = spans_of(code)
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
     for list_end in fdes.list_ends:
@@ -159,20 +171,14 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[i
             continue
         start, end, fde, found_lost = room("QQII", count)
         known = sum(ignored[1:])
-        order: Column = array("I")
-        if count != len(fdes) or not ascends(fdes.start):
-            order, spare = room("II", count)
-            sort(fdes.start, begin, order, spare, zeros("I", 2048))
-        kept = resolve(order, fdes.columns(), spans, PieceColumns(fde, start, end), ignored, found_lost)
+        is_ordered = count == len(fdes) and ascends(fdes.start)
+        order = array("I") if is_ordered else order_of(fdes.start, begin, list_end)
+        kept = resolve(order, fdes.columns(), spans, Pieces(fde, start, end), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
         found = Pieces(fde[:kept], start[:kept], end[:kept])
         taken = _with_remaining(taken, found) if begin else found
         begin = list_end
     return taken
-
-
-def code_spans(ranges: Sequence[Range]) -> Spans:
-    return Spans(array("Q", [start for start, _ in ranges]), array("Q", [end for _, end in ranges]))
 
 
 def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
@@ -196,14 +202,15 @@ def _split(
         bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
         bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
     )
-    fates = rules.columns(encoded.flexible(), floating)
+    fates = RuleFates(rules.fate, rules.value, encoded.flexible(), rules.pattern_at, rules.pattern_start, rules.pattern_rule)
     described = (fdes.columns(), fdes.rows(), cies, fates)
     counts = zeros("q", 4)
-    bounds(pieces.columns(), *described, counts)
+    bounds(pieces, *described, counts)
     functions, rows, ranges, _ = counts
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
     unsaid = Unsaid(*room("QIB", ranges))
-    split(pieces.columns(), Splitter(*described, table.columns(), unsaid.columns()), counts)
+    unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
+    split(pieces, Splitter(described, table.columns(), unsaid, spans_of(floating), unaligned), counts)
     functions, rows, ranges, whole = counts
     table.shrink(functions, rows)
     return table, Unsaid(*(column[:ranges] for column in unsaid)), whole

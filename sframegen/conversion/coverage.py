@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cfi.rules import FdeFault
-    from sframegen.conversion.described_code import Pieces, Unsaid
     from sframegen.conversion.final_calls import FinalCalls
+    from sframegen.conversion.resolve import Pieces
+    from sframegen.conversion.split import Unsaid
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -124,7 +125,7 @@ class Coverage:
         """(starts, ends) of at most `room` ranges of code. Adds the bytes that no FDE describes to `counts`, by fate."""
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _areas(elf, self.ignored_ranges, self.synthesized)
-        found = tally_gaps(areas, self.pieces.spans(), CODE, PADDING, counts, Spans(starts, ends))
+        found = tally_gaps(areas, self.pieces, CODE, PADDING, counts, Spans(starts, ends))
         return starts[:found], ends[:found]
 
     @cached_property
@@ -134,7 +135,7 @@ class Coverage:
         counts = zeros("Q", len(FATES))
         by_kind = bytes(map(_fate, table.kinds))
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
-        tally(self.pieces.spans(), table.columns(), by_kind, by_rule, self.unsaid.columns(), FIRST_REASON, counts)
+        tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, counts)
         return counts
 
 

@@ -2,32 +2,23 @@ cimport cython
 
 from cfi.search cimport bisect_right
 from sframegen.base.columns cimport Fdes, Rows
-from sframegen.conversion.resolve cimport PieceColumns
 from sframegen.elf.columns cimport Spans
 from sframegen.format.columns cimport Functions
 
-cdef class Cies:
-    cdef public const unsigned char[::1] flavour
-    cdef public const unsigned char[::1] barred
+cdef enum:  # cfi.expression
+    PC_PERIOD = 16
 
-cdef class Alignment:
-    cdef public long long period
-    cdef public Spans floating
-    cdef public Py_ssize_t unaligned
+cdef enum:  # Fate
+    ROW = 0
+    REPEATED = 1
+    LEFT_OUT = 2
+
+cdef class Cies:
+    cdef public const unsigned char[::1] flavour, barred
 
 cdef class RuleFates:
-    cdef public const unsigned char[::1] fate
-    cdef public const unsigned int[::1] value
-    cdef public const unsigned char[::1] fde_type
-    cdef public const unsigned int[::1] pattern_at
-    cdef public const unsigned int[::1] pattern_start
-    cdef public const unsigned int[::1] pattern_rule
-    cdef public Alignment alignment
-
-cdef class UnsaidColumns:
-    cdef public unsigned long long[::1] start
-    cdef public unsigned int[::1] size
-    cdef public unsigned char[::1] reason
+    cdef public const unsigned char[::1] fate, fde_type
+    cdef public const unsigned int[::1] value, pattern_at, pattern_start, pattern_rule
 
 @cython.final
 cdef class Splitter:
@@ -36,8 +27,11 @@ cdef class Splitter:
     cdef Cies cies
     cdef RuleFates rules
     cdef Functions functions
-    cdef UnsaidColumns unsaid
-    cdef Py_ssize_t made, stored, left, floating, end
+    cdef unsigned long long[::1] unsaid_start
+    cdef unsigned int[::1] unsaid_size
+    cdef unsigned char[::1] unsaid_reason
+    cdef Spans floating
+    cdef Py_ssize_t made, stored, left, floating_range, end, unaligned
     cdef unsigned long long base, limit
 
     cdef int cut(self, Py_ssize_t fde, unsigned long long low, unsigned long long limit) except -1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 try:
     import cython
@@ -11,16 +12,25 @@ except ImportError:
 
 if not cython.compiled:
     from bisect import bisect_right
+
+    from cfi.expression import PC_PERIOD
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column, Fdes, Rows
-    from sframegen.conversion.resolve import PieceColumns
+    from sframegen.conversion.resolve import Pieces
     from sframegen.elf.columns import Spans
     from sframegen.format.columns import Functions
 
-COMPILED: bool = cython.compiled
 
-# What becomes of a CFI rule, its fate; `value` is then the number of an SFrame rule, of a repeated pattern, or of a reason.
-ROW, REPEATED, LEFT_OUT = 0, 1, 2
+class Fate(IntEnum):
+    """What becomes of a CFI rule; `value` is then the number of an SFrame rule, of a repeated pattern, or of a reason."""
+
+    ROW = 0
+    REPEATED = 1
+    LEFT_OUT = 2
+
+
+if not cython.compiled:
+    ROW, REPEATED, LEFT_OUT = Fate
 # Kinds: flavour (signal + 2 * key B) * 2 + FDE type; from 8 on flavours of PC type MASK.
 
 
@@ -32,33 +42,14 @@ class Cies:
         self.barred = barred
 
 
-class Alignment:
-    """Where patterns can be expressed: in code that is aligned to their period.
-
-    `floating`: code whose address modulo the period is not known. `unaligned`: the reason why patterns elsewhere are left out.
-    """
-
-    def __init__(self, period: int, floating: Spans, unaligned: int) -> None:
-        self.period = period
-        self.floating = floating
-        self.unaligned = unaligned
-
-
 class RuleFates:
     """For each CFI rule its fate and value; of each SFrame rule the FDE type that it needs.
 
-    Pattern p is rows pattern_at[p] .. [p + 1], which repeat after the alignment's period.
+    Pattern p is rows pattern_at[p] .. [p + 1], which repeat every PC_PERIOD bytes.
     """
 
     def __init__(
-        self,
-        fate: Bytes,
-        value: Column,
-        fde_type: Bytes,
-        pattern_at: Column,
-        pattern_start: Column,
-        pattern_rule: Column,
-        alignment: Alignment,
+        self, fate: Bytes, value: Column, fde_type: Bytes, pattern_at: Column, pattern_start: Column, pattern_rule: Column
     ) -> None:
         self.fate = fate
         self.value = value
@@ -66,21 +57,19 @@ class RuleFates:
         self.pattern_at = pattern_at
         self.pattern_start = pattern_start
         self.pattern_rule = pattern_rule
-        self.alignment = alignment
 
 
-class UnsaidColumns:
-    """The code of pieces that no function covers, by address: start, size, and number of the reason."""
+class Unsaid(NamedTuple):
+    """The code of pieces that no function covers, by address: columns of starts, sizes and numbers of the Reason."""
 
-    def __init__(self, start: Column, size: Column, reason: Column) -> None:
-        self.start = start
-        self.size = size
-        self.reason = reason
+    start: Column
+    size: Column
+    reason: Column
 
 
 @cython.boundscheck(False)
-@cython.locals(counts="long long[::1]")
-def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, counts: Column) -> None:
+@cython.locals(piece_fde="const unsigned int[::1]", counts="long long[::1]")
+def bounds(pieces: Pieces, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, counts: Column) -> None:
     """The most functions, rows and unsaid ranges that `split` can make: these are `counts` then."""
     piece: cython.Py_ssize_t
     fde: cython.Py_ssize_t
@@ -91,8 +80,9 @@ def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: Rule
     made: cython.longlong = 0
     stored: cython.longlong = 0
     left: cython.longlong = 0
-    for piece in range(len(pieces.fde)):
-        fde = pieces.fde[piece]
+    piece_fde = pieces.fde
+    for piece in range(len(piece_fde)):
+        fde = piece_fde[piece]
         first = rows.first_row[fde]
         end = rows.first_row[fde + 1]
         made += 1 + (end - first) // 0xFFFF
@@ -105,7 +95,7 @@ def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: Rule
             if rules.fate[rule]:
                 made += 2
                 left += 1
-                if rules.fate[rule] == 1:  # REPEATED
+                if rules.fate[rule] == REPEATED:
                     stored += rules.pattern_at[rules.value[rule] + 1] - rules.pattern_at[rules.value[rule]]
     counts[0] = made
     counts[1] = stored
@@ -113,17 +103,27 @@ def bounds(pieces: PieceColumns, fdes: Fdes, rows: Rows, cies: Cies, rules: Rule
 
 
 class Splitter:
-    """Cuts one piece after the other. `functions` and `unsaid` have room (`bounds`); `made`, `stored`, `left`: what they hold."""
+    """Cuts one piece after the other. `functions` and `unsaid` have room (`bounds`); `made`, `stored`, `left`: what they hold.
 
-    def __init__(self, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, functions: Functions, unsaid: UnsaidColumns) -> None:
-        self.fdes = fdes
-        self.rows = rows
-        self.cies = cies
-        self.rules = rules
+    Patterns can only be expressed in code that is aligned to their period. `floating`: code whose address modulo the period is not
+    known. `unaligned`: the reason why patterns elsewhere are left out.
+    """
+
+    def __init__(
+        self,
+        described: tuple[Fdes, Rows, Cies, RuleFates],
+        functions: Functions,
+        unsaid: Unsaid,
+        floating: Spans,
+        unaligned: cython.Py_ssize_t,
+    ) -> None:
+        self.fdes, self.rows, self.cies, self.rules = described
         self.functions = functions
-        self.unsaid = unsaid
+        self.unsaid_start, self.unsaid_size, self.unsaid_reason = unsaid
+        self.floating = floating
+        self.unaligned = unaligned
         self.made = self.stored = self.left = 0
-        self.floating = 0  # the range of floating code that does not end before the piece
+        self.floating_range = 0  # that does not end before the piece
         self.base = self.limit = 0  # the FDE's start, the piece's end
         self.end = 0  # of the FDE's rows
 
@@ -146,19 +146,19 @@ class Splitter:
         while row < self.end and low < limit:
             begin = low
             rule = rows.rule[row]
-            fate = rules.fate[rule] if bar == 255 else 2  # LEFT_OUT
-            if fate == 0:  # ROW
+            fate = rules.fate[rule] if bar == 255 else LEFT_OUT  # NOT_BARRED
+            if fate == ROW:
                 row = self.add_function(row, begin, flavour)
                 low = self.start_of(row)
                 continue
             row += 1
             low = self.start_of(row)
-            if fate == 1 and begin % rules.alignment.period == 0 and not self.floats(begin):  # REPEATED
+            if fate == REPEATED and begin % PC_PERIOD == 0 and not self.floats(begin):
                 self.add_repeated(rules.value[rule], begin, low, flavour)
                 continue
-            self.unsaid.start[self.left] = begin
-            self.unsaid.size[self.left] = low - begin
-            self.unsaid.reason[self.left] = bar if bar != 255 else rules.alignment.unaligned if fate == 1 else rules.value[rule]
+            self.unsaid_start[self.left] = begin
+            self.unsaid_size[self.left] = low - begin
+            self.unsaid_reason[self.left] = bar if bar != 255 else self.unaligned if fate == REPEATED else rules.value[rule]
             self.left += 1
         return 0
 
@@ -222,15 +222,20 @@ class Splitter:
 
     def floats(self, address: cython.ulonglong) -> cython.bint:
         """True if the address modulo the period is not known. From call to call addresses ascend."""
-        floating: Spans = self.rules.alignment.floating
-        while self.floating < len(floating.end) and floating.end[self.floating] <= address:
-            self.floating += 1
-        return self.floating < len(floating.end) and floating.start[self.floating] <= address
+        floating: Spans = self.floating
+        while self.floating_range < len(floating.end) and floating.end[self.floating_range] <= address:
+            self.floating_range += 1
+        return self.floating_range < len(floating.end) and floating.start[self.floating_range] <= address
 
 
 @cython.boundscheck(False)
-@cython.locals(counts="long long[::1]")
-def split(pieces: PieceColumns, splitter: Splitter, counts: Column) -> None:
+@cython.locals(
+    fde="const unsigned int[::1]",
+    start="const unsigned long long[::1]",
+    end="const unsigned long long[::1]",
+    counts="long long[::1]",
+)
+def split(pieces: Pieces, splitter: Splitter, counts: Column) -> None:
     """Cuts all pieces.
 
     `counts`: functions, rows, unsaid ranges, pieces that functions cover without a gap. A function is flexible where one of its
@@ -238,10 +243,11 @@ def split(pieces: PieceColumns, splitter: Splitter, counts: Column) -> None:
     """
     piece: cython.Py_ssize_t
     left: cython.Py_ssize_t
+    fde, start, end = pieces
     counts[3] = 0
-    for piece in range(len(pieces.fde)):
+    for piece in range(len(fde)):
         left = splitter.left
-        splitter.cut(pieces.fde[piece], pieces.start[piece], pieces.end[piece])
+        splitter.cut(fde[piece], start[piece], end[piece])
         if splitter.left == left:
             counts[3] += 1
     splitter.functions.first_row[splitter.made] = splitter.stored

@@ -1,3 +1,2 @@
-from sframegen.conversion.split cimport UnsaidColumns
 from sframegen.elf.columns cimport Areas, Spans
 from sframegen.format.columns cimport Functions

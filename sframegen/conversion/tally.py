@@ -11,28 +11,28 @@ except ImportError:
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
-    from sframegen.conversion.split import UnsaidColumns
+    from sframegen.conversion.resolve import Pieces
+    from sframegen.conversion.split import Unsaid
     from sframegen.elf.columns import Areas, Spans
     from sframegen.format.columns import Functions
-
-COMPILED: bool = cython.compiled
 
 
 @cython.locals(
     kind_fate="const unsigned char[::1]",
     rule_fate="const unsigned char[::1]",
     fates="unsigned long long[::1]",
-    start="unsigned long long[::1]",
-    first_row="unsigned int[::1]",
-    row_start="unsigned int[::1]",
-    row_rule="unsigned int[::1]",
+    piece_start="const unsigned long long[::1]",
+    piece_end="const unsigned long long[::1]",
+    unsaid_start="const unsigned long long[::1]",
+    unsaid_size="const unsigned int[::1]",
+    unsaid_reason="const unsigned char[::1]",
 )
 def tally(
-    pieces: Spans,
+    pieces: Pieces,
     functions: Functions,
     kind_fate: Bytes,
     rule_fate: Bytes,
-    unsaid: UnsaidColumns,
+    unsaid: Unsaid,
     first_reason: cython.Py_ssize_t,
     fates: Column,
 ) -> None:
@@ -41,32 +41,34 @@ def tally(
     Every unsaid range lies within one piece. So does every function that is counted; those outside of all pieces are not. All
     ascend. A row's fate is the greater one of its kind's and its rule's. The fate of reason 0 is `first_reason`.
     """
-    start = functions.start
-    first_row = functions.first_row
-    row_start = functions.row_start
-    row_rule = functions.row_rule
+    _, piece_start, piece_end = pieces
+    unsaid_start, unsaid_size, unsaid_reason = unsaid
     piece: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     row: cython.Py_ssize_t
     fate: cython.Py_ssize_t
     high: cython.ulonglong
-    for i in range(len(start)):
-        while piece < len(pieces.end) and pieces.end[piece] <= start[i]:
+    for i in range(len(functions.start)):
+        while piece < len(piece_end) and piece_end[piece] <= functions.start[i]:
             piece += 1
-        if piece == len(pieces.end) or start[i] < pieces.start[piece]:
+        if piece == len(piece_end) or functions.start[i] < piece_start[piece]:
             continue
-        for row in range(first_row[i], first_row[i + 1]):
+        for row in range(functions.first_row[i], functions.first_row[i + 1]):
             high = functions.size[i]
-            if row + 1 < first_row[i + 1]:
-                high = row_start[row + 1]
-            fate = max(kind_fate[functions.kind[i]], rule_fate[row_rule[row]])
-            fates[fate] += high - row_start[row]
-    for i in range(len(unsaid.start)):
-        fates[first_reason + unsaid.reason[i]] += unsaid.size[i]
+            if row + 1 < functions.first_row[i + 1]:
+                high = functions.row_start[row + 1]
+            fate = max(kind_fate[functions.kind[i]], rule_fate[functions.row_rule[row]])
+            fates[fate] += high - functions.row_start[row]
+    for i in range(len(unsaid_start)):
+        fates[first_reason + unsaid_reason[i]] += unsaid_size[i]
 
 
-@cython.locals(fates="unsigned long long[::1]")
-def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cython.Py_ssize_t, fates: Column, gaps: Spans) -> int:
+@cython.locals(
+    piece_start="const unsigned long long[::1]", piece_end="const unsigned long long[::1]", fates="unsigned long long[::1]"
+)
+def tally_gaps(
+    areas: Areas, pieces: Pieces, code: cython.Py_ssize_t, padding: cython.Py_ssize_t, fates: Column, gaps: Spans
+) -> int:
     """Adds to `fates` the bytes of the areas that no piece holds: to the area's fate, except for `code`, where they are looked at.
 
     A gap in `code` begins with `padding`, as far as the area's states accept it; the last no-op may go on in the next piece, as
@@ -78,16 +80,17 @@ def tally_gaps(areas: Areas, pieces: Spans, code: cython.Py_ssize_t, padding: cy
     padded: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
+    _, piece_start, piece_end = pieces
     for area in range(len(areas.start)):
         low = areas.start[area]
         while low < areas.end[area]:
-            while piece < len(pieces.end) and pieces.end[piece] <= low:
+            while piece < len(piece_end) and piece_end[piece] <= low:
                 piece += 1
             high = areas.end[area]
-            if piece < len(pieces.end) and pieces.start[piece] < high:
-                high = pieces.start[piece]
+            if piece < len(piece_end) and piece_start[piece] < high:
+                high = piece_start[piece]
             if high <= low:
-                low = pieces.end[piece]
+                low = piece_end[piece]
                 continue
             padded = 0
             if areas.fate[area] == code:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
@@ -27,21 +26,11 @@ class RepeatedPattern(NamedTuple):
     rows: tuple[tuple[int, Rule], ...]
 
 
-class _Saved(NamedTuple):
-    """A Rule without its CFA."""
-
-    ra: Where | None
-    fp: Where | None
-    ra_signed: bool
-
-
 class Translator:
-    """Translates rules for one ABI and version. What they say of RA and FP is the same in many, and worked out once."""
+    """Translates rules for one ABI and version."""
 
     def __init__(self, words: RuleWords) -> None:
         self.words = words
-        self._place = cache(partial(_place, abi=words.abi))
-        self._saved = cache(self._places)
 
     def translate(self, rule: CfiRule) -> Rule | RepeatedPattern | Reason:
         """The SFrame rule of a CFI row.
@@ -79,25 +68,19 @@ class Translator:
         if not isinstance(cfa, Where):  # asking for a Reason, an Enum, takes many times as long
             return cfa
         _, _, ra_rule, fp_rule, sp_rule, ra_state = rule
-        if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, self.words.abi):
+        abi = self.words.abi
+        if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):
             return Reason.SP_RULE
-        saved = self._saved(ra_rule, fp_rule, ra_state)
-        if not isinstance(saved, _Saved):
-            return saved
-        row = Rule(cfa, *saved)
-        return why_inexpressible(row, self.words) or row
-
-    def _places(self, ra_rule: RegisterRule, fp_rule: RegisterRule, ra_state: RegisterRule) -> _Saved | Reason:
-        """A row without its CFA."""
-        ra, fp = self._place(ra_rule), self._place(fp_rule)
+        ra, fp = _place(ra_rule, abi), _place(fp_rule, abi)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
-        signed = _ra_state(ra_state, self.words.abi)
-        if signed not in (0, int(self.words.abi.ra_is_signed)):
+        signed = _ra_state(ra_state, abi)
+        if signed not in (0, int(abi.ra_is_signed)):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
             return Reason.FP_UNDEFINED if fp_rule.kind is UNDEFINED else Reason.FP_RULE
-        return _Saved(ra, fp, signed == 1)
+        row = Rule(cfa, ra, fp, signed == 1)
+        return why_inexpressible(row, self.words) or row
 
 
 def _where(term: Term | None) -> Where | None:

@@ -1,13 +1,17 @@
 cimport cython
 
+from cfi.search cimport bisect_right
 from sframegen.elf.code_bytes.padding cimport padding_size
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept
 
+@cython.final
 cdef class Spans:
-    cdef public unsigned long long[::1] start
-    cdef public unsigned long long[::1] end
+    cdef public unsigned long long[::1] start, end
+
+    cpdef Py_ssize_t number(self, unsigned long long address) except -2
+    cdef int begins(self, unsigned long long address) except -1
 
 @cython.final
 cdef class Areas:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 try:
@@ -10,10 +11,15 @@ except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
+    from bisect import bisect_right
+
     from sframegen.base.cython_shadow import prefetch
     from sframegen.elf.code_bytes.padding import padding_size
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sframegen.base.columns import Bytes, Column
+    from sframegen.elf.ranges import Range
 
 COMPILED: bool = cython.compiled
 
@@ -24,6 +30,20 @@ class Spans:
     def __init__(self, start: Column, end: Column) -> None:
         self.start = start
         self.end = end
+
+    def number(self, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """The number of the range that holds an address; -1 if none does."""
+        after: cython.Py_ssize_t = bisect_right(self.start, address, 0, len(self.start))
+        return after - 1 if after and address < self.end[after - 1] else -1
+
+    def begins(self, address: cython.ulonglong) -> cython.int:
+        """True if a range begins there."""
+        number: cython.Py_ssize_t = self.number(address)
+        return number >= 0 and self.start[number] == address
+
+
+def spans_of(ranges: Sequence[Range]) -> Spans:
+    return Spans(array("Q", [start for start, _ in ranges]), array("Q", [end for _, end in ranges]))
 
 
 class Areas:

@@ -186,7 +186,7 @@ class _View:
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """True while an exception's handler is installed: the rule that was found may not hold."""
-        from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
+        from sframegen.code.function.hazards import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
 
         if found.size > MAX_FUNCTION:
             return False

@@ -19,7 +19,7 @@ from sframegen import FormatError, Severity, Where
 from sframegen.checks.contradictions import RIGHT, UNDECIDED, verdict
 from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli.commands import cli
-from sframegen.code.isa.frame_state import CALLERS, FrameState
+from sframegen.code.isa.effects import CALLERS, FrameState
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.model import OUTERMOST, Rule

@@ -125,7 +125,7 @@ def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpre
 
 @for_each("name", build.MODULES)
 def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
-    assert build.is_compiled(name) == import_module(name).COMPILED
+    assert build.is_compiled(name) != str(import_module(name).__file__).endswith(".py")
 
 
 NOT_AT_START = {

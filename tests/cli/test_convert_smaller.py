@@ -16,7 +16,7 @@ import sframegen
 from linker.existing.in_place import find_slot
 from sframegen import api
 from sframegen.cli.commands import cli
-from sframegen.conversion import section_borders
+from sframegen.conversion import convert
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.locate import read_sframe
@@ -119,7 +119,7 @@ def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path, monkeypa
     assert (section.rule_at(pause + 1), section.rule_at(pause + 2)) == (None, None)
     assert section.rule_at(pause) == section.rule_at(pause + 3) != None  # noqa: E711
 
-    monkeypatch.setattr(section_borders, "_described", lambda *_: [])  # the test can fail
+    monkeypatch.setattr(convert, "_code_of_fdes", lambda *_: [])  # the test can fail
     api.convert(linked, 2, output=file, optimize="size")
     assert sframegen.read(file).rule_at(pause + 1) is not None
 

@@ -15,7 +15,7 @@ from corpus.blind.trial import try_blind
 from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import Tables
 from sframegen.code.decoding import numbering
-from sframegen.code.decoding.pieces import decode
+from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import Surroundings, rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey

@@ -5,30 +5,32 @@ from __future__ import annotations
 import gc
 import re
 import weakref
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code.decoding import instruction_columns, numbering, pieces
-from sframegen.code.decoding.pieces import decode
+from sframegen.code.decoding import decoded_code, instruction_columns, numbering
+from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
 from sframegen.code.isa.disassembly import disassembler
-from sframegen.code.isa.effects import Flow, Lose, Point, Register, Take
+from sframegen.code.isa.effects import Flow, Lose, Point, Register
 from sframegen.code.isa.machines import isa_of
-from sframegen.code.whole_file.ways_out import may_be_cut
+from sframegen.code.whole_file.boundaries import may_be_cut
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
+from tools.rooms import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.format.abi import Abi
     from tests.support.peers import Compiler
@@ -89,7 +91,7 @@ def taken(instructions: list[Instruction]) -> Iterator[int]:
             yield pages[match[1]]
 
 
-def by_columns(piece: Piece) -> Plain:
+def by_columns(piece: DecodedCode) -> Plain:
     padding = [START + place for place, mark in enumerate(piece.marks) if mark == 2]
     instructions = [piece.instruction(number) for number in range(len(piece))]
     return Plain(instructions, list(piece.points()), list(piece.taken), padding)
@@ -174,7 +176,7 @@ def test_compiled_code_in_chunks_of_any_size(
     text = elf.section(".text")
     assert text is not None
     code = bytes(elf.contents(text))
-    monkeypatch.setattr("sframegen.code.decoding.pieces.CHUNK", chunk)
+    monkeypatch.setattr("sframegen.code.decoding.decoded_code.CHUNK", chunk)
     abi = AARCH64 if machine == "AArch64" else AMD64
     assert by_columns(decode(code, START, isa_of(abi))) == plain(code, abi)
 
@@ -222,8 +224,8 @@ def test_what_was_met_of_much_code_is_not_kept() -> None:
 def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbering, "_current", numbering._Current())  # those before read larger chunks
     monkeypatch.setattr(numbering, "CHUNK", 64)
-    monkeypatch.setattr(pieces, "CHUNK", 64)
-    monkeypatch.setattr(numbering, "MAX_EFFECTS", 20)
+    monkeypatch.setattr(decoded_code, "CHUNK", 64)
+    monkeypatch.setattr(decoded_code, "MAX_EFFECTS", 20)
     monkeypatch.setattr(numbering, "MAX_NUMBERS", 0)
     code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
     piece = decode(code, START, isa_of(AMD64))
@@ -279,13 +281,20 @@ def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> N
     assert max(row.end for row in near if row.start < START + len(first)) == START + len(first)
 
 
-def test_numbers_stand_for_the_same_in_compiled_code() -> None:
-    assert (Flow.JUMP, Flow.BRANCH, Flow.INDIRECT, Flow.CALL, Flow.RETURN, len(Flow)) == (1, 2, 3, 4, 5, 7)
-    assert (Take.RELATIVE, Take.CONSTANT, Take.PAGE, Take.IN_PAGE) == (1, 2, 3, 4)
-    assert (
-        1 << instruction_columns.DIRECT,
-        1 << instruction_columns.SLOT,
-        1 << instruction_columns.PADS,
-        instruction_columns.EFFECTS,
-    ) == (8, 16, 32, 6)
+ENUMERATION = re.compile(r"^cdef enum:  # ([\w.]+)\n((?:    \w+ = \d+\n)+)", re.MULTILINE)
+
+
+@for_each("module", ["sframegen.code.function.marks", "sframegen.code.isa.effects", "sframegen.conversion.split"])
+def test_numbers_stand_for_the_same_in_compiled_code(module: str) -> None:
+    """A comment after `cdef enum:` in a .pxd names the enumeration of its module, or the module, that has these numbers."""
+    found = ENUMERATION.findall((ROOT / f"{module.replace('.', '/')}.pxd").read_text())
+    assert found
+    for name, body in found:
+        numbers = import_module(name) if "." in name else getattr(import_module(module), name)
+        assert {key: int(getattr(numbers, key)) for key in re.findall(r"\w+(?= =)", body)} == {
+            key: int(number) for key, number in re.findall(r"(\w+) = (\d+)", body)
+        }
+
+
+def test_literals_of_compiled_loops() -> None:
     assert (instruction_columns.IDS, instruction_columns.NAME) == (16384, 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from sframegen.code.context.pointer_words import distances_into
+from sframegen.code.context.function_starts import distances_into
 
 ADDRESS = 0x5000
 CALL = b"\xe8"

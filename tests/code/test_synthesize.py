@@ -16,10 +16,9 @@ from elftools.elf.sections import SymbolTableSection
 import sframegen
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
-from sframegen.code.context.callees import pointed_at
-from sframegen.code.decoding.instruction_columns import DIRECT
-from sframegen.code.decoding.pieces import decode
-from sframegen.code.isa.effects import Flow
+from sframegen.code.context.function_starts import relocated_pointers
+from sframegen.code.decoding.decoded_code import decode
+from sframegen.code.isa.effects import DIRECT, Flow
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.boundaries import WINDOW, called
 from sframegen.code.whole_file.passes import survey_silent
@@ -81,7 +80,7 @@ def test_calls_at_the_edge_of_a_window_are_found() -> None:
     around = SimpleNamespace(decode=lambda start, end: decode(code[start:end], start, isa))
     assert called(around, 0, len(code)) == {WINDOW}  # type: ignore[arg-type]
     window = decode(code[WINDOW - 32 :], WINDOW - 32, isa)
-    assert list(window.numbers_of(Flow.CALL | 1 << DIRECT)) == []
+    assert list(window.numbers_of(Flow.CALL | DIRECT)) == []
 
 
 def added(file: Path, directory: Path) -> Path:
@@ -470,7 +469,7 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("crew", "passes"):
+    for module in ("parallel_tasks", "passes"):
         monkeypatch.setattr(f"sframegen.code.whole_file.{module}.TASK_BYTES", 64)
 
 
@@ -528,6 +527,6 @@ def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
 def test_offsets_of_threads_variables_are_no_pointers(compile_c: Compiler) -> None:
     source = "static __thread char before[0x1020], at; char *f(void) { return &at + before[3]; } void *p = &p;"
     file = compile_c(source, "-shared", "-fPIC", "-ftls-model=initial-exec", "-nostdlib", "-Wl,-Bsymbolic")
-    found = pointed_at(open_elf(file))
+    found = relocated_pointers(open_elf(file))
     assert found
     assert 0x1020 not in found

@@ -33,7 +33,7 @@ from tests.support.processes.single_step import Traced
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.code.function.handler_installation import Installation
+    from sframegen.code.function.hazards import Installation
     from sframegen.stack.walking.frames import Thread
     from tests.support.processes.single_step import Step
 

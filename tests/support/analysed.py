@@ -5,18 +5,18 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from sframegen.code.decoding.instruction_columns import DIRECT, SLOT
 from sframegen.code.function.analysis import FunctionWalker, Surroundings
-from sframegen.code.function.blocks import GOES_ON, IS_LAST
-from sframegen.code.function.findings import COMES_BACK, Findings
-from sframegen.code.isa.effects import Flow
+from sframegen.code.function.findings import Findings
+from sframegen.code.function.marks import FunctionMark, PointNote
+from sframegen.code.isa.effects import DIRECT, SLOT, Flow
+from sframegen.elf.columns import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sframegen.code.context.file_context import FileContext
-    from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.decoding.decoded_code import DecodedCode
+    from sframegen.code.isa.effects import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
 
@@ -47,26 +47,31 @@ class Analysis(NamedTuple):
     too_costly: bool  #: the walk took too many steps; `contradiction` says where
 
 
-def analyse(pieces: Sequence[Piece], entries: Mapping[int, FrameState], isa: Isa, surroundings: Surroundings) -> Analysis:
+def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], isa: Isa, surroundings: Surroundings) -> Analysis:
     """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states."""
     walker = FunctionWalker(isa, surroundings)
-    complete = walker.walk(pieces, entries)
-    blocks, states = walker.blocks, walker.frames.states
-    exits = [Exit(source, target, states[state]) for source, target, state in blocks.exits] if complete else []
+    blocks = walker.walk(pieces, entries)
+    states = walker.frames.states
+    exits = [Exit(source, target, states[state]) for source, target, state in blocks.exits] if blocks.complete else []
     contradiction = blocks.address_of(blocks.contradiction) if blocks.contradiction >= 0 else None
-    calls = [call for call, note in zip(_calls(pieces), blocks.notes, strict=False) if call and note & (GOES_ON | IS_LAST)]
-    findings = Findings(cast("FileContext", _Nothing()), array("Q"), array("Q"))
-    walker.give(findings, entries, complete=complete)
+    calls = [
+        call
+        for call, note in zip(_calls(pieces), blocks.notes, strict=False)
+        if call and note & (PointNote.IS_CALLED | PointNote.IS_LAST)
+    ]
+    findings = Findings(cast("FileContext", _Nothing()), Spans(array("Q"), array("Q")))
+    findings.add(blocks, walker.doubted, entries, [piece.taken for piece in pieces], ())
+    blocks.end()
     found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)
     rows = [StateRow(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
-    return Analysis(rows, exits, calls, bool(found.marks[0] & COMES_BACK), contradiction, not complete)
+    return Analysis(rows, exits, calls, bool(found.marks[0] & FunctionMark.COMES_BACK), contradiction, not blocks.complete)
 
 
-def _calls(pieces: Sequence[Piece]) -> list[tuple[int | None, int | None] | None]:
+def _calls(pieces: Sequence[DecodedCode]) -> list[tuple[int | None, int | None] | None]:
     """For each point (target, slot) if it is a call."""
     return [
-        (address if flow & 1 << DIRECT else None, address if flow & 1 << SLOT else None) if flow & 7 == Flow.CALL else None
+        (address if flow & DIRECT else None, address if flow & SLOT else None) if flow & 7 == Flow.CALL else None
         for piece in pieces
         for flow, address in zip(piece.flows, piece.addresses, strict=True)
     ]
@@ -79,7 +84,6 @@ class _Nothing:
         self.stubs: set[int] = set()
         self.never_return: set[int] = set()
         self.names: dict[str, int] = {}
-        self.callees_by_slot: dict[int, int | str | None] = {}
 
     def callee(self, target: int | None, _slot: int | None) -> int | None:
         return target

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n)+)", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^    cdef (public |readonly |)[^(#\n]*[\w\]] (\w+(?:, \w+)*)(?:  #.*)?$", re.MULTILINE)
 FROM = re.compile(r"^from [\w.]+ cimport (.+)$", re.MULTILINE)
-ONLY_INLINE = ("cfi.search", "sframegen.format.fre_bytes")  # such a .pxd has bodies, compiled into the modules that use them
+# Such a .pxd has bodies and constants, compiled into the modules that use them.
+ONLY_INLINE = ("cfi.search", "sframegen.code.function.marks", "sframegen.code.isa.effects", "sframegen.format.fre_bytes")
 Parameters = dict[str, bool]  # by name: whether it is of the type int
 
 

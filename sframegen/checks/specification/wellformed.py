@@ -7,11 +7,10 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import zeros
+from sframegen.base.columns import ascending, order_of, zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk
-from sframegen.conversion.resolve import pick, sort
 from sframegen.elf.records import MARKS
 from sframegen.format.abi import ABIS, BY_SFRAME_ID
 from sframegen.format.decode import SframeSection
@@ -183,10 +182,10 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
     found = walk.index(start, sizes, keys, int(section.layout.outermost_without_rows))  # Cython 3.1 takes no bool for an int
     flagged = section.header.flags & F_FDE_SORTED
-    walk.neighbours(start, sizes, array("I") if flagged else array("I", sorted(range(functions), key=start.__getitem__)))
+    walk.neighbours(start, sizes, array("I") if flagged else order_of(start, 0, functions))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(_ascending(keys[:found]), start, sizes)
+    walk.blocks(ascending(keys[:found]), start, sizes)
 
     for number, rule in enumerate(WALKED):
         for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):
@@ -206,13 +205,6 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     facts.far = walk.far
     facts.wrapped = walk.wrapped
     facts.divides, facts.divides_rows = walk.divides, walk.divides_rows
-
-
-def _ascending(numbers: array[int]) -> array[int]:
-    order, ordered = zeros("I", len(numbers)), zeros("Q", len(numbers))
-    sort(numbers, 0, order, zeros("I", len(numbers)), zeros("I", 2048))
-    pick(numbers, order, ordered)
-    return ordered
 
 
 def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:

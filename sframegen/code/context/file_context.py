@@ -1,28 +1,62 @@
-"""Facts of a file from outside each function: callees, functions that never return, jump tables."""
+"""Facts of a file from outside each function: callees, by address or name, functions that never return, jump tables."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
-from sframegen.code.context import callees
 from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, plt_slot_of
-from sframegen.code.decoding.instruction_columns import DIRECT
-from sframegen.code.decoding.pieces import decode
-from sframegen.code.isa.effects import Flow
+from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.isa.machines import isa_of
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.relocations import dynamic_relocations
+from sframegen.elf.symbols import SymbolTable, functions_of
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
+
+NEVER_RETURN = {
+    "abort", "exit", "_exit", "_Exit", "quick_exit", "__stack_chk_fail", "__stack_chk_fail_local", "__assert_fail", "__assert",
+    "__assert_perror_fail", "__fortify_fail", "__chk_fail", "__longjmp_chk", "longjmp", "_longjmp", "siglongjmp", "__libc_fatal",
+    "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "__cxa_bad_typeid", "__cxa_throw_bad_array_new_length", "_Unwind_Resume",
+    "__cxa_throw_bad_array_length", "__cxa_call_unexpected", "__cxa_call_terminate", "__clang_call_terminate", "__cxa_pure_virtual",
+    "__cxa_deleted_virtual", "_ZSt9terminatev", "_ZSt10unexpectedv", "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE",
+    "pthread_exit", "thrd_exit", "err", "errx", "verr", "verrx", "__libc_start_main", "_ZSt21__glibcxx_assert_failPKciS0_S0_",
+    "_ZN4llvm25llvm_unreachable_internalEPKcS1_j", "g_assertion_message", "g_assertion_message_expr", "png_error",
+    "png_chunk_error",
+}  # fmt: skip
+THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error and its kind
+
+MAX_NAME = 1 << 12  # bytes of a name
+
+
+def never_returns(name: str) -> bool:
+    return name in NEVER_RETURN or THROWS.match(name) is not None
+
+
+def imports(elf: ElfFile) -> dict[int, str]:
+    """Return, for the address of each pointer that the loader fills, the name of the function or object that it points to."""
+    found = {}
+    for symbols, entries in dynamic_relocations(elf):
+        if symbols is None:
+            continue
+        table = SymbolTable(elf, symbols)
+        for place, info in zip(entries.offset, entries.info, strict=True):
+            number = info >> 32
+            if 0 < number < len(table):
+                start = table[number].st_name
+                end = table.names.find(b"\0", start, start + MAX_NAME)
+                if start < end:
+                    found[place] = table.names[start:end].decode(errors="replace")
+    return found
 
 
 class Assumptions(NamedTuple):
@@ -33,22 +67,9 @@ class Assumptions(NamedTuple):
     #: true if control may get from a call to the code after it, or from a jump to a target, in its table or in another piece
 
 
-def unguard(piece: Piece, continues: Callable[[int, int], bool]) -> None:
-    """Remove the branches before table jumps whose targets control cannot reach: `__builtin_unreachable()`.
-
-    Compilers keep the comparison of the index, and let it branch to whatever code is next.
-    """
-    for number in piece.numbers_of(Flow.INDIRECT):
-        before = number - 1
-        while before >= 0 and piece.flows[before] == Flow.NEXT:
-            before -= 1
-        if before >= 0 and piece.flows[before] == Flow.BRANCH | 1 << DIRECT:
-            point = piece.point(before)
-            if point.target is not None and not continues(point.address, point.target):
-                piece.flows[before] = Flow.NEXT
-
-
-TargetsOf: TypeAlias = "Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
+TargetsOf: TypeAlias = (
+    "Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
+)
 Callee: TypeAlias = "int | str | None"  # an address, or only a name; None: unknown
 
 
@@ -66,23 +87,20 @@ class FileContext:
         self.code = code
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
-        self.imports = callees.imports(elf)
+        self.imports = imports(elf)
         self.names = {name: number for number, name in enumerate(dict.fromkeys(self.imports.values()))}  # of other files
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
-        self.named = {address for name, address in self.defined.items() if callees.never_returns(name)}
+        self.named = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs
         self.stub_targets: dict[int, Callee] = {}
         self.never_return: set[int] = set()  #: found by analysis
-        self.answers: dict[int, bool] = {}  #: of `returns`, by target
-        self.answers_by_slot: dict[int, bool] = {}
+        self.answers: dict[int, bool] = {}  #: of `returns`, by target or ~slot
         self.by_name: dict[Callee, bool] = {}  #: of `known_by_name`
-        self.callees_by_slot: dict[int, Callee] = {}  #: as far as they were asked for
 
-    def decode(self, start: int, end: int) -> Piece:
+    def decode(self, start: int, end: int) -> DecodedCode:
         return decode(self.elf.at(start, end - start), start, self.isa)
 
     def holds(self, address: int) -> bool:
-        """Return True if an address is in analysed code."""
         return address < self.limit(address)
 
     def limit(self, address: int) -> int:
@@ -105,22 +123,20 @@ class FileContext:
         if not never_return <= self.never_return:
             self.never_return |= never_return
             self.answers.clear()
-            self.answers_by_slot.clear()
 
     def returns(self, target: int | None, slot: int | None) -> bool:
-        """Return True if a call may return."""
         callee = self.callee(target, slot)
         found = callee not in self.never_return and not self.known_by_name(callee)
         if target is not None:
             self.answers[target] = found
         elif slot is not None:
-            self.answers_by_slot[slot] = found
+            self.answers[~slot] = found
         return found
 
     def known_by_name(self, callee: Callee) -> bool:
         """Return True if the name alone shows that the callee never returns."""
         if callee not in self.by_name:
-            self.by_name[callee] = callee in self.named or (isinstance(callee, str) and callees.never_returns(callee))
+            self.by_name[callee] = callee in self.named or (isinstance(callee, str) and never_returns(callee))
         return self.by_name[callee]
 
     def continues(self, source: int, target: int) -> bool:
@@ -131,7 +147,7 @@ class FileContext:
         """Return the function that finds jump tables. `within`: true if a table may lead to an address outside the function."""
         tables: dict[Range, Tables] = {}  # by piece, as their cost is limited by piece
 
-        def targets(piece: Piece, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+        def targets(piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
             where = piece.start, piece.end
             if where not in tables:
                 tables[where] = Tables(piece, self.read_only.read)

@@ -1,24 +1,29 @@
-"""Where functions begin in code without call frame information, found in the file."""
+"""Where functions begin in code without call frame information, found in the file. Compiled."""
 
 from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING
 
+try:
+    import cython
+except ImportError:
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
+
 from sframegen.base.errors import FormatError
-from sframegen.code.context import callees
-from sframegen.code.context.pointer_words import COMPILED, distances_into, words_within
 from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.ranges import disjoint, is_within, without
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RELA_SIZE
-from sframegen.elf.relocations import columns
+from sframegen.elf.relocations import columns, dynamic_relocations, packed_addends
 from sframegen.elf.symbols import functions_of
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterator
 
+    from sframegen.base.columns import Column
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -43,10 +48,20 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
     return found
 
 
+def relocated_pointers(elf: ElfFile) -> set[int]:
+    """Return the addresses that relocations make pointers to, by adding the base to an address."""
+    found = set(packed_addends(elf))
+    abi = abi_of(elf)
+    kinds = (abi.relative, machine_of(abi).irelative)  # without a symbol, that is all of r_info
+    for _, entries in dynamic_relocations(elf):
+        found.update(addend for info, addend in zip(entries.info, entries.addend, strict=True) if info in kinds)
+    return found
+
+
 def pointed_at(elf: ElfFile, within: Range) -> array[int]:
     """Return the addresses in a range that relocations make pointers to, or that are words in data: distinct, ascending."""
     low, high = within
-    found = {address for address in callees.pointed_at(elf) if low <= address < high}
+    found = {address for address in relocated_pointers(elf) if low <= address < high}
     size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
     data = disjoint(
@@ -102,7 +117,7 @@ def referred_to(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
             code = bytes(elf.at(start, end - start))
         except FormatError:  # the file is cut off there
             continue
-        if COMPILED:
+        if cython.compiled:
             places = distances_into(code, start, starts, ends, ALIGNMENT)
             after = [place for place in places if _ends_there(isa.refers, code, place)]
         else:
@@ -115,3 +130,53 @@ def _ends_there(form: re.Pattern[bytes], code: bytes, place: int) -> bool:
     """True if an instruction of that form ends at the place."""
     matches = (form.match(code, place - size) for size in range(NUMBER + 1, min(LONGEST, place) + 1))
     return any(match is not None and match.end(1) == place for match in matches)
+
+
+@cython.locals(words="const unsigned long long[::1]")
+def words_within(words: Column, low: cython.ulonglong, high: cython.ulonglong) -> list[int]:
+    """Return the words in [low, high), in their order."""
+    found: list[int] = []
+    word: cython.ulonglong
+    place: cython.Py_ssize_t
+    if not cython.compiled:
+        return [word for word in words if low <= word < high]
+    for place in range(len(words)):
+        word = words[place]
+        if low <= word < high:
+            found.append(word)
+    return found
+
+
+@cython.locals(code="const unsigned char[::1]", starts="const unsigned long long[::1]", ends="const unsigned long long[::1]")
+def distances_into(code: bytes, address: cython.ulonglong, starts: Column, ends: Column, alignment: cython.ulonglong) -> list[int]:
+    """Return the ends of 4 bytes of the code that are the distance from there to an aligned address in one of the ranges.
+
+    `address`: of the code. The ranges ascend.
+    """
+    found: list[int] = []
+    after: cython.Py_ssize_t
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    number: cython.ulonglong
+    target: cython.ulonglong
+    first: cython.ulonglong = starts[0]
+    last: cython.ulonglong = ends[len(ends) - 1]
+    mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+    for after in range(4, len(code) + 1):
+        number = code[after - 1]
+        number = number << 24 | code[after - 2] << 16 | code[after - 3] << 8 | code[after - 4]
+        target = (address + after + number - ((number >> 31) << 32)) & mask
+        if target % alignment or target < first or target >= last:
+            continue
+        low = 0
+        high = len(starts)
+        while low < high:
+            middle = (low + high) >> 1
+            if starts[middle] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        if target < ends[low - 1]:
+            found.append(after)
+    return found

@@ -6,14 +6,13 @@ from bisect import bisect_right
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from sframegen.code.decoding.instruction_columns import DIRECT
-from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.effects import DIRECT, Flow
 from sframegen.elf.records import PF, PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.effects import Point
     from sframegen.code.isa.instruction_set import JumpTable
@@ -48,7 +47,7 @@ class ReadOnly:
 class Tables:
     """The jump tables of one piece. `read`: (address, size) -> bytes of read-only memory, or None."""
 
-    def __init__(self, piece: Piece, read: Callable[[int, int], bytes | None]) -> None:
+    def __init__(self, piece: DecodedCode, read: Callable[[int, int], bytes | None]) -> None:
         self.piece = piece
         self.form = piece.frames.isa.jump_tables
         self.read = read
@@ -56,7 +55,7 @@ class Tables:
         self.labels: dict[str, Sequence[int]] = {}
         self.sources: dict[int, int] = {}
         self.addresses: list[int] | None = None  # addresses of all tables, once they are known
-        for branch in piece.numbers_of(Flow.BRANCH | 1 << DIRECT):
+        for branch in piece.numbers_of(Flow.BRANCH | DIRECT):
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
     def targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:

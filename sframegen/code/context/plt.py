@@ -13,7 +13,7 @@ from sframegen.format.model import FunctionTable, Kind, Rule, Where
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.instruction_set import Stub
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -39,7 +39,6 @@ class Plt(NamedTuple):
     runs: list[StubRun]
 
     def entries(self) -> set[int]:
-        """Return the addresses of all stubs."""
         return {run.start + number * run.stub.size for run in self.runs for number in range(run.number)}
 
     def functions(self, within: list[Range] | None = None) -> FunctionTable:
@@ -73,7 +72,7 @@ def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     return Plt(abi, runs)
 
 
-def plt_slot_of(piece: Piece) -> int | None:
+def plt_slot_of(piece: DecodedCode) -> int | None:
     """Return the address of the pointer that an entry jumps through. `piece`: its first bytes."""
     jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:

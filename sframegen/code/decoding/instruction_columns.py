@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import re
 from array import array
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 try:
     import cython
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
+from sframegen.code.isa.disassembly import disassembler
+
+if not cython.compiled:
+    from sframegen.code.isa.effects import (
+        BEGIN,
+        CONSTANT,
+        DIRECT,
+        EFFECTS_SHIFT,
+        IN_PAGE,
+        PADDING,
+        PADS,
+        PAGE,
+        RELATIVE,
+        SLOT,
+        STOP,
+    )
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
-    from sframegen.code.isa.disassembly import Disassembler
-
-COMPILED: bool = cython.compiled
+    from sframegen.code.isa.effects import Effects
+    from sframegen.code.isa.instruction_set import Isa
 
 SLOTS = 1 << 11  # mnemonics that are known at a time
 IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
@@ -24,19 +39,43 @@ NAME = 32  # bytes of a mnemonic, with the zero after it
 
 DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
-# What is said of an instruction in one number: bits 0 to 2 its Flow, and these; above, the number of its effects.
-DIRECT, SLOT, PADS, EFFECTS = 3, 4, 5, 6
-PADDING_MARK = 2  # of a byte where an instruction begins that pads
 
+class Meanings:
+    """Effects by number, and which instructions have them. Has no reference to a reader, so that no cycle needs the collector."""
 
-class Teacher(Protocol):
-    """Who knows what instructions mean. Each is asked for once, as far as the text is enough."""
+    def __init__(self, isa: Isa) -> None:
+        self.isa = isa
+        self.effects: list[Effects] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self.number(())  # is 0
+
+    def number(self, effects: Effects) -> int:
+        number = self._numbers.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal
+        if number == len(self.effects):
+            self.effects.append(effects)
+        return number
 
     def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
-        """True if each such instruction matters, whatever its operands are; its Take."""
+        """Return whether each such instruction matters, whatever its operands are, and its Take."""
+        return mnemonic == ".byte" or self.isa.matters(mnemonic), self.isa.takes.get(mnemonic, 0)
 
     def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
-        """All in one number, and the target or the slot, which are the address's, not the text's."""
+        """Return Flow, PointFlags and number of the effects in one number; the target or the slot, which depend on the address.
+
+        Each instruction is asked for once, as far as its text is enough.
+        """
+        pads = PADS if self.isa.pads(mnemonic, operands) else 0
+        if mnemonic == ".byte":
+            return STOP | pads, None
+        point = self.isa.point(address, end, mnemonic, operands, first_byte)
+        if point is None:
+            return pads, None
+        what = self.number(point.effects) << EFFECTS_SHIFT | pads | point.flow
+        if point.target is not None:
+            return what | DIRECT, point.target % (1 << 64)
+        if point.slot is not None:
+            return what | SLOT, point.slot % (1 << 64)
+        return what, None
 
 
 class InstructionReader:
@@ -45,35 +84,22 @@ class InstructionReader:
     After `read`: `consumed`, how many bytes the instructions have. instruction_columns.pxd has the types.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        disassembler: Disassembler,
-        records: int,
-        needles: tuple[str, ...],
-        prefix: int,
-    ) -> None:
-        """`records`: the largest number that is read at a time.
-
-        `needles`: two letters each; operands that hold one matter. `prefix`: a first byte that gives a text another meaning.
-        """
-        record = disassembler.record
+    def __init__(self, meanings: Meanings, records: int) -> None:
+        """`records`: the largest number that is read at a time."""
+        isa = meanings.isa
+        capstone = disassembler(*isa.capstone)
         pairs = bytearray(1 << 16)
-        for needle in needles:
+        for needle in isa.needles:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
-        self.teacher = teacher
-        self.disassemble = disassembler.records
+        self.meanings = meanings
+        self.disassemble = capstone.records
         self.took = False
         self.data = b""
-        self.record_size = record.size
-        self.id_low_at = record.id_low_at
-        self.id_high_at = record.id_high_at
-        self.length_at = record.length_at
-        self.bytes_at = record.bytes_at
-        self.mnemonic_at = record.mnemonic_at
-        self.operands_at = record.operands_at
+        (
+            self.record_size, self.id_low_at, self.id_high_at, self.length_at, self.bytes_at, self.mnemonic_at, self.operands_at,
+        ) = capstone.record  # fmt: skip
         self.pairs = pairs
-        self.prefix = prefix
+        self.prefix = isa.prefix
         self.slot_of = array("H", bytes(2 * IDS))
         self.names = bytearray(NAME * SLOTS)
         self.looks = bytearray(SLOTS)
@@ -81,7 +107,7 @@ class InstructionReader:
         self.direct = array("q", bytes(8 * SLOTS))
         self.by_slot = array("q", bytes(8 * SLOTS))
         self.mnemonics = [b"-"] * SLOTS
-        self.needle = re.compile("|".join(needles).encode()).search
+        self.needle = re.compile("|".join(isa.needles).encode()).search
         self.known: list[dict[bytes, int]] = [{} for _ in range(SLOTS)]
         self.slots: dict[bytes, int] = {}
         self.pages = array("Q", bytes(8 * 32))
@@ -114,8 +140,7 @@ class InstructionReader:
         """Columns of the code from `first` bytes into the piece at `start` to an instruction after `limit`, `end` at most.
 
         Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
-        slot; addresses that are put into registers, and the offsets of what does it. `marks`: for each byte of the piece 0 within
-        an instruction, 1 where one begins, 2 where one that pads does.
+        slot; addresses that are put into registers, and the offsets of what does it. `marks`: a Mark for each byte of the piece.
         """
         here: cython.longlong = first
         size: cython.longlong
@@ -135,7 +160,7 @@ class InstructionReader:
                 if not raw:
                     break
             size = self.data[where + self.length_at]
-            what = self.say(raw, where, start + here, size)
+            what = self.read_one(raw, where, start + here, size)
             where += self.record_size
             self.offsets[count] = here
             count += 1
@@ -143,14 +168,14 @@ class InstructionReader:
                 self.taken[takes] = self.value
                 self.taken_at[takes] = here
                 takes += 1
-            marks[here] = 2 if what & 32 else 1  # PADS: PADDING_MARK
-            what &= ~32
+            marks[here] = PADDING if what & PADS else BEGIN
+            what &= ~PADS
             if what:
                 self.at[points] = here
                 self.ends[points] = here + size
-                self.effects[points] = what >> 6  # EFFECTS
+                self.effects[points] = what >> EFFECTS_SHIFT
                 self.flows[points] = what & 31
-                self.addresses[points] = self.value if what & 24 else 0  # DIRECT, SLOT
+                self.addresses[points] = self.value if what & (DIRECT | SLOT) else 0
                 points += 1
             here += size
         self.consumed = here - first
@@ -166,8 +191,8 @@ class InstructionReader:
             taken_at[:takes],
         ]
 
-    def say(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.Py_ssize_t:
-        """What is said of a record's instruction. `took`: it puts `value` into a register; else that is its target or slot."""
+    def read_one(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.Py_ssize_t:
+        """The meaning of a record's instruction. `took`: it puts `value` into a register; else that is its target or slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         name: cython.Py_ssize_t = where + self.mnemonic_at
         place: cython.Py_ssize_t = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
@@ -200,7 +225,7 @@ class InstructionReader:
             if len(self.slots) == SLOTS - 1:
                 self.slots.clear()
             place = len(self.slots) + 1
-            looks, take = self.teacher.mnemonic(mnemonic.decode("ascii"))
+            looks, take = self.meanings.mnemonic(mnemonic.decode("ascii"))
             for number in range(32):
                 self.names[place * 32 + number] = self.data[begin + number] if begin + number < end else 0
             self.mnemonics[place] = mnemonic + b"\0"
@@ -214,7 +239,7 @@ class InstructionReader:
     def meaning(
         self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.Py_ssize_t:
-        """All that is said of an instruction; `value`: its target or its slot."""
+        """The meaning of an instruction; `value`: its target or its slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         end: cython.Py_ssize_t = self.end(text)
         what: cython.longlong
@@ -230,13 +255,13 @@ class InstructionReader:
         if found is not None:
             return found
         mnemonic: bytes = raw[where + self.mnemonic_at : self.end(where + self.mnemonic_at)]
-        found, place = self.teacher.meaning(
+        found, place = self.meanings.meaning(
             mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
         )
         what = found
-        if what & 8:  # DIRECT
+        if what & DIRECT:
             self.direct[slot] = what
-        elif what & 16:  # SLOT
+        elif what & SLOT:
             self.by_slot[slot] = what
         else:
             if self.texts == 65536:  # MAX_TEXTS
@@ -270,7 +295,6 @@ class InstructionReader:
         return 0
 
     def end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The end of a text."""
         if not cython.compiled:
             return self.data.find(0, pos)
         while self.data[pos]:
@@ -345,12 +369,12 @@ class InstructionReader:
         return pos + 2 if pos and self.data[pos] == 44 and self.value < 32 else 0
 
     def takes_address(self, take: cython.int, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
-        """True if an instruction that may put an address into a register does; `value`: which. The numbers are Take's."""
+        """True if an instruction that may put an address into a register does; `value`: which."""
         register: cython.Py_ssize_t
         page: cython.ulonglong = 0
-        if take == 1:  # RELATIVE
+        if take == RELATIVE:
             return self.relative(pos, end)
-        if take == 2:  # CONSTANT
+        if take == CONSTANT:
             while self.data[pos] > 44:  # a comma; spaces and brackets are in memory's names
                 if self.data[pos] == 91:
                     return 0
@@ -362,7 +386,7 @@ class InstructionReader:
         pos = self.register(pos)
         if pos == 0:
             return 0
-        if take == 4:  # IN_PAGE
+        if take == IN_PAGE:
             pos = self.register(pos)
             if pos == 0:
                 return 0
@@ -374,6 +398,6 @@ class InstructionReader:
         if pos == 0 or self.data[pos]:
             return 0
         self.value = (page + self.value) & self.mask
-        if take == 3:  # PAGE
+        if take == PAGE:
             self.pages[register] = self.value
         return 1

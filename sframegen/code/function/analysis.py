@@ -10,81 +10,80 @@ from array import array
 from bisect import bisect_right
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.code.decoding.pieces import is_alike_from
-from sframegen.code.function.blocks import BasicBlocks, Points
-from sframegen.code.isa.effects import Flow
-from sframegen.code.isa.frame_state import CALLERS
+from sframegen.code.decoding.decoded_code import is_alike_from
+from sframegen.code.function.blocks import BasicBlocks, FunctionCode
+from sframegen.code.function.findings import Findings
+from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow
+from sframegen.elf.columns import spans_of
+from sframegen.elf.ranges import Range, size_of
 from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from sframegen.code.context.file_context import FileContext, TargetsOf
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.decoding.numbering import Frames
-    from sframegen.code.decoding.pieces import Piece
-    from sframegen.code.function.findings import Findings
-    from sframegen.code.isa.effects import Point
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.isa.effects import FrameState, Point
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
 STEPS = 8  # points that may be walked for each byte of code. Large real functions need half of one
 MIN_STEPS = 1 << 12
+MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: they are rare
 START = attrgetter("start")
+
+Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
+Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
 
 
 class Surroundings(NamedTuple):
     """What is known outside the function."""
 
     returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
-    table: Callable[[Piece, Point, Callable[[int], bool]], Sequence[int]]
+    table: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump through a register or an index, or none
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
-    known_targets: dict[int, bool] | None = None  #: what `returns` has said already, by target
-    known_slots: dict[int, bool] | None = None  #: and by slot
+    answers: dict[int, bool] | None = None  #: those of `returns` so far, by target or ~slot
 
 
 class FunctionWalker:
-    """Walks one function after the other; answers the questions of `BasicBlocks`. Points are numbered through all pieces."""
+    """Walks one function after the other. Points are numbered through all pieces."""
 
     def __init__(self, isa: Isa, surroundings: Surroundings) -> None:
         self.isa = isa
         self.surroundings = surroundings
         self.blocks = BasicBlocks()
-        self.known_targets = {} if surroundings.known_targets is None else surroundings.known_targets
-        self.known_slots = {} if surroundings.known_slots is None else surroundings.known_slots
+        self.answers = {} if surroundings.answers is None else surroundings.answers
 
-    def walk(self, pieces: Sequence[Piece], entries: Mapping[int, FrameState]) -> bool:
+    def walk(self, pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState]) -> BasicBlocks:
         """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
 
-        Return True if there were steps enough. Each block is walked again only when its state has lost one of its seven fields: the
-        cost is linear.
+        Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
         """
         self.pieces = pieces
         self.frames = frames = pieces[-1].frames
         self.likeness: dict[tuple[bytes, int], bool] = {}
-        self.doubted = False
-        points = _points(pieces, frames)
+        self.doubted = False  # the function may return from where it was not walked
+        self.code = code = _code_of(pieces, frames)
+        tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
-        blocks.begin(self, frames, points, STEPS * len(points.marks) + MIN_STEPS)
+        steps = STEPS * len(code.marks) + MIN_STEPS
+        blocks.begin(code, frames, self.answers, self._returns, self._is_alike, tables, steps)
         for piece in pieces:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
-        self.tables = self._tables() if Flow.INDIRECT in points.flows else {}
         blocks.find_leaders()
-        for address in (*entries, *(target for targets in self.tables.values() for target in targets)):
-            blocks.lead_at(address)
+        for address in (*entries, *(target for targets in tables.values() for target in targets)):
+            blocks.lead(address, True)
         for address, state in entries.items():
-            blocks.enter(address, frames.state_number(state))
-        return blocks.run()
+            blocks.reach(address, address, frames.state_number(state))
+        blocks.run()
+        return blocks
 
-    def give(self, findings: Findings, entries: Iterable[int], *, complete: bool, places: Iterable[int] = ()) -> None:
-        """Add the function that was walked to the findings. `places`: where its jump tables lead elsewhere."""
-        findings.add(self.blocks, complete, self.doubted, entries, [piece.taken for piece in self.pieces], places)
-        self.blocks.end()  # which refers to this object
-
-    def _piece(self, address: int) -> Piece | None:
+    def _piece(self, address: int) -> DecodedCode | None:
         number = bisect_right(self.pieces, address, key=START) - 1
         return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
 
@@ -105,11 +104,9 @@ class FunctionWalker:
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
-    # -- questions of the blocks
-
-    def returns(self, point: int, target: int | None, slot: int | None) -> bool:
-        """Return True if a call may return."""
-        if not self.surroundings.returns(target, slot):
+    def _returns(self, point: int) -> bool:
+        flow, address = self.code.flows[point], self.code.addresses[point]
+        if not self.surroundings.returns(address if flow & DIRECT else None, address if flow & SLOT else None):
             return False
         if self.surroundings.continues is None:
             return True
@@ -117,14 +114,10 @@ class FunctionWalker:
         piece = self._piece(here)
         if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
-        self.doubted = True  # and perhaps the function returns from there
+        self.doubted = True
         return False
 
-    def table(self, point: int) -> Sequence[int]:
-        """Return all targets of an indirect jump; none if they are not all known."""
-        return self.tables.get(point, ())
-
-    def alike(self, address: int) -> bool:
+    def _is_alike(self, address: int) -> bool:
         """Return True if the instruction around an address does the same from there on."""
         piece = self._piece(address)
         overlap = piece.instruction_around(address) if piece else (b"", 0)
@@ -135,11 +128,11 @@ class FunctionWalker:
         return self.likeness[overlap]
 
 
-def _points(pieces: Sequence[Piece], frames: Frames) -> Points:
-    """Return marks and points of all pieces: offsets become places, and numbers become those of `frames`."""
+def _code_of(pieces: Sequence[DecodedCode], frames: Frames) -> FunctionCode:
+    """Return the code of all pieces: offsets become places, and numbers become those of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
-        return Points(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
+        return FunctionCode(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
     marks, flows, at, ends, effects, addresses = bytearray(), bytearray(), array("I"), array("I"), array("I"), array("Q")
     for piece in pieces:
         base = len(marks)
@@ -152,7 +145,75 @@ def _points(pieces: Sequence[Piece], frames: Frames) -> Points:
         else:
             effects.extend(frames.effects_number(piece.frames.effects[number]) for number in piece.effects)
         addresses += piece.addresses
-    return Points(marks, at, ends, effects, flows, addresses)
+    return FunctionCode(marks, at, ends, effects, flows, addresses)
+
+
+class TableJumps:
+    """The jump tables of one function after the other."""
+
+    def __init__(self, context: FileContext) -> None:
+        self.context = context
+        self.unit: Unit = ()
+        self.outside: set[int] = set()  # where they lead in other units
+        self.tables: TargetsOf | None = None
+
+    def begin(self, unit: Unit) -> None:
+        self.unit, self.outside, self.tables = unit, set(), None
+
+    def targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+        """Return all targets of an indirect jump, or none."""
+        if self.tables is None:
+            self.tables = self.context.tables(self._is_elsewhere)
+        targets = self.tables(piece, point, begins)
+        self.outside.update(target for target in targets if not begins(target))
+        return targets
+
+    def _is_elsewhere(self, target: int) -> bool:
+        return self.context.holds(target) and not any(start <= target < end for start, end in self.unit)
+
+
+class Units:
+    """Analyses one unit of a file after the other. `findings` takes the results."""
+
+    def __init__(self, context: FileContext) -> None:
+        self.context = context
+        self.continues = context.assumptions.continues if context.assumptions else None
+        self.jumps = TableJumps(context)
+        answers = context.answers if self.continues is None else None
+        self.walker = FunctionWalker(context.isa, Surroundings(context.returns, self.jumps.targets, self.continues, answers))
+        self.findings = Findings(context, spans_of(context.code))
+
+    def analyse(self, unit: Unit, entries: Entries) -> None:
+        """Analyse a unit that is entered at these addresses. Its pieces without an entry are only reached by jumps within it."""
+        if size_of(unit) > MAX_UNIT:
+            self.findings.add_unread(unit, entries)
+        else:
+            self.add([self.context.decode(*piece) for piece in unit], unit, entries)
+
+    def add(self, pieces: Sequence[DecodedCode], unit: Unit, entries: Entries) -> None:
+        if self.continues is not None:
+            for piece in pieces:
+                _unguard(piece, self.continues)
+        self.jumps.begin(unit)
+        blocks = self.walker.walk(pieces, dict.fromkeys(entries, self.context.isa.entry))
+        takes = [piece.taken for piece in pieces]
+        self.findings.add(blocks, self.walker.doubted, entries, takes, self.jumps.outside)
+        blocks.end()  # which refers to the walker
+
+
+def _unguard(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:
+    """Remove the branches before table jumps whose targets control cannot reach: `__builtin_unreachable()`.
+
+    Compilers keep the comparison of the index, and let it branch to whatever code is next.
+    """
+    for number in piece.numbers_of(Flow.INDIRECT):
+        before = number - 1
+        while before >= 0 and piece.flows[before] == Flow.NEXT:
+            before -= 1
+        if before >= 0 and piece.flows[before] == Flow.BRANCH | DIRECT:
+            point = piece.point(before)
+            if point.target is not None and not continues(point.address, point.target):
+                piece.flows[before] = Flow.NEXT
 
 
 def rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:

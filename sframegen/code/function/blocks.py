@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 try:
     import cython
@@ -12,43 +12,20 @@ except ImportError:
 
 if not cython.compiled:
     from bisect import bisect_left, bisect_right
+
+    from sframegen.code.function.marks import IS_CALLED, IS_LAST, MAY_RETURN, NEVER_RETURNS, UNRESOLVED
+    from sframegen.code.isa.effects import BRANCH, CALL, CONTRADICTION, DIRECT, INDIRECT, INSIDE, JUMP, RETURN, SLOT
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sframegen.base.columns import Bytes, Column
     from sframegen.code.decoding.numbering import Frames
 
-COMPILED: bool = cython.compiled
-
-MAX_STATES = (
-    1 << 12
-)  # different ones of a function, or up to twice as many; each is kept, and large real functions have some dozens
-STEPS = 1 << 12
-
-# What the last walk notes of a point.
-RETURNS, NEVER_RETURNS = 1, 2  # a call
-GOES_ON, IS_LAST = 4, 8  # a call that is reached, and whether the code of its piece ends with it
-UNRESOLVED = 16  # an indirect jump that is reached
+MAX_STATES = 1 << 12  # that a function may add: each is kept, and large real functions have some dozens
 
 
-class Asked(Protocol):
-    """Who knows what the columns do not say."""
-
-    known_targets: dict[int, bool]  # what `returns` has said already, by target
-    known_slots: dict[int, bool]  # and by slot
-
-    def returns(self, point: int, target: int | None, slot: int | None) -> bool:
-        """True if a call may come back."""
-
-    def table(self, point: int) -> Sequence[int]:
-        """Where an indirect jump leads, if all of it is known."""
-
-    def alike(self, address: int) -> bool:
-        """True if the instruction that it is inside of does the same from there on."""
-
-
-class Points(NamedTuple):
-    """The instructions of a function that matter, and for all of its bytes the marks: columns as in pieces.py."""
+class FunctionCode(NamedTuple):
+    """The code of a function, whose pieces lie side by side: places are offsets into that. Columns as in decoded_code.py."""
 
     marks: Bytes
     at: Column
@@ -59,16 +36,15 @@ class Points(NamedTuple):
 
 
 class BasicBlocks:
-    """The blocks of one function after the other. Its pieces lie side by side: places are offsets into that.
+    """The blocks of one function after the other: to make these columns for each takes longer than most walks.
 
-    After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); what is
-    noted of each point; `returns`; `contradiction`: the place of an instruction, or -1. blocks.pxd has the types.
+    After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); the
+    PointNotes of each point; `returns`; `contradiction`: the place of an instruction, or -1; `complete`: there were steps enough.
+    blocks.pxd has the types.
     """
 
     def __init__(self) -> None:
         """What stays from function to function; `begin` has the rest."""
-        self.moved: dict[int, int] = {}
-        self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
         self.code_ends = array("I", [0])
@@ -78,24 +54,33 @@ class BasicBlocks:
         self.notes = bytearray(1)
         self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
 
-    def begin(self, asked: Asked, frames: Frames, points: Points, steps: int) -> None:
-        """Another function, whose pieces follow. `steps`: the points that may be walked."""
+    def begin(
+        self,
+        code: FunctionCode,
+        frames: Frames,
+        answers: dict[int, bool],
+        comes_back: Callable[[int], bool],
+        is_alike: Callable[[int], bool],
+        tables: dict[int, Sequence[int]],
+        steps: int,
+    ) -> None:
+        """Another function, whose pieces follow. `steps`: the points that may be walked.
+
+        `answers`: whether calls may return, as far as that is known, by target or ~slot; `comes_back`: true if the call at a point
+        may, if that is not known. `is_alike`: true if the instruction around an address does the same from there on. `tables`: all
+        targets of indirect jumps whose targets are all known.
+        """
         number: cython.Py_ssize_t
-        self.asked: Any = asked
+        self.answers, self.tables = answers, tables
+        self.comes_back: Any = comes_back
+        self.is_alike: Any = is_alike
         self.frames: Any = frames
-        if frames.moved is not self.moved:
-            self.moved = frames.moved
-            for number in range(4096):  # STEPS
-                self.step_effects[number] = 0
-        self.met = frames.met
-        self.called = frames.called
-        self.facts = frames.facts
-        self.known_targets = asked.known_targets
-        self.known_slots = asked.known_slots
-        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = points
+        self.moved, self.met, self.called, self.facts = frames.moved, frames.met, frames.called, frames.facts
+        self.nothing = frames.nothing
+        self.most_states = len(frames.states) + MAX_STATES
+        self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
         self.pieces = self.piece = self.rows = 0
-        self.points = len(self.at)
-        self.size = len(self.marks)
+        self.points, self.size = len(self.at), len(self.marks)
         if self.size >= len(self.leads):
             self.leads = bytearray(self.size + 1)
             self.state_of = array("i", bytes(4 * self.size))
@@ -109,14 +94,11 @@ class BasicBlocks:
             self.notes = bytearray(self.points)
         for number in range(self.points):
             self.notes[number] = 0
-        self.nothing = frames.nothing
-        self.emits = self.returns = False
+        self.emits = self.returns = self.complete = False
         self.ascend = True
         self.work: list[int] = []
-        self.different: set[int] = set()
         self.exits: list[tuple[int, int, int]] = []
         self.steps = steps
-        self.changes = 0
         self.last_row = self.contradiction = -1
 
     def add_piece(self, start: cython.ulonglong, size: cython.Py_ssize_t, code_size: cython.Py_ssize_t) -> None:
@@ -134,7 +116,7 @@ class BasicBlocks:
 
     def end(self) -> None:
         """Let go of the function."""
-        self.asked = self.frames = None
+        self.comes_back = self.is_alike = self.frames = None
 
     # -- places
 
@@ -153,16 +135,14 @@ class BasicBlocks:
 
     def begin_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The instruction that a place is in."""
-        while place > 0 and self.marks[place] == 0:
+        while place > 0 and self.marks[place] == INSIDE:
             place -= 1
         return place
 
     def piece_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The number of the piece."""
         return bisect_right(self.bases, place, 0, self.pieces) - 1
 
     def address_of(self, place: cython.Py_ssize_t) -> cython.ulonglong:
-        """The address of a place."""
         piece: cython.Py_ssize_t = self.piece_of(place)
         return place - self.bases[piece] + self.starts[piece]
 
@@ -174,35 +154,27 @@ class BasicBlocks:
     # -- where blocks begin
 
     def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.Py_ssize_t:
+        """A block begins at the address, or else at the instruction around it, if it is the function's."""
         place: cython.Py_ssize_t = self.place(address)
         if place >= 0:
             self.leads[place if exact else self.begin_of(place)] = 1
         return place
-
-    def lead_at(self, address: int) -> None:
-        """A block begins at the address, if it is the function's."""
-        self.lead(address, True)
 
     def find_leaders(self) -> None:
         """Blocks begin where jumps and calls lead, and after branches."""
         point: cython.Py_ssize_t
         piece: cython.Py_ssize_t = 0
         for point in range(self.points):
-            if self.flows[point] & 8:  # DIRECT
+            if self.flows[point] & DIRECT:
                 self.lead(self.addresses[point], False)
-            if self.flows[point] & 7 == 2:  # BRANCH
+            if self.flows[point] & 7 == BRANCH:
                 while self.bases[piece + 1] <= self.at[point]:
                     piece += 1
                 self.lead(self.ends[point] - self.bases[piece] + self.starts[piece], True)
 
     # -- the walk
 
-    def enter(self, address: int, state: int) -> None:
-        """The function may be entered there."""
-        self.reach(address, address, state)
-
-    def run(self) -> bool:
-        """True if there were steps enough."""
+    def run(self) -> None:
         leader: cython.Py_ssize_t
         while self.work:
             leader = self.work.pop()
@@ -211,14 +183,14 @@ class BasicBlocks:
                 self.block(leader)
                 if self.steps < 0:
                     self.contradiction = leader
-                    return False
+                    return
         self.emits = True
         for leader in range(self.size):
             if self.walked_with[leader]:
                 self.block(leader)
         if not self.ascend:
             self.sort_rows()
-        return True
+        self.complete = True
 
     def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
         """Control may get there with the state."""
@@ -233,7 +205,7 @@ class BasicBlocks:
         if self.emits:
             return 0
         begin = self.begin_of(place)
-        if begin != place and not self.asked.alike(target):  # instructions overlap
+        if begin != place and not self.is_alike(target):  # instructions overlap
             state = self.nothing
         known = self.state_of[begin] - 1  # 0: not reached
         if known >= 0 and known != state:
@@ -246,12 +218,9 @@ class BasicBlocks:
         return 0
 
     def change(self, state: cython.Py_ssize_t) -> cython.int:
-        """Another state than before. There are no steps left when too many of these are different."""
-        self.changes += 1
-        if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
-            self.different.add(state)
-            if len(self.different) > 4096:  # MAX_STATES
-                self.steps = -1
+        """Another state than before. There are no steps left when there are too many."""
+        if state >= self.most_states:
+            self.steps = -1
         return 0
 
     def row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
@@ -270,7 +239,6 @@ class BasicBlocks:
         return 0
 
     def sort_rows(self) -> cython.int:
-        """Order the rows by their places."""
         number: cython.Py_ssize_t
         rows = [(self.row_start[number], self.row_end[number], self.row_state[number]) for number in range(self.rows)]
         rows.sort(key=lambda row: row[:2])
@@ -306,7 +274,7 @@ class BasicBlocks:
                     self.row(begin, end, before)
                     begin = end
             flow = self.flows[point] & 7
-            if flow == 4:  # CALL
+            if flow == CALL:
                 before = state
                 state = self.call(point, piece, state)
                 if state != before:
@@ -333,64 +301,55 @@ class BasicBlocks:
         return place
 
     def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The state after effects, which are not 0. The last steps are at hand without a look-up in a dictionary."""
-        place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
-        if self.step_effects[place] != effects or self.step_state[place] != state:
-            found = self.moved.get((state << 32) | effects)
-            self.step_after[place] = self.frames.after(state, effects) if found is None else found
-            self.step_state[place] = state
-            self.step_effects[place] = effects
-        return self.step_after[place]
+        """The state after effects, which are not 0."""
+        found = self.moved.get((state << 32) | effects)
+        return self.frames.after(state, effects) if found is None else found
 
     def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The state after a call; -1 where nothing is."""
         place: cython.Py_ssize_t
+        is_last: cython.bint
         if not self.notes[point]:
-            self.notes[point] = 1 if self.comes_back(point) else 2  # RETURNS, NEVER_RETURNS
+            self.notes[point] = MAY_RETURN if self.may_return(point) else NEVER_RETURNS
+        is_last = self.ends[point] >= self.code_ends[piece]
         if self.emits:
-            self.notes[point] |= 8 if self.notes[point] & 1 and self.ends[point] >= self.code_ends[piece] else 4  # IS_LAST, GOES_ON
-        if self.notes[point] & 2 or self.ends[point] >= self.code_ends[piece]:  # NEVER_RETURNS
+            self.notes[point] |= IS_LAST if is_last and self.notes[point] & MAY_RETURN else IS_CALLED
+        if is_last or self.notes[point] & NEVER_RETURNS:
             return -1
-        if self.flows[point] & 8 and not self.emits:  # DIRECT
+        if self.flows[point] & DIRECT and not self.emits:
             place = self.place(self.addresses[point])
             if place >= 0 and place != self.bases[self.piece]:
                 self.reach(self.addresses[point], self.addresses[point], self.nothing)
         found = self.called.get(state)
         return self.frames.after_call(state) if found is None else found
 
-    def comes_back(self, point: cython.Py_ssize_t) -> cython.bint:
-        """True if a call may return."""
+    def may_return(self, point: cython.Py_ssize_t) -> cython.bint:
+        known: object = None
         address: int = self.addresses[point]
-        target = address if self.flows[point] & 8 else None  # DIRECT
-        slot = address if self.flows[point] & 16 else None  # SLOT
-        known = None
-        if target is not None:
-            known = self.known_targets.get(target)
-        elif slot is not None:
-            known = self.known_slots.get(slot)
-        return bool(self.asked.returns(point, target, slot) if known is None else known)
+        if self.flows[point] & (DIRECT | SLOT):
+            known = self.answers.get(address if self.flows[point] & DIRECT else ~address)
+        return bool(self.comes_back(point) if known is None else known)
 
     def leave(
         self, point: cython.Py_ssize_t, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.Py_ssize_t
     ) -> cython.int:
-        if flow == 1 or flow == 2:  # JUMP, BRANCH
-            if self.flows[point] & 8:  # DIRECT
+        if flow in (JUMP, BRANCH):
+            if self.flows[point] & DIRECT:
                 self.reach(here, self.addresses[point], state)
-            if flow == 2:
+            if flow == BRANCH:
                 self.reach(here, end, state)
-        elif flow == 3:  # INDIRECT
-            targets = self.asked.table(point)
+        elif flow == INDIRECT:
+            targets = self.tables.get(point, ())
             for target in targets:
                 self.reach(here, target, state)
             if self.emits and not targets:
-                self.notes[point] = 16  # UNRESOLVED
-        elif flow == 5:  # RETURN
+                self.notes[point] = UNRESOLVED
+        elif flow == RETURN:
             self.returns = True
-            if self.emits and self.facts_of(state) & 64:  # CONTRADICTS
+            if self.emits and self.facts_of(state) & CONTRADICTION:
                 self.contradiction = self.at[point]
         return 0
 
     def facts_of(self, state: cython.Py_ssize_t) -> cython.int:
-        """What is asked most about a state, in bits as `Frames.facts_of` has them."""
         found = self.facts.get(state)
         return self.frames.facts_of(state) if found is None else found

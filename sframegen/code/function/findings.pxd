@@ -2,6 +2,12 @@ cimport cython
 
 from cfi.search cimport bisect_right
 from sframegen.code.function.blocks cimport BasicBlocks
+from sframegen.code.function.marks cimport (
+    BY_NAME, COMES_BACK, CONTRADICTS, ENDS, GOES_ON, IS_CALLED, IS_LAST, JUMPS, KEEPS_FRAME, OVERRUN_IS_REACHED, OVERRUNS, RETURNS,
+    RETURNS_AS_ENTERED, SHOWS_ITSELF, UNRESOLVED,
+)
+from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
+from sframegen.elf.columns cimport Spans
 
 @cython.final
 cdef class GrowingColumn:
@@ -13,14 +19,12 @@ cdef class GrowingColumn:
 
 @cython.final
 cdef class Findings:
-    cdef object outside
+    cdef object outside, frames
     cdef set stubs
-    cdef dict callees_by_slot
-    cdef const unsigned long long[::1] code_starts
-    cdef const unsigned long long[::1] code_ends
-    cdef object frames
     cdef dict numbers, callees
+    cdef Spans code
     cdef const unsigned long long[::1] words
+    cdef unsigned long long aligned
     cdef list states
     cdef readonly GrowingColumn marks, at_calls, overrun
     cdef readonly GrowingColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
@@ -33,6 +37,4 @@ cdef class Findings:
     cdef int add_calls(self) except -1
     cdef int add_rows(self, BasicBlocks blocks) except -1
     cdef Py_ssize_t number(self, Py_ssize_t state) except -1
-    cdef int add_taken(self, list takes) except -1
-    cdef int is_code(self, unsigned long long address) except -1
-    cdef int reaches(self, unsigned long long address) except -1
+    cdef int add_taken(self, takes) except -1

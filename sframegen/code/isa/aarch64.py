@@ -6,8 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sframegen.code.isa.effects import Add, Effects, Flow, Load, Lose, Point, Register, Sign, Store, Take
-from sframegen.code.isa.frame_state import FrameState
+from sframegen.code.isa.effects import Add, Effects, Flow, FrameState, Load, Lose, Point, Register, Sign, Store, Take
 from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ def matters(mnemonic: str) -> bool:
 
 
 def pads(mnemonic: str, _operands: str) -> bool:
-    """Return True if the instruction fills the space between functions."""
     return mnemonic in PADS
 
 

@@ -59,14 +59,12 @@ class Disassembler:
             library.cs_free(found, count)
 
     def texts(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Return the instructions as texts."""
         try:
             yield from self._handle.disasm_lite(code, address)
         except self._capstone.CsError as error:
             raise self._failure(error.errno) from error
 
     def _failure(self, status: int) -> Exception:
-        """Return the exception for capstone's status."""
         error: Exception = self._capstone.CsError(status)
         return MemoryError() if status == self._capstone.CS_ERR_MEM else error
 

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.effects import Effects, Point, Take
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.isa.effects import Effects, FrameState, Point, Take
 
 
 class Stub(NamedTuple):

@@ -1,20 +1,24 @@
-"""The functions in code without symbols or CFI, found one after the other."""
+"""The functions in code without symbols or CFI, found one after the other. Compiled."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.decoding.instruction_columns import DIRECT, PADDING_MARK
-from sframegen.code.function.function import MAX_UNIT
-from sframegen.code.isa.effects import Flow
-from sframegen.code.whole_file.ways_out import may_be_cut, next_way_out
+try:
+    import cython
+except ImportError:
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
+from sframegen.code.function.analysis import MAX_UNIT
+
+if not cython.compiled:
+    from sframegen.code.isa.effects import BEGIN, BRANCH, CALL, DIRECT, INDIRECT, JUMP, NEXT, PADDING, RETURN, STOP
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.code.context.file_context import FileContext, TargetsOf
-    from sframegen.code.decoding.pieces import Piece
+    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.elf.ranges import Range
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
@@ -22,12 +26,12 @@ IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the rea
 MIN_FUNCTION = 16  # bytes, on average; if functions seem smaller, beyond the first SOME, the bytes are data, or hostile
 SOME = 256
 ALIGNMENT = 16  # bytes: of functions after padding
-STOP = bytes([Flow.STOP])
-ENDS = {Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP}
+ENDS = {RETURN, JUMP, INDIRECT, STOP}
+SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
 IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
 
 
-def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Piece, int | None]]:
+def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[DecodedCode, int | None]]:
     """Return the functions of [start, limit), which begins with one. Each further one begins after the padding of the one before.
 
     With each function comes its instruction, or that after it, that crosses the limit, if any does.
@@ -66,24 +70,25 @@ def called(context: FileContext, start: int, end: int) -> set[int]:
     for at in range(start, end, WINDOW):
         before = min(at - start, IN_STEP_BYTES)
         window = context.decode(at - before, min(end, at + WINDOW))
-        calls = window.numbers_of(Flow.CALL | 1 << DIRECT)
+        calls = window.numbers_of(CALL | DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
 
 
-def _is_last_call(window: Piece, end: int) -> bool:
+def _is_last_call(window: DecodedCode, end: int) -> bool:
     """Return True if padding up to an aligned address follows the call that ends at `end`, and no loop begins after it."""
     after = window.after_padding(end)
     return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
 
 
-def _is_no_code(piece: Piece) -> bool:
+def _is_no_code(piece: DecodedCode) -> bool:
     """Return True if the piece ends with bytes that are no instruction, which stop, and do not pad."""
-    stops = piece.flows[-1:] == STOP and piece.at[-1] == piece.offsets[-1] and piece.marks[piece.at[-1]] != PADDING_MARK
-    return stops and piece.instruction(len(piece) - 1)[2] == ".byte"
+    last = len(piece) - 1
+    stops = piece.flows.endswith(bytes([STOP])) and piece.at[len(piece.at) - 1] == piece.offsets[last]
+    return stops and piece.marks[piece.offsets[last]] != PADDING and piece.instruction(last)[2] == ".byte"
 
 
-def _crossing(context: FileContext, piece: Piece, window: Piece, limit: int) -> int | None:
+def _crossing(context: FileContext, piece: DecodedCode, window: DecodedCode, limit: int) -> int | None:
     """Return the instruction that begins before the limit and ends after it, if the limit is near the end of the piece.
 
     `window`: code with the same instructions, and perhaps more.
@@ -110,7 +115,7 @@ def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
         yield here, end
 
 
-def _end(context: FileContext, tables: TargetsOf, window: Piece, start: int, limit: int) -> int | None:
+def _end(context: FileContext, tables: TargetsOf, window: DecodedCode, start: int, limit: int) -> int | None:
     """Return the end of the function at `start`: no code continues after its last instruction, and no branch leads past it.
 
     None if that is not in the window, whose last instruction may be cut off.
@@ -123,9 +128,75 @@ def _end(context: FileContext, tables: TargetsOf, window: Piece, start: int, lim
         if number == len(window.at):
             return limit if window.end == limit else None
         point = window.point(number)
-        if point.flow is Flow.INDIRECT:
+        if point.flow == INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
         is_end = point.flow in ENDS or not context.returns(point.target, point.slot) or _is_last_call(window, point.end)
         if is_end and furthest < point.end <= last:
             return point.end
         number += 1
+
+
+class WayOut(NamedTuple):
+    """A point that may be the last of a function, by its number, and the furthest address that branches before it lead to."""
+
+    number: int
+    furthest: int
+
+
+@cython.locals(
+    marks="const unsigned char[::1]",
+    at="const unsigned int[::1]",
+    ends="const unsigned int[::1]",
+    flows="const unsigned char[::1]",
+    addresses="const unsigned long long[::1]",
+)
+def next_way_out(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known: dict[int, bool]) -> WayOut:
+    """Return the next point from one on that leaves a function that goes no further; after the last, if there is none.
+
+    `known`: whether calls of these targets return. One that does ends nothing, unless padding follows.
+    """
+    marks = piece.marks
+    at = piece.at
+    ends = piece.ends
+    flows = piece.flows
+    addresses = piece.addresses
+    start: cython.ulonglong = piece.start
+    end: cython.ulonglong
+    target: cython.ulonglong
+    flow: cython.int
+    while number < len(at):
+        flow = flows[number] & 7
+        end = start + ends[number]
+        if flow in (JUMP, BRANCH) and flows[number] & DIRECT:
+            target = addresses[number]
+            if target > furthest and (flow == BRANCH or furthest > end or target <= end or target - end < 1024):  # SHORT_JUMP
+                furthest = target
+        if (
+            flow != NEXT
+            and flow != BRANCH
+            and furthest < end
+            and not (
+                flow == CALL
+                and flows[number] & DIRECT
+                and known.get(addresses[number])
+                and ends[number] < len(marks)
+                and marks[ends[number]] == BEGIN
+            )
+        ):
+            break
+        number += 1
+    return WayOut(number, furthest)
+
+
+@cython.locals(marks="const unsigned char[::1]", at="const unsigned int[::1]", flows="const unsigned char[::1]")
+def may_be_cut(piece: DecodedCode, longest: cython.Py_ssize_t) -> bool:
+    """Return True if the piece's last instruction may have more bytes: its rest is neither an instruction nor padding."""
+    marks = piece.marks
+    at = piece.at
+    flows = piece.flows
+    number: cython.Py_ssize_t = len(at) - 1
+    while number >= 0 and at[number] + longest >= len(marks):
+        if flows[number] == STOP and marks[at[number]] != PADDING:
+            return True
+        number -= 1
+    return False

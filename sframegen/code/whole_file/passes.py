@@ -10,18 +10,17 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context import callees
 from sframegen.code.context.file_context import FileContext
-from sframegen.code.context.function_starts import pointed_at
+from sframegen.code.context.function_starts import pointed_at, relocated_pointers
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.findings import CONTRADICTS, OVERRUN_IS_REACHED
-from sframegen.code.function.function import Units
-from sframegen.code.isa.frame_state import is_entry
+from sframegen.code.function.analysis import Units
+from sframegen.code.function.marks import FunctionMark
+from sframegen.code.isa.effects import is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
-from sframegen.code.whole_file.crew import TASK_BYTES, Crew
-from sframegen.code.whole_file.joined import Joined
-from sframegen.code.whole_file.lessons import (
-    Learned,
+from sframegen.code.whole_file.evidence import Results
+from sframegen.code.whole_file.function_ranges import FunctionRanges
+from sframegen.code.whole_file.interprocedural import (
+    KnownStarts,
     calls_into,
     credible_of,
     left_to,
@@ -30,9 +29,9 @@ from sframegen.code.whole_file.lessons import (
     often_called,
     within,
 )
+from sframegen.code.whole_file.parallel_tasks import TASK_BYTES, ParallelTasks
 from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
-from sframegen.code.whole_file.results import Results
-from sframegen.code.whole_file.shown import Places
+from sframegen.elf.columns import Spans, spans_of
 from sframegen.elf.ranges import Range, size_of
 from sframegen.format.abi import abi_of
 
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from sframegen.code.context.file_context import Assumptions
+    from sframegen.code.function.analysis import Entries, Unit
     from sframegen.code.function.findings import FindingColumns
-    from sframegen.code.function.function import Entries, Unit
-    from sframegen.code.isa.frame_state import FrameState
-    from sframegen.code.whole_file.shown import Evidence
+    from sframegen.code.isa.effects import FrameState
+    from sframegen.code.whole_file.evidence import Evidence
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Progress
 
@@ -96,7 +95,7 @@ def survey(
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
-    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), Crew(jobs, progress), _alone, ranges).run()
+    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _alone, ranges).run()
 
 
 def survey_silent(
@@ -106,13 +105,13 @@ def survey_silent(
 
     `begins`: where functions are known to begin, there or elsewhere; `stubs`: the entries of the PLT.
     """
-    crew = Crew(jobs, progress)
+    tasks = ParallelTasks(jobs, progress)
     context = FileContext(elf, silent, stubs)
-    hints = begins | callees.pointed_at(elf)
+    hints = begins | relocated_pointers(elf)
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
-    for found in crew.share(partial(_called, context), windows, _size):
+    for found in tasks.share(partial(_called, context), windows, _size):
         hints |= found
-    return _Passes(context, begins | stubs, crew, _swept, list(chunks(silent, hints)), proving=True).run()
+    return _Passes(context, begins | stubs, tasks, _swept, list(chunks(silent, hints)), proving=True).run()
 
 
 # -- the work of a process
@@ -154,18 +153,25 @@ class _Passes:
     """The passes. `cutter`: cuts `parts` of the code into ranges; `proving`: a function counts only if it proves itself."""
 
     def __init__(
-        self, context: FileContext, known: set[int], crew: Crew, cutter: Cutter, parts: Sequence[Range], *, proving: bool = False
+        self,
+        context: FileContext,
+        known: set[int],
+        tasks: ParallelTasks,
+        cutter: Cutter,
+        parts: Sequence[Range],
+        *,
+        proving: bool = False,
     ) -> None:
         self.context = context
-        self.crew = crew
+        self.tasks = tasks
         self.cutter = cutter
         self.parts = parts
-        self.part_places = _places(parts)
+        self.part_places = spans_of(parts)
         self.proving = proving
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
-        self.learned = Learned(known, set(), set())
+        self.starts = KnownStarts(known, set(), set())
         self.false_begins: set[int] = set()  # inside instructions of other functions
         self.doubtful: set[int] = set()  # inside instructions of what may not be code
         self.results = Results()
@@ -174,7 +180,7 @@ class _Passes:
     def run(self) -> Survey:
         self._sample()
         sampled = {self.part_places.number(start) for start in self.results.functions}
-        self.entries = self.learned.known
+        self.entries = self.starts.known
         self._cut([part for number, part in enumerate(self.parts) if number not in sampled])
         if self.proving:
             self._cut_again()
@@ -182,59 +188,57 @@ class _Passes:
             self._settle()
         return self._result()
 
-    def _shown(self) -> Evidence:
-        return self.results.shown(self.entries, proving=self.proving)
+    def _evidence(self) -> Evidence:
+        return self.results.evidence(self.entries, proving=self.proving)
 
     def _cut(self, parts: Sequence[Range]) -> None:
-        """Cut parts of the code into ranges."""
         self._look(self.cutter, parts, _size)
-        shown = self._shown()
+        evidence = self._evidence()
         columns = self.results.columns
-        for number in newly_cut(shown, self.cut):
-            is_false = columns.marks[number] & OVERRUN_IS_REACHED and shown.is_credible(number)
+        for number in newly_cut(evidence, self.cut):
+            is_false = columns.marks[number] & FunctionMark.OVERRUN_IS_REACHED and evidence.is_credible(number)
             (self.false_begins if is_false else self.doubtful).add(columns.overrun[number])
         self.false_begins -= self.certain
         starts = array("Q", sorted(self.cut))
-        self.ranges = Places(starts, array("Q", [columns.piece_end[columns.end_piece[self.cut[start]]] for start in starts]))
+        self.ranges = Spans(starts, array("Q", [columns.piece_end[columns.end_piece[self.cut[start]]] for start in starts]))
         if self.pointers is None and starts:
             self.pointers = pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
-        self.learned.pointed_at = set(starts).intersection(self.pointers or ())
+        self.starts.pointed_at = set(starts).intersection(self.pointers or ())
 
     def _cut_again(self) -> None:
-        """Cut parts again whose code goes on after calls that turn out not to return, until there are none."""
-
-        def wrong() -> set[int]:
-            shown = self._shown()
-            columns = self.results.columns
-            found = calls_into(shown, self.cut.values(), self.context.never_return)
-            return {self.part_places.number(columns.piece_start[columns.end_piece[number]]) for number in found}
-
+        """Cut parts again that are wrongly cut, until there are none."""
         for _ in range(MAX_CUTS):
             self._learn()
             self.context.learn(self._never_return())
-            stale = wrong()
+            stale = self._wrongly_cut(self.cut.values())
             if not stale:
                 self._settle()
-                stale = wrong()
+                stale = self._wrongly_cut(self.cut.values())
             if not stale:
                 return
             self._forget(stale)
             self.cut = {start: number for start, number in self.cut.items() if self.part_places.number(start) not in stale}
             self._cut([self.parts[number] for number in sorted(stale)])
         self._settle()
-        self._forget(wrong())
+        self._forget(self._wrongly_cut(self.cut.values()))
+
+    def _wrongly_cut(self, functions: Iterable[int]) -> set[int]:
+        """Return the parts with those of the functions whose code goes on after calls that turn out not to return."""
+        evidence = self._evidence()
+        found = calls_into(evidence, functions, self.context.never_return)
+        return {self.part_places.number(evidence.start(number)) for number in found}
 
     def _settle(self) -> None:
         """Analyse units again that depend on others, until nothing changes."""
         for _ in range(MAX_PASSES):
             self._learn()
-            shown = self._shown()
-            joined = Joined(self.ranges)
-            joined.join(shown, self.context.continues if self.context.assumptions else None)
-            self.results.forget(joined.dissolved(shown))
+            evidence = self._evidence()
+            ranges = FunctionRanges(self.ranges)
+            ranges.join(evidence, self.context.continues if self.context.assumptions else None)
+            self.results.forget(ranges.changed(evidence))
             self.context.learn(self._never_return())
-            stale = joined.stale(shown, self.results.functions, self.context.never_return)
-            del shown
+            stale = ranges.stale(evidence, self.results.functions, self.context.never_return)
+            del evidence
             if not stale:
                 break
             self._look(_together, stale, lambda one: size_of(one[0]))
@@ -256,40 +260,37 @@ class _Passes:
                 return
             self._look(self.cutter, [self.parts[number] for number in sorted(wanted)], _size)
             looked |= wanted
-            shown = self._shown()
-            credible = credible_of(shown)
-            called = {callee for number in credible for callee in shown.callees_of(number)}
-            self.entries = self.learned.known | called | left_to(shown, credible, None)
+            evidence = self._evidence()
+            credible = credible_of(evidence)
+            called = {callee for number in credible for callee in evidence.callees_of(number)}
+            self.entries = self.starts.known | called | left_to(evidence, credible, None)
             self.context.learn(self._never_return())
-            wanted = {self.part_places.number(callee) for callee in often_called(shown, often, OFTEN)} - looked - {-1}
-            stale = calls_into(shown, [*self.results.functions.values()], self.context.never_return)
-            columns = self.results.columns
-            stale_parts = {self.part_places.number(columns.piece_start[columns.end_piece[number]]) for number in stale}
-            del shown
-            self._forget(stale_parts)
-            wanted |= stale_parts
+            wanted = {self.part_places.number(callee) for callee in often_called(evidence, often, OFTEN)} - looked - {-1}
+            stale = self._wrongly_cut(self.results.functions.values())
+            del evidence
+            self._forget(stale)
+            wanted |= stale
 
     def _forget(self, parts: set[int]) -> None:
-        """Forget all results for the parts with these numbers."""
         wanted = bytearray(len(self.parts))
         for number in parts:
             wanted[number] = 1
-        self.results.forget(within(self._shown(), self.part_places, wanted))
+        self.results.forget(within(self._evidence(), self.part_places, wanted))
 
     def _look(self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]) -> None:
-        for found in self.crew.share(partial(work, self.context), items, size):
+        for found in self.tasks.share(partial(work, self.context), items, size):
             self.results.extend(found)
 
     def _never_return(self) -> set[int]:
-        return never_returning(self._shown(), self.context)
+        return never_returning(self._evidence(), self.context)
 
     def _learn(self) -> None:
         """Learn where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame."""
-        learned = self.learned
-        self.entries = learned.known | learned.pointed_at
+        starts = self.starts
+        self.entries = starts.known | starts.pointed_at
         for _ in range(MAX_PASSES):  # functions that are left to may take the addresses of others
-            left = learned.learn(self._shown(), self.ranges)
-            before, self.entries = self.entries, learned.known | learned.pointed_at | left
+            left = starts.learn(self._evidence(), self.ranges)
+            before, self.entries = self.entries, starts.known | starts.pointed_at | left
             if self.context.assumptions is not None:
                 self.entries = set(filter(self.context.assumptions.enters, self.entries))
             if not self.proving or self.entries <= before:
@@ -299,34 +300,34 @@ class _Passes:
         self.cut.clear()  # for the passes only; of a browser they are large
         self.pointers = None
         columns = self.results.columns
-        shown = self._shown()
+        evidence = self._evidence()
         entered = [
             number for number in self.results.functions.values() if columns.end_entry[number] < columns.end_entry[number + 1]
         ]
-        sure, states = certain(shown, entered, self.context), self.results.states
-        owner = owners(shown, self.ranges)
+        sure, states = certain(evidence, entered, self.context), self.results.columns.states
+        owner = owners(evidence, self.ranges)
         if self.proving:
             false = self.false_begins | (self.doubtful - self.entries)
             false_parts = bytearray(start in false for start, _ in self.parts)
-            wrong = set(within(shown, self.part_places, false_parts))
+            wrong = set(within(evidence, self.part_places, false_parts))
             every = [number for number in entered if number not in wrong]
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             pushes_ra = self.context.isa.copying.ra is None
             proof = Proof(self.ranges, owner, as_entered, pushes_ra=pushes_ra)
-            entered = proof.proven(shown, every, self.learned.called, self.context.holds)
-        chosen = bytearray(shown.count)
+            entered = proof.proven(evidence, every, self.starts.called, self.context.holds)
+        chosen = bytearray(evidence.count)
         for number in entered:
             chosen[number] = 1
-        rows = rows_of(shown, self.ranges, owner, chosen)
+        rows = rows_of(evidence, self.ranges, owner, chosen)
         facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
         functions = function_code(self.ranges, owner, chosen)
-        return Survey(*rows, states, self.context.never_return, sure, functions, self.crew.done, *facts)
+        return Survey(*rows, states, self.context.never_return, sure, functions, self.tasks.done, *facts)
 
     def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
         """Return the last three facts of a Survey."""
         columns = self.results.columns
         jumps: list[Jump] = []
-        referred = self.learned.called | self.learned.pointed_at
+        referred = self.starts.called | self.starts.pointed_at
         contradicting = set()
         for start, number in self.results.functions.items():
             for place in range(columns.end_exit[number], columns.end_exit[number + 1]):
@@ -334,11 +335,6 @@ class _Passes:
                 piece = bisect_right(columns.piece_start, source, columns.end_piece[number], columns.end_piece[number + 1]) - 1
                 jumps.append(Jump(columns.piece_start[piece], source, target, columns.exit_as_entered[place] == 1))
             referred.update(columns.taken[columns.end_taken[number] : columns.end_taken[number + 1]])
-            if columns.marks[number] & CONTRADICTS:
+            if columns.marks[number] & FunctionMark.CONTRADICTS:
                 contradicting.add(start)
         return jumps, referred, contradicting
-
-
-def _places(ranges: Sequence[Range]) -> Places:
-    starts, ends = (array("Q", [one[side] for one in ranges]) for side in (0, 1))
-    return Places(starts, ends)

@@ -19,15 +19,24 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
+if not cython.compiled:
+    from sframegen.code.function.marks import (
+        BY_NAME,
+        COMES_BACK,
+        CONTRADICTS,
+        JUMPS,
+        KEEPS_FRAME,
+        RETURNS,
+        RETURNS_AS_ENTERED,
+    )
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sframegen.base.columns import Bytes, Column
     from sframegen.code.context.file_context import FileContext
-    from sframegen.code.whole_file.shown import Evidence, Places
+    from sframegen.code.whole_file.evidence import Evidence
+    from sframegen.elf.columns import Spans
     from sframegen.elf.ranges import Range
-
-COMPILED: bool = cython.compiled
 
 
 class Proof:
@@ -36,7 +45,7 @@ class Proof:
     `pushes_ra`: calls leave the return address on the stack.
     """
 
-    def __init__(self, ranges: Places, owner: Column, as_entered: Bytes, *, pushes_ra: bool) -> None:
+    def __init__(self, ranges: Spans, owner: Column, as_entered: Bytes, *, pushes_ra: bool) -> None:
         self.ranges = ranges
         self.owner = owner
         self.as_entered = as_entered
@@ -46,21 +55,20 @@ class Proof:
         number: cython.Py_ssize_t = self.ranges.number(address)
         return -1 if number < 0 else self.owner[number]
 
-    def holds(self, shown: Evidence, number: cython.Py_ssize_t) -> cython.int:
+    def holds(self, evidence: Evidence, number: cython.Py_ssize_t) -> cython.int:
         """True if each way out of the function has the frame of an entry."""
-        marks: cython.ulonglong = shown.marks[number]
-        calls: cython.ulonglong = shown.at_calls[number]
-        if marks & 72 != 8 or not shown.keeps_exits(number):  # CONTRADICTS, KEEPS_FRAME
+        marks: cython.ulonglong = evidence.marks[number]
+        calls: cython.ulonglong = evidence.at_calls[number]
+        exits: cython.bint = evidence.end_exit[number] != evidence.end_exit[number + 1]
+        if marks & (CONTRADICTS | KEEPS_FRAME) != KEEPS_FRAME or not evidence.keeps_exits(number):
             return 0
-        if shown.is_entered(number):
-            if marks & 7 == 0 and shown.end_exit[number] == shown.end_exit[number + 1]:  # COMES_BACK, RETURNS, JUMPS
+        if evidence.is_entered(number):
+            if not exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:
                 return self.pushes_ra and calls == 1
-            return calls & (calls - 1) == 0 and (
-                marks & 6 != 0 or shown.end_exit[number] != shown.end_exit[number + 1]
-            )  # RETURNS, JUMPS
-        return calls & ~1 == 0 and marks & 2 != 0  # RETURNS
+            return calls & (calls - 1) == 0 and (exits or marks & (RETURNS | JUMPS) != 0)
+        return calls & ~1 == 0 and marks & RETURNS != 0
 
-    def proven(self, shown: Evidence, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
+    def proven(self, evidence: Evidence, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
         """Return those of the functions that are proven; one that leaves to another that is not proven is not proven either.
 
         `called`: where calls lead; `holds`: true of addresses in analysed code.
@@ -72,26 +80,28 @@ class Proof:
         marks: cython.ulonglong
         never_leaves: cython.bint
         arrives: cython.bint
-        good = bytearray(shown.count)
+        good = bytearray(evidence.count)
         into: dict[int, list[int]] = {}
         bad: list[int] = []
         ends: list[int] = []
-        candidates = [number for number in chosen if self.holds(shown, number)]
+        candidates = [number for number in chosen if self.holds(evidence, number)]
         for number in candidates:
             good[number] = 1
-            marks = shown.marks[number]
-            never_leaves = marks & 7 == 0 and shown.end_exit[number] == shown.end_exit[number + 1]
-            if never_leaves or marks & 2 or (marks & 4 and shown.is_one_of(number, called)):  # RETURNS, JUMPS
+            marks = evidence.marks[number]
+            never_leaves = (
+                evidence.end_exit[number] == evidence.end_exit[number + 1] and marks & (COMES_BACK | RETURNS | JUMPS) == 0
+            )
+            if never_leaves or marks & RETURNS or (marks & JUMPS and evidence.is_one_of(number, called)):
                 ends.append(number)
         for number in candidates:
-            for place in range(shown.end_exit[number], shown.end_exit[number + 1]):
-                other = self.owner_of(shown.exit_target[place])
+            for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+                other = self.owner_of(evidence.exit_target[place])
                 if other < 0:
                     ends.append(number)
-                    arrives = shown.exit_target[place] in shown.entries and not holds(shown.exit_target[place])
+                    arrives = evidence.exit_target[place] in evidence.entries and not holds(evidence.exit_target[place])
                 else:
                     into.setdefault(other, []).append(number)
-                    state = shown.state_at(other, shown.exit_target[place])
+                    state = evidence.state_at(other, evidence.exit_target[place])
                     arrives = good[other] != 0 and state >= 0 and self.as_entered[state] != 0
                 if not arrives and good[number]:
                     good[number] = 0
@@ -111,23 +121,23 @@ class Proof:
         return held
 
 
-def owners(shown: Evidence, ranges: Places) -> array[int]:
+def owners(evidence: Evidence, ranges: Spans) -> array[int]:
     """Return the function of each range, -1 where none is."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
     one: cython.Py_ssize_t
-    found = array("q", [-1]) * len(ranges.starts)
-    for number in range(shown.count):
-        if shown.live[number]:
-            for place in range(shown.end_piece[number], shown.end_piece[number + 1]):
-                one = ranges.number(shown.piece_start[place])
-                if one >= 0 and ranges.starts[one] == shown.piece_start[place] and ranges.ends[one] == shown.piece_end[place]:
+    found = array("q", [-1]) * len(ranges.start)
+    for number in range(evidence.count):
+        if evidence.live[number]:
+            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                one = ranges.number(evidence.piece_start[place])
+                if one >= 0 and ranges.start[one] == evidence.piece_start[place] and ranges.end[one] == evidence.piece_end[place]:
                     found[one] = number
     return found
 
 
 @cython.locals(owner="const long long[::1]", chosen="const unsigned char[::1]")
-def function_code(ranges: Places, owner: Column, chosen: Bytes) -> list[Range]:
+def function_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
     """Return the ranges of the chosen functions, ascending, joined where a function goes on. `owner`: see owners()."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t
@@ -135,20 +145,20 @@ def function_code(ranges: Places, owner: Column, chosen: Bytes) -> list[Range]:
     start: cython.ulonglong = 0
     end: cython.ulonglong = 0
     found: list[Range] = []
-    for number in range(len(ranges.starts)):
+    for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            if function == last and end == ranges.starts[number]:
+            if function == last and end == ranges.start[number]:
                 found.pop()
             else:
-                start = ranges.starts[number]
-            end = ranges.ends[number]
+                start = ranges.start[number]
+            end = ranges.end[number]
             last = function
             found.append((start, end))
     return found
 
 
-def certain(shown: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
+def certain(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
     """Return the starts of the ranges of functions that are called, or return or jump to such with an entry's frame."""
     number: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -156,21 +166,21 @@ def certain(shown: Evidence, chosen: Iterable[int], outside: FileContext) -> set
     names: set[int] = set()
     found: set[int] = set()
     for number in chosen:
-        for place in range(shown.end_call[number], shown.end_call[number + 1]):
-            (names if shown.call_kind[place] & 4 else called).add(shown.callee[place])  # BY_NAME
+        for place in range(evidence.end_call[number], evidence.end_call[number + 1]):
+            (names if evidence.call_kind[place] & BY_NAME else called).add(evidence.callee[place])
     for number in chosen:
-        is_certain = shown.marks[number] & 32 != 0 or shown.is_one_of(number, called)  # RETURNS_AS_ENTERED
-        for place in range(shown.end_exit[number], shown.end_exit[number + 1]):
+        is_certain = evidence.marks[number] & RETURNS_AS_ENTERED != 0 or evidence.is_one_of(number, called)
+        for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
             if is_certain:
                 break
-            if shown.exit_as_entered[place]:
-                callee: int | str | None = shown.exit_target[place]
+            if evidence.exit_as_entered[place]:
+                callee: int | str | None = evidence.exit_target[place]
                 if callee in outside.stubs:
-                    callee = outside.callee(shown.exit_target[place], None)
+                    callee = outside.callee(evidence.exit_target[place], None)
                 is_certain = outside.names[callee] in names if isinstance(callee, str) else callee in called
         if is_certain:
-            for place in range(shown.end_piece[number], shown.end_piece[number + 1]):
-                found.add(shown.piece_start[place])
+            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                found.add(evidence.piece_start[place])
     return found
 
 
@@ -181,7 +191,7 @@ def certain(shown: Evidence, chosen: Iterable[int], outside: FileContext) -> set
     end="unsigned long long[::1]",
     state="unsigned int[::1]",
 )
-def rows_of(shown: Evidence, ranges: Places, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
+def rows_of(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
     """Return begin, end and number of the state of all rows of the chosen functions, ascending. `owner`: see owners()."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t
@@ -189,19 +199,19 @@ def rows_of(shown: Evidence, ranges: Places, owner: Column, chosen: Bytes) -> tu
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
-    for number in range(len(ranges.starts)):
+    for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            count += shown.row(function, ranges.ends[number], False) - shown.row(function, ranges.starts[number], False)
+            count += evidence.row(function, ranges.end[number], False) - evidence.row(function, ranges.start[number], False)
     starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
     start, end, state = starts, ends, states
-    for number in range(len(ranges.starts)):
+    for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            first = shown.row(function, ranges.starts[number], False)
-            for row in range(first, shown.row(function, ranges.ends[number], False)):
-                start[at] = shown.row_start[row]
-                end[at] = shown.row_start[row] + (shown.row_word[row] >> 32)
-                state[at] = shown.row_word[row] & 0x7FFFFFFF
+            first = evidence.row(function, ranges.start[number], False)
+            for row in range(first, evidence.row(function, ranges.end[number], False)):
+                start[at] = evidence.row_start[row]
+                end[at] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
+                state[at] = evidence.row_word[row] & 0x7FFFFFFF
                 at += 1
     return starts, ends, states

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.function_starts import referred_to, starts
 from sframegen.code.context.plt import find_plt
-from sframegen.code.decoding.pieces import decode
+from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state, rules
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
@@ -16,16 +17,15 @@ from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.elf.code_bytes.padding import MAX_PADDING
 from sframegen.elf.ranges import without
-from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, look_up_in
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from sframegen.code.context.plt import Plt
-    from sframegen.code.isa.effects import Point
-    from sframegen.code.isa.frame_state import FrameState
+    from sframegen.code.isa.effects import FrameState, Point
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -44,45 +44,38 @@ class SynthesizedFunction(NamedTuple):
     rows: list[tuple[int, Rule]]
 
 
-class Search(NamedTuple):
-    """Facts for finders, besides the ranges in which they search."""
-
-    elf: ElfFile
-    abi: Abi
-    begins: set[int]  #: addresses of functions, there or elsewhere
-    plt: Plt
-    jobs: int  #: processes
-    progress: Progress | None
-    proven: list[Range]  #: filled with the code of the functions that are proven
-
-
 def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Progress | None = None) -> Converted:
     """Add functions for code without CFI. Raises FormatError if executable segments overlap.
 
     `jobs`: processes that share the work; `progress`: called with the bytes of code done, and the current estimate of the total.
     """
     coverage, encoded = converted.coverage, converted.encoded
-    words = RuleWords(encoded.abi, encoded.layout)
+    abi, words = encoded.abi, RuleWords(encoded.abi, encoded.layout)
     edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
     silent = coverage.silent(elf)
-    begins = _functions_of(converted.table, encoded.abi, starts(elf, encoded.abi))
-    begins |= referred_to(elf, encoded.abi, silent) | _first_called(elf, encoded.abi, silent)
-    search = Search(elf, encoded.abi, begins, find_plt(elf, encoded.abi), jobs, progress, [])
-    silent = _from_begins(silent, search.begins, sorted(edges))
+    begins = _functions_of(converted.table, abi, starts(elf, abi))
+    begins |= referred_to(elf, abi, silent) | _first_called(elf, abi, silent)
+    silent = _from_begins(silent, begins, sorted(edges))
+    plt = find_plt(elf, abi)
+    proven: list[Range] = []
     added: list[SynthesizedFunction] = []
     ranges: list[list[Range]] = []
-    for find in FINDERS:
-        found = list(find(search, silent))
-        said = [one for function in found if (one := _sayable(function, words)) is not None]
-        ranges.append([(one.start, one.start + one.size) for one in said])
-        added += said
+    for find in (  # in the order of SYNTHESIZED
+        partial(_plt, plt),
+        partial(_entry, elf, abi),
+        partial(_functions, elf, abi, begins, plt, jobs, progress, proven),
+    ):
+        found = list(find(silent))
+        expressible = [one for function in found if (one := _with_fde_type(function, words)) is not None]
+        ranges.append([(one.start, one.start + one.size) for one in expressible])
+        added += expressible
         silent = without(silent, [(one.start, one.start + one.size) for one in found])  # later finders must not guess about these
     if not added:
         return converted
     table = _with(converted.table, sorted(added, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
     table = narrow(table, encoded)
-    return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=search.proven), encoded)
+    return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=proven), encoded)
 
 
 def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
@@ -93,12 +86,8 @@ def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
     at_entry = rule_of_state(isa.entry, abi.sp, abi.fp, abi.fixed_ra_offset)
 
     def is_one(address: int) -> bool:
-        number = bisect_right(table.start, address) - 1
-        if number < 0 or address - table.start[number] >= table.size[number] or table.kinds[table.kind[number]].mask:
-            return True
-        first, end = table.first_row[number : number + 2]
-        row = bisect_right(table.row_start, address - table.start[number], first, end) - 1
-        return row < first or table.rules[table.row_rule[row]] == at_entry
+        match = look_up_in(table, address)
+        return match is None or match.kind.mask or match.row_offset is None or match.rule == at_entry
 
     return set(filter(is_one, begins))
 
@@ -117,21 +106,21 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
     return found
 
 
-def _plt(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    table = search.plt.functions(silent)
+def _plt(plt: Plt, silent: list[Range]) -> Iterator[SynthesizedFunction]:
+    table = plt.functions(silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield SynthesizedFunction(start, size, table.kinds[kind], table.rows(number))
 
 
-def _entry(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
+def _entry(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[SynthesizedFunction]:
     """Return the code that runs first in a process, and so has no caller, recognised at the entry address of the ELF header.
 
     It ends with its first call or jump, which does not return; a trap or another call may follow a call.
     """
-    points = _entry_points(search.elf, search.abi, silent)
+    points = _entry_points(elf, abi, silent)
     if not points or points[0].flow not in (Flow.CALL, Flow.JUMP):
         return
-    start, end = search.elf.header.e_entry, points[0].end
+    start, end = elf.header.e_entry, points[0].end
     if points[0].flow is Flow.CALL and len(points) > 1 and points[1].address == end and points[1].flow in (Flow.CALL, Flow.STOP):
         end = points[1].end
     yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
@@ -154,15 +143,23 @@ def _first_called(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
     return {point.target for point in points[:1] if point.flow is Flow.CALL and point.target is not None}
 
 
-def _functions(search: Search, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    """Return a function for each stretch of proven rows; the FDE type that its rules need is found later."""
-    abi = search.abi
+def _functions(
+    elf: ElfFile,
+    abi: Abi,
+    begins: set[int],
+    plt: Plt,
+    jobs: int,
+    progress: Progress | None,
+    proven: list[Range],
+    silent: list[Range],
+) -> Iterator[SynthesizedFunction]:
+    """Return a function for each stretch of proven rows; the FDE type that its rules need is found later. Add them to `proven`."""
     isa = machine_of(abi).isa
     if isa is None or not silent:
         return
-    begins = search.begins - {search.elf.header.e_entry}  # which has no caller
-    found = survey_silent(search.elf, silent, begins, search.plt.entries(), search.jobs, search.progress)
-    search.proven.extend(found.functions)
+    begins = begins - {elf.header.e_entry}  # which has no caller
+    found = survey_silent(elf, silent, begins, plt.entries(), jobs, progress)
+    proven.extend(found.functions)
     at_entry = isa.entry.sp
     emits = [_in_frame(state, at_entry) for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
@@ -196,11 +193,7 @@ def _in_frame(state: FrameState, at_entry: int | None) -> bool:
     return state.sp is None or at_entry is None or state.sp <= at_entry
 
 
-# In the order of SYNTHESIZED.
-FINDERS: tuple[Callable[[Search, list[Range]], Iterable[SynthesizedFunction]], ...] = (_plt, _entry, _functions)
-
-
-def _sayable(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:
+def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:
     """Return the function with an FDE type that can express all its rules; None if there is none."""
     for fde_type in FDE_TYPES:
         if all(words.of(rule)[fde_type] for _, rule in function.rows):

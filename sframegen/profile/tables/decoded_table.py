@@ -21,8 +21,7 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.columns import zeros
-from sframegen.conversion.resolve import ascends
+from sframegen.base.columns import ascends, order_of, zeros
 from sframegen.format.model import OUTERMOST, FdeType
 from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
@@ -31,6 +30,7 @@ from sframegen.stack.walking.step import numbers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sframegen.base.columns import Column
     from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable, Rule
 
@@ -154,6 +154,5 @@ class _Rules:
         return self.packed.setdefault(packed, len(self.packed))
 
 
-def _order(starts: array[int]) -> array[int]:
-    numbers = range(len(starts))
-    return array("I", numbers if ascends(starts) else sorted(numbers, key=starts.__getitem__))
+def _order(starts: array[int]) -> Column:
+    return array("I", range(len(starts))) if ascends(starts) else order_of(starts, 0, len(starts))

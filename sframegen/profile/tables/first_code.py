@@ -54,7 +54,7 @@ def _limit(functions: FunctionTable, address: int) -> int | None:
 
 
 def _size(code: bytes, start: int, abi: Abi, calls_return: bool) -> int:
-    from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
+    from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import machine_of  # noqa: PLC0415
 

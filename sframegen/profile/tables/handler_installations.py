@@ -1,4 +1,4 @@
-"""Rules without what does not hold while an exception's handler is installed: see code/function/handler_installation.py."""
+"""Rules without what does not hold while an exception's handler is installed: see code/function/hazards.py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.code.function.handler_installation import MAX_FUNCTION, installations_in, jumps_in
+from sframegen.code.function.hazards import MAX_FUNCTION, installations_in, jumps_in
 from sframegen.stack.objects.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.code.function.handler_installation import Installation
+    from sframegen.code.function.hazards import Installation
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable

@@ -97,7 +97,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
 
 def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
     """Return the end of the code on the other stack, and whether its last instruction sets SP; else control ends there."""
-    from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
+    from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
 
@@ -113,7 +113,7 @@ def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
 
 def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
     """Yield the functions that the code at the entry address jumps to, one after the other."""
-    from sframegen.code.decoding.pieces import decode  # noqa: PLC0415 - as above
+    from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - as above
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The processes that share the work on one file."""
+"""The work on one file, shared by several processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TASK_BYTES = 1 << 17  # code that a process gets at a time
 LEARNING = 3
 
 
-class Crew:
-    """The processes, and the progress of their work."""
+class ParallelTasks:
+    """Tasks of several processes, and their progress."""
 
     def __init__(self, jobs: int, progress: Progress | None) -> None:
         self.jobs = jobs

@@ -6,10 +6,9 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from sframegen.code.decoding.instruction_columns import DIRECT, PADDING_MARK, SLOT
-from sframegen.code.decoding.numbering import CHUNK, frames_of
+from sframegen.code.decoding.numbering import CHUNK, MAX_NUMBERS, frames_of
 from sframegen.code.isa.disassembly import disassembler
-from sframegen.code.isa.effects import Flow, Point
+from sframegen.code.isa.effects import DIRECT, SLOT, Flow, Mark, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,22 +18,26 @@ if TYPE_CHECKING:
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import Isa
 
+MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # after which no more of a piece is read; more than the instructions of a small one
 WINDOW = 16  # instructions whose texts are made at a time
 
 
-class Piece:
+class DecodedCode:
     """The range [start, end), decoded from its first byte. `code_end`: where padding begins.
 
-    `marks`: for each byte 0 within an instruction, 1 where one begins, 2 where one that pads does. `offsets`: of instructions.
-    Points by columns: `at`, `ends`: offsets; `effects`: numbers of `frames`; `flows`: Flow, with bit DIRECT or SLOT where
-    `addresses` has the target or the slot. `taken`: addresses that instructions at the offsets `taken_at` put into registers.
+    `marks`: a Mark for each byte. `offsets`: of instructions. Points by columns: `at`, `ends`: offsets; `effects`: numbers of
+    `frames`; `flows`: Flow, with DIRECT or SLOT where `addresses` has the target or the slot. `taken`: addresses that instructions
+    at the offsets `taken_at` put into registers.
     """
 
-    __slots__ = (
-        "_targets", "_texts",
-        "addresses", "at", "code", "code_end", "effects", "end", "ends", "flows", "frames", "marks", "offsets", "start", "taken",
-        "taken_at",
-    )  # fmt: skip
+    offsets: array[int]
+    at: array[int]
+    ends: array[int]
+    effects: array[int]
+    flows: bytearray
+    addresses: array[int]
+    taken: array[int]
+    taken_at: array[int]
 
     def __init__(self, code: Bytes, start: int, frames: Frames) -> None:
         self.code = bytes(code)
@@ -47,10 +50,10 @@ class Piece:
         self._decode()
         self._find_padding()
 
-    def head(self, end: int) -> Piece:
+    def head(self, end: int) -> DecodedCode:
         """Return [start, end) as if it were decoded alone: an instruction ends at `end`."""
         size = end - self.start
-        head = Piece.__new__(Piece)
+        head = DecodedCode.__new__(DecodedCode)
         head.code, head.marks = self.code[:size], self.marks[:size]
         head.start, head.end = self.start, end
         head.frames = self.frames
@@ -65,8 +68,8 @@ class Piece:
         return head
 
     def _find_padding(self) -> None:
-        last = self.marks.rfind(1)  # those after it pad
-        padding = self.marks.find(PADDING_MARK, last + 1)
+        last = self.marks.rfind(Mark.BEGIN)  # those after it pad
+        padding = self.marks.find(Mark.PADDING, last + 1)
         self.code_end = self.end if padding < 0 else self.start + padding
 
     def _decode(self) -> None:
@@ -82,22 +85,14 @@ class Piece:
             for number, more in enumerate(found if columns else ()):
                 columns[number] += more
             columns = columns or found
-            if not reader.consumed or self.frames.has_too_many_effects():
+            if not reader.consumed or len(self.frames.effects) > MAX_EFFECTS:
                 break
             here += reader.consumed
         columns = columns or [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
         if here < size:  # less than an instruction, or not real code
-            self.marks[here] = 1
+            self.marks[here] = Mark.BEGIN
             for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
-        self.offsets: array[int]
-        self.at: array[int]
-        self.ends: array[int]
-        self.effects: array[int]
-        self.flows: bytearray
-        self.addresses: array[int]
-        self.taken: array[int]
-        self.taken_at: array[int]
         self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken, self.taken_at = columns
         if self.frames.isa.by_register and self.frames.lost_sp in self.effects:
             self._by_register()
@@ -138,7 +133,6 @@ class Piece:
         return bisect_left(self.offsets, address - self.start) if address >= self.start else 0
 
     def begins(self, address: int) -> bool:
-        """Return True if an instruction begins at the address."""
         return self.start <= address < self.end and self.marks[address - self.start] != 0
 
     def begin(self, address: int) -> int:
@@ -156,13 +150,12 @@ class Piece:
 
     def after_padding(self, address: int) -> int:
         """Return the first instruction from an address on that does not pad; the end if there is none."""
-        place = self.marks.find(1, address - self.start)
+        place = self.marks.find(Mark.BEGIN, address - self.start)
         return self.end if place < 0 else self.start + place
 
     # -- points
 
     def points(self) -> Iterator[Point]:
-        """Return all points."""
         return map(self.point, range(len(self.at)))
 
     def flow_points(self) -> Iterator[Point]:
@@ -177,31 +170,29 @@ class Piece:
             number = self.flows.find(kind, number + 1)
 
     def targets(self) -> set[int]:
-        """Return the targets of direct jumps and branches."""
         if self._targets is None:
-            kinds = (Flow.JUMP | 1 << DIRECT, Flow.BRANCH | 1 << DIRECT)
+            kinds = (Flow.JUMP | DIRECT, Flow.BRANCH | DIRECT)
             self._targets = {self.addresses[number] for kind in kinds for number in self.numbers_of(kind)}
         return self._targets
 
     def point(self, number: int) -> Point:
-        """Return one point."""
         flow, address = self.flows[number], self.addresses[number]
         return Point(
             self.start + self.at[number],
             self.start + self.ends[number],
             self.frames.effects[self.effects[number]],
             FLOWS[flow & 7],
-            address if flow & 1 << DIRECT else None,
-            address if flow & 1 << SLOT else None,
+            address if flow & DIRECT else None,
+            address if flow & SLOT else None,
         )
 
 
 FLOWS = list(Flow)
 
 
-def decode(code: Bytes, start: int, isa: Isa) -> Piece:
+def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:
     """Decode [start, start + len(code))."""
-    return Piece(code, start, frames_of(isa, len(code)))
+    return DecodedCode(code, start, frames_of(isa, len(code)))
 
 
 def is_alike_from(code: bytes, place: int, isa: Isa) -> bool:

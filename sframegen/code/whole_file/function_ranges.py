@@ -1,0 +1,119 @@
+"""Ranges of code, put together to functions. Compiled."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    from bisect import bisect_left
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sframegen.base.columns import Column
+    from sframegen.code.whole_file.evidence import Evidence
+    from sframegen.elf.columns import Spans
+    from sframegen.elf.ranges import Range
+
+    # The ranges of a function, ascending, and where it is entered as functions are.
+    Work = tuple[tuple[Range, ...], tuple[int, ...]]
+
+
+class FunctionRanges:
+    """Which ranges of code belong to one function, because one jumps into another where no function begins."""
+
+    def __init__(self, ranges: Spans) -> None:
+        self.ranges = ranges
+        self.parent = array("Q", range(len(ranges.start)))
+        self.members: dict[int, list[int]] = {}  # most ranges are functions by themselves
+        self.entries: Column = array("Q")  # ascending
+
+    def root(self, number: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        while self.parent[number] != number:
+            self.parent[number] = self.parent[self.parent[number]]
+            number = self.parent[number]
+        return number
+
+    def join_two(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
+        """The ranges that hold these addresses belong together."""
+        first: cython.Py_ssize_t = self.ranges.number(one)
+        second: cython.Py_ssize_t = self.ranges.number(other)
+        if first >= 0 and second >= 0:
+            self.parent[self.root(second)] = self.root(first)
+        return 0
+
+    def join(self, evidence: Evidence, continues: Callable[[int, int], bool] | None) -> None:
+        """Join what jumps show, and what was together before."""
+        number: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        for number in range(evidence.count):
+            if evidence.live[number]:
+                for place in range(evidence.end_piece[number] + 1, evidence.end_piece[number + 1]):
+                    self.join_two(evidence.start(number), evidence.piece_start[place])
+        for number in range(evidence.count):
+            if (
+                not evidence.live[number]
+                or not evidence.is_credible(number)
+                or (evidence.proving and not evidence.is_entered(number))
+            ):
+                continue
+            for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+                if evidence.exit_target[place] in evidence.entries:
+                    continue
+                if continues is None or continues(evidence.exit_source[place], evidence.exit_target[place]):
+                    self.join_two(evidence.exit_source[place], evidence.exit_target[place])
+        for number in range(len(self.parent)):
+            if self.parent[number] != number:
+                self.members.setdefault(self.root(number), []).append(number)
+
+    def unit(self, number: cython.Py_ssize_t) -> list[int]:
+        """The numbers of all ranges of the function whose root that is."""
+        return sorted([number, *self.members[number]]) if number in self.members else [number]
+
+    def pieces(self, unit: Sequence[int]) -> list[Range]:
+        return [(self.ranges.start[number], self.ranges.end[number]) for number in unit]
+
+    def changed(self, evidence: Evidence) -> list[int]:
+        """Return the functions whose ranges are not those of one function any more."""
+        number: cython.Py_ssize_t
+        root: cython.Py_ssize_t
+        found: list[int] = []
+        for number in range(evidence.count):
+            if evidence.live[number]:
+                root = self.root(self.ranges.number(evidence.start(number)))
+                if evidence.pieces_of(number) != self.pieces(self.unit(root)):
+                    found.append(number)
+        return found
+
+    def stale(self, evidence: Evidence, functions: dict[int, int], never_return: set[int]) -> list[Work]:
+        """Return ranges and entries of the functions that were not analysed with what is known now. `functions`: by starts."""
+        number: cython.Py_ssize_t
+        function: cython.Py_ssize_t
+        found: list[Work] = []
+        self.entries = array("Q", sorted(evidence.entries))
+        for number in range(len(self.parent)):
+            if self.parent[number] == number:
+                unit = self.unit(number)
+                pieces = self.pieces(unit)
+                entries = self.entries_in(unit) or ([pieces[0][0]] if evidence.proving else [])
+                function = functions.get(pieces[0][0], -1)
+                if function < 0 or evidence.entries_of(function) != entries or evidence.goes_on_after(function, never_return):
+                    found.append((tuple(pieces), tuple(entries)))
+        return found
+
+    def entries_in(self, unit: Sequence[int]) -> list[int]:
+        """The entries in ranges with these numbers."""
+        number: cython.Py_ssize_t
+        place: cython.Py_ssize_t
+        found: list[int] = []
+        for number in unit:
+            place = bisect_left(self.entries, self.ranges.start[number], 0, len(self.entries))
+            while place < len(self.entries) and self.entries[place] < self.ranges.end[number]:
+                found.append(self.entries[place])
+                place += 1
+        return found

@@ -1,0 +1,183 @@
+"""What functions show of others: where these begin, and which never return. Compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    from sframegen.code.function.marks import BY_NAME, COMES_BACK, CONTRADICTS, ENDS, OVERRUNS
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sframegen.base.columns import Bytes
+    from sframegen.code.context.file_context import FileContext
+    from sframegen.code.whole_file.evidence import Evidence
+    from sframegen.elf.columns import Spans
+
+
+class KnownStarts:
+    """Starts of functions that trusted functions show. Each is examined once, if others change nothing of what it shows."""
+
+    def __init__(self, known: set[int], pointed_at: set[int], called: set[int]) -> None:
+        self.known = known
+        self.pointed_at = pointed_at
+        self.called = called
+        self.done = bytearray()
+
+    def learn(self, evidence: Evidence, ranges: Spans) -> set[int]:
+        """Add what calls and pointers in code show. Return where trusted functions leave to with an entry's frame.
+
+        Callees of functions that become credible count too, to any depth: the order makes no difference.
+        """
+        number: cython.Py_ssize_t
+        next_one: cython.Py_ssize_t = 0
+        place: cython.Py_ssize_t
+        credible: list[int] = []
+        waiting: dict[int, int] = {}  # by the entry that is to be known
+        self.done += bytes(evidence.count - len(self.done))
+        for number in range(evidence.count):
+            if not evidence.live[number]:
+                continue
+            if evidence.is_credible(number):
+                credible.append(number)
+            elif not evidence.marks[number] & CONTRADICTS:
+                for place in range(evidence.end_entry[number], evidence.end_entry[number + 1]):
+                    waiting[evidence.entry[place]] = number
+        while next_one < len(credible):
+            number = credible[next_one]
+            next_one += 1
+            if self.done[number]:
+                continue
+            callees = evidence.callees_of(number)
+            begins = callees + [taken for taken in evidence.taken_by(number) if ranges.begins(taken)]
+            if (
+                evidence.end_taken[number] == evidence.end_taken[number + 1]
+                and evidence.end_table[number] == evidence.end_table[number + 1]
+            ):
+                self.done[number] = 1  # else it says other things of other ranges
+            for place in range(evidence.end_table[number], evidence.end_table[number + 1]):
+                self.pointed_at.discard(evidence.table[place])
+            self.called.update(callees)
+            self.known.update(begins)
+            if waiting:
+                credible.extend([waiting.pop(begin) for begin in begins if begin in waiting])
+        return left_to(evidence, credible, ranges)
+
+
+def left_to(evidence: Evidence, credible: Iterable[int], ranges: Spans | None) -> set[int]:
+    """Return where these functions leave to, always with an entry's frame. `ranges`: only the starts of these."""
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    always: set[int] = set()
+    not_always: set[int] = set()
+    for number in credible:
+        for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+            if ranges is None or ranges.begins(evidence.exit_target[place]):
+                (always if evidence.exit_as_entered[place] else not_always).add(evidence.exit_target[place])
+    return always - not_always
+
+
+def credible_of(evidence: Evidence) -> list[int]:
+    """Return the functions whose results are trusted about others."""
+    return [number for number in range(evidence.count) if evidence.live[number] and evidence.is_credible(number)]
+
+
+def often_called(evidence: Evidence, often: set[int], least: int) -> set[int]:
+    """Return callees that may show most about others: called twice, or last, or left to, or called from those in `often`.
+
+    To `often` come those that are called from `least` functions, and what these call.
+    """
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    counts: dict[int, int] = {}
+    for number in range(evidence.count):
+        if evidence.live[number]:
+            for callee in evidence.callees_of(number):
+                counts[callee] = counts.get(callee, 0) + 1
+    often.update([callee for callee, count in counts.items() if count >= least])
+    found = {callee for callee, count in counts.items() if count > 1}
+    for number in range(evidence.count):
+        if not evidence.live[number]:
+            continue
+        for place in range(evidence.end_call[number], evidence.end_call[number + 1]):
+            if evidence.call_kind[place] & (ENDS | BY_NAME) == ENDS:
+                found.add(evidence.callee[place])
+        for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+            found.add(evidence.exit_target[place])
+        if evidence.start(number) in often:
+            found.update(evidence.callees_of(number))
+            often.update(evidence.callees_of(number))
+    return found
+
+
+def never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
+    """Return the starts of functions that return on no path."""
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    owner: dict[int, int] = {}
+    returning = bytearray(evidence.count)
+    callers: dict[int, list[int]] = {}
+    stubs, by_name = outside.stubs, outside.by_name
+    for number in range(evidence.count):
+        if evidence.live[number]:
+            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                owner[evidence.piece_start[place]] = number
+    for number in range(evidence.count):
+        if not evidence.live[number]:
+            continue
+        if evidence.marks[number] & COMES_BACK or not evidence.is_credible(number):
+            returning[number] = 1
+        for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+            callee: int | str | None = evidence.exit_target[place]
+            if callee in stubs:
+                callee = outside.callee(evidence.exit_target[place], None)
+            called = owner.get(callee)  # type: ignore[arg-type]  # names own nothing
+            if called is not None:
+                callers.setdefault(called, []).append(number)
+            elif not (by_name[callee] if callee in by_name else outside.known_by_name(callee)):
+                returning[number] = 1
+    work = [number for number in range(evidence.count) if returning[number]]
+    while work:
+        for caller in callers.get(work.pop(), ()):
+            if not returning[caller]:
+                returning[caller] = 1
+                work.append(caller)
+    return {start for start, found in owner.items() if not returning[found] and start not in outside.named}
+
+
+def calls_into(evidence: Evidence, numbers: Iterable[int], callees: set[int]) -> list[int]:
+    """Return those of the functions whose code goes on after calls of these callees."""
+    return [number for number in numbers if evidence.goes_on_after(number, callees)]
+
+
+def newly_cut(evidence: Evidence, cut: dict[int, int]) -> list[int]:
+    """Add functions by their starts to `cut` if nothing was cut there. Return those of them that overrun another's start."""
+    number: cython.Py_ssize_t
+    overruns: list[int] = []
+    for number in range(evidence.count):
+        if evidence.live[number] and evidence.start(number) not in cut:
+            cut[evidence.start(number)] = number
+            if evidence.marks[number] & OVERRUNS:
+                overruns.append(number)
+    return overruns
+
+
+def within(evidence: Evidence, parts: Spans, wanted: Bytes) -> list[int]:
+    """Return the functions with code in a part of which `wanted` has 1."""
+    number: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    part: cython.Py_ssize_t
+    found: list[int] = []
+    for number in range(evidence.count):
+        if evidence.live[number]:
+            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                part = parts.number(evidence.piece_start[place])
+                if part >= 0 and wanted[part]:
+                    found.append(number)
+                    break
+    return found
