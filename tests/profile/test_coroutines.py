@@ -14,10 +14,11 @@ from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
+from tests.support.named_stacks import stacks_in
 from tests.support.processes.live import command, spinning
 
 if TYPE_CHECKING:
-    from sframegen.profile.report.named import NamedStack
+    from tests.support.named_stacks import NamedStack
     from tests.support.peers import Compiler
 
 pytestmark = [
@@ -92,7 +93,7 @@ def sampled(pid: int, backend: str) -> list[NamedStack]:
             session.advance()
         collected = session.finish()
     assert set(collected.lost) <= {RING_FULL}  # on a busy machine we may have to wait for longer than it has room
-    return name_stacks(collected).stacks
+    return stacks_in(name_stacks(collected))
 
 
 def folded(stacks: list[NamedStack]) -> Counter[str]:

@@ -26,6 +26,7 @@ from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
+from tests.support.named_stacks import stacks_in
 from tests.support.peers import needs_compiler
 from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
@@ -166,6 +167,6 @@ def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
                 collected = session.finish()
         finally:
             process.kill()
-    for stack in name_stacks(collected).stacks:
+    for stack in stacks_in(name_stacks(collected)):
         names = [frame.function for frame in stack.frames]
         assert not stack.complete or any(frame.guessed for frame in stack.frames) or is_possible(names), names

@@ -21,6 +21,7 @@ from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf
+from tests.support.named_stacks import stacks_in
 from tests.support.processes.live import spinning
 
 if TYPE_CHECKING:
@@ -82,5 +83,5 @@ def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
             while session.samples < 60:
                 session.advance()
             collected = session.finish()
-    found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in name_stacks(collected).stacks}
+    found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in stacks_in(name_stacks(collected))}
     assert found == {("__libc_start_call_main", "main", "middle", "inside", "spin")}

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from sframegen.profile.report.label_trees import group_stacks
-from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame, NamedStack
-from sframegen.stack.walking.frames import End
+from sframegen.profile.report.named import MISSING, NO_ADDRESS, FrameKind, Named, NamedFrame
+from sframegen.stack.walking.frames import COMPLETE, End
 
 ENDS = {True: End.OUTERMOST, False: End.NO_RULE}
+
+
+class NamedStack(NamedTuple):
+    """`frames`: the outermost first; MISSING is the first if the walk did not reach the outermost. `end`: why the walk ended."""
+
+    pid: int
+    tid: int  # 0 if threads are not told apart
+    process: str
+    thread: str
+    frames: tuple[NamedFrame, ...]
+    end: End
+    samples: int
+    group: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return self.end in COMPLETE
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.group, *(frame.label for frame in self.frames))
 
 
 def frame(text: str) -> NamedFrame:
@@ -47,6 +70,24 @@ def named(*stacks: NamedStack, by: str = "comm") -> Named:
     for one in stacks:
         count(profile, one)
     return group_stacks(profile, by)
+
+
+def places_in(profile: Named) -> list[NamedFrame]:
+    """Each place of a profile, with its address."""
+    numbered = profile.places.numbered
+    pairs = zip(numbered.first[: numbered.count], numbered.second, strict=False)
+    return [profile.places.sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
+
+
+def stacks_in(profile: Named) -> list[NamedStack]:
+    """All stacks of a profile that have samples."""
+    tree, places, found = profile.tree, places_in(profile), []
+    for row in profile.rows():
+        frames = tuple(places[place] for place in tree.items(tree.node_of(row), [*range(len(places))]))
+        task = profile.tasks[tree.rows.second[row]]
+        group = profile.groups[profile.group_of[row]] if profile.groups else ""
+        found.append(NamedStack(*task, frames, End(tree.end_of(row)), tree.samples[row], group))
+    return found
 
 
 EXAMPLE = (

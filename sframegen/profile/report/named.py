@@ -16,7 +16,7 @@ from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
-from sframegen.stack.walking.frames import COMPLETE, End
+from sframegen.stack.walking.frames import End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,13 +81,6 @@ class FramePlaces:
     def __len__(self) -> int:
         return self.numbered.count
 
-    def __getitem__(self, number: int) -> NamedFrame:
-        address = self.numbered.first[number]
-        return self.sites[self.numbered.second[number]]._replace(address=None if address == NO_ADDRESS else address)
-
-    def __iter__(self) -> Iterator[NamedFrame]:
-        return map(self.__getitem__, range(len(self)))
-
     def number(self, frame: NamedFrame) -> int:
         """The number of a place, which may be new. Raises OSError, MemoryError."""
         return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.site(frame))
@@ -109,27 +102,6 @@ class FramePlaces:
                 self.outer.setdefault(number, found[-1])  # no circle, where a function is inlined into itself
             found.append(number)
         return found
-
-
-class NamedStack(NamedTuple):
-    """`frames`: the outermost first; MISSING is the first if the walk did not reach the outermost. `end`: why the walk ended."""
-
-    pid: int
-    tid: int  # 0 if threads are not told apart
-    process: str
-    thread: str
-    frames: tuple[NamedFrame, ...]
-    end: End
-    samples: int
-    group: str = ""
-
-    @property
-    def complete(self) -> bool:
-        return self.end in COMPLETE
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return (self.group, *(frame.label for frame in self.frames))
 
 
 @dataclass(eq=False)
@@ -165,17 +137,6 @@ class Named:
         samples = self.tree.samples
         return (row for row in range(self.tree.rows.count) if samples[row])
 
-    def stack(self, row: int) -> NamedStack:
-        tree, nodes = self.tree, self.tree.nodes
-        task = self.tasks[tree.rows.second[row]]
-        frames, node = [], tree.node_of(row)
-        while node:
-            frames.append(self.places[nodes.first[node]])
-            node = nodes.second[node]
-        group = self.groups[self.group_of[row]] if self.groups else ""
-        end = End(tree.end_of(row))
-        return NamedStack(*task, tuple(reversed(frames)), end, tree.samples[row], group)
-
     def label(self, site: NamedFrame) -> str:
         """What is the same for frames that pictures show as one."""
         return f"{site.label}:{site.line}" if self.by_line and site.line else site.label
@@ -207,11 +168,6 @@ class Named:
         found = max((deepest(self.tree.nodes, depths.view, part) for part in parts), default=0)
         self.room.drop(depths)
         return found
-
-    @property
-    def stacks(self) -> list[NamedStack]:
-        """All of them: for few."""
-        return [self.stack(row) for row in self.rows()]
 
     @cached_property
     def ends(self) -> Counter[End]:

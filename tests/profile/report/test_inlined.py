@@ -19,7 +19,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.report.table import table
 from tests.profile.report.test_naming import collected
-from tests.support.named_stacks import count, named, stack_of
+from tests.support.named_stacks import count, named, stack_of, stacks_in
 from tests.support.pprof_messages import fields
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_naming(
     [outer], [main] = (list(functions_named(elf, name)) for name in (b"outer", b"main"))
     profile = collected(FileFrame(1, outer.address), FileFrame(1, main.address, guessed=True))
     profile.files[1] = TracedFile(1, elf.name, elf)
-    (stack,) = name_stacks(profile, detail=detail).stacks
+    (stack,) = stacks_in(name_stacks(profile, detail=detail))
     assert [one.label.replace(" [guess]", "") for one in stack.frames] == labels
     assert stack.frames[0].guessed
     if detail:
@@ -88,7 +88,7 @@ def test_naming(
         assert {(one.source, one.line) for one in stack.frames} == {("", 0)}
     copy = profile
     copy.files[1].is_copy = True  # without the debug sections
-    (stack,) = name_stacks(copy, detail=detail).stacks
+    (stack,) = stacks_in(name_stacks(copy, detail=detail))
     assert len(stack.frames) == 2
 
 

@@ -23,7 +23,7 @@ from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.tables.make_table import make_proven_table
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import End
-from tests.support.named_stacks import named, stack, stack_of
+from tests.support.named_stacks import named, stack, stack_of, stacks_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
     named = name_stacks(profile)
-    (stack,) = named.stacks
+    (stack,) = stacks_in(named)
     assert (stack.samples, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "")
     assert [(one.label, one.object, one.path, one.kind) for one in stack.frames] == [
         ("main [guess]", path.name, str(path), FrameKind.USER),
@@ -84,7 +84,7 @@ def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compil
 
     monkeypatch.setattr(naming._Namer, "frame", counted)
     named = name_stacks(profile, detail=Detail())
-    assert [one.function for stack in named.stacks for one in stack.frames] == ["f"] * 4
+    assert [one.function for stack in stacks_in(named) for one in stack.frames] == ["f"] * 4
     assert len(made) == 1
 
 
@@ -95,7 +95,7 @@ def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers
     subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
     profile = collected(FileFrame(1, start + 3), FileFrame(2, 5), FileFrame(3, 5))
     profile.files = {1: TracedFile(1, str(stripped), open_elf(stripped)), 2: TracedFile(2, "/gone", None, "no such file")}
-    (stack,) = name_stacks(profile).stacks
+    (stack,) = stacks_in(name_stacks(profile))
     assert [one.label for one in stack.frames] == ["[??]", "[gone]", f"[stripped+{start:#x}]"]
 
 
@@ -113,14 +113,14 @@ def test_functions_without_symbol_and_cfi_have_their_proven_start(compile_c: Com
     elf = open_elf(stripped)
     profile = collected(*(FileFrame(1, at[name] + 1) for name in ("first", "second", "end")))
     profile.files[1] = TracedFile(1, str(stripped), elf, table=make_proven_table(elf).table)
-    (stack,) = name_stacks(profile).stacks
+    (stack,) = stacks_in(name_stacks(profile))
     labels = [one.label for one in reversed(stack.frames)]
     assert labels[:2] == [f"[stripped+{at[name]:#x}]" for name in ("first", "second")]
     assert labels[2] not in labels[:2]
 
 
 def test_a_walk_that_ended_early_has_unknown_callers() -> None:
-    (stack,) = name_stacks(collected(FileFrame(NO_FILE, 5), end=End.NO_RULE)).stacks
+    (stack,) = stacks_in(name_stacks(collected(FileFrame(NO_FILE, 5), end=End.NO_RULE)))
     assert not stack.complete
     assert stack.frames[0] == MISSING
     assert stack.end is End.NO_RULE
@@ -144,7 +144,7 @@ def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (None, "[kernel]"), ("_stext", "[kernel]"), ("vfs_read", "[kernel]"), ("probe", "[module]"), (None, "[kernel]"),
     ]  # fmt: skip
     monkeypatch.setattr(naming, "KernelNames", lambda: names)
-    (stack,) = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104))).stacks
+    (stack,) = stacks_in(name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104))))
     assert [(one.label, one.object, one.address, one.kind) for one in stack.frames] == [
         ("vfs_read", "[kernel]", 0xFFFFFFFF81000104, FrameKind.KERNEL)
     ]
@@ -155,7 +155,7 @@ def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.M
     hidden.write_text("0000000000000000 T vfs_read\n")
     monkeypatch.setattr(naming, "KernelNames", lambda: KernelNames(hidden))
     named = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104)))
-    assert [one.label for one in named.stacks[0].frames] == ["[kernel]"]
+    assert [one.label for one in stacks_in(named)[0].frames] == ["[kernel]"]
     assert named.notes == [naming.HIDDEN]
 
 
@@ -169,7 +169,7 @@ def map_of_this_process() -> Iterator[Path]:
 def test_code_made_at_run_time(map_of_this_process: Path) -> None:
     map_of_this_process.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
     named = name_stacks(collected(*(FileFrame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
-    assert [(one.label, one.object, one.path, one.kind) for one in named.stacks[0].frames] == [
+    assert [(one.label, one.object, one.path, one.kind) for one in stacks_in(named)[0].frames] == [
         ("[run-time code]", "[run-time code]", "", FrameKind.RUNTIME),
         ("f<\\x1b[31m>;", "[run-time code]", "", FrameKind.RUNTIME),
         ("work", "app.py", "/srv/app.py", FrameKind.RUNTIME),
@@ -183,7 +183,7 @@ def test_code_of_a_process_that_has_ended() -> None:
         path = Path(f"/tmp/perf-{process.pid}.map")
         path.write_text("1000 100 made\n")
         process.kill()
-    assert name_stacks(profile).stacks[0].frames[0].label == "made"
+    assert stacks_in(name_stacks(profile))[0].frames[0].label == "made"
     path.unlink()
 
 

@@ -11,7 +11,7 @@ import pytest
 from sframegen.profile.report.formats.file_formats import format_of
 from sframegen.profile.report.formats.path_bytes import SIZE
 from sframegen.profile.report.formats.row_kinds import ROWS
-from tests.support.named_stacks import frame, named, stack_of
+from tests.support.named_stacks import frame, named, stack_of, stacks_in
 from tests.support.pprof_messages import stacks_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def profile() -> Named:
 
 def expected(profile: Named) -> Counter[tuple[str, ...]]:
     found: Counter[tuple[str, ...]] = Counter()
-    for stack in profile.stacks:
+    for stack in stacks_in(profile):
         found[stack.labels] += stack.samples
     return found
 
@@ -61,7 +61,7 @@ def test_summary(profile: Named) -> None:
 
 def test_pprof(profile: Named) -> None:
     without_groups: Counter[tuple[str, ...]] = Counter()
-    for stack in profile.stacks:
+    for stack in stacks_in(profile):
         without_groups[stack.labels[1:]] += stack.samples
     assert stacks_of(b"".join(format_of("a.pb.gz").parts(profile))) == without_groups
 
