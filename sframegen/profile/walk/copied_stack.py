@@ -12,7 +12,7 @@ from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
-from sframegen.profile.walk.steps import ONLY_RETURNS, RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, SpanColumns, Steps, TableColumns
+from sframegen.profile.walk.steps import CodeKind, SpanColumns, Steps, TableColumns
 from sframegen.stack.abi.machines import conventions_of, walked_machine
 from sframegen.stack.walking.frames import BY_NUMBER, End
 
@@ -155,7 +155,7 @@ class _Code:
     def kind(self, file: int, address: int) -> int:
         if not file:
             form = self.conventions.returning
-            return ONLY_RETURNS * (form is not None and self.made(address, len(form.code)) == form.code)
+            return CodeKind.ONLY_RETURNS * (form is not None and self.made(address, len(form.code)) == form.code)
         known = self._known.setdefault(file, {})
         found = known.get(address)
         if found is None:
@@ -167,7 +167,7 @@ class _Code:
 
     def _look(self, elf: ElfFile | None, address: int) -> int:
         if elf is None:
-            return RETURNS  # as for code without a file
+            return int(CodeKind.RETURNS)  # as for code without a file
 
         def code(at: int, size: int) -> bytes:
             try:
@@ -177,4 +177,8 @@ class _Code:
 
         known = self.conventions
         signal, starts = known.context_at(code, address) is not None, known.starts_thread(code, address)
-        return known.ends_call(code, address) * RETURNS | signal * RETURNS_FROM_SIGNAL | starts * STARTS_THREAD
+        return (
+            known.ends_call(code, address) * CodeKind.RETURNS
+            | signal * CodeKind.RETURNS_FROM_SIGNAL
+            | starts * CodeKind.STARTS_THREAD
+        )

@@ -1,6 +1,15 @@
 cimport cython
 
-from sframegen.stack.walking.step cimport CallerRule, StackCursor, WalkedMachine
+from sframegen.stack.walking.step cimport (
+    END_COPY_TOO_SHORT, END_GUESS_FAILED, END_OTHER_STACK, END_OUTERMOST, END_UNKNOWN_REGISTER, RULE_OUTERMOST, RULE_SIGNAL, CallerRule,
+    StackCursor, WalkedMachine,
+)
+
+# Further members of frames.End, and those of CodeKind and Search: a test compares them.
+cdef enum:
+    END_NO_MAPPING = 3, END_NO_TABLE = 4, END_NO_RULE = 5, END_TOO_DEEP = 10, END_DAMAGED_TABLE = 11
+    CODE_RETURNS = 1, CODE_RETURNS_FROM_SIGNAL = 2, CODE_STARTS_THREAD = 4, CODE_ONLY_RETURNS = 8
+    SEARCH_NO_RULE = 0, SEARCH_NO_TABLE = -1, SEARCH_DAMAGED = -2
 
 @cython.final
 cdef class SpanColumns:

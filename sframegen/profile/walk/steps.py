@@ -6,9 +6,11 @@ Numbers that a walk returns are those of ends.End; -1: not at the end yet.
 
 from __future__ import annotations
 
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Protocol
 
-from sframegen.stack.walking.step import CallerRule, StackCursor
+from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.step import CallerRule, RuleFlag, StackCursor
 
 try:
     import cython
@@ -23,7 +25,31 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-RETURNS, RETURNS_FROM_SIGNAL, STARTS_THREAD, ONLY_RETURNS = 1, 2, 4, 8
+
+class CodeKind(IntFlag):
+    """What holds of an address. In no file, only ONLY_RETURNS may: the code is that of WalkedMachine's `returning`."""
+
+    RETURNS = 1  # a call may end there
+    RETURNS_FROM_SIGNAL = 2  # it is in such code
+    STARTS_THREAD = 4  # a thread begins there, if its first register is 0
+    ONLY_RETURNS = 8
+
+
+class Search(IntEnum):
+    """What a search in a table finds instead of the number of a rule."""
+
+    NO_RULE = 0
+    NO_TABLE = -1
+    DAMAGED = -2
+
+
+if not cython.compiled:
+    END_OUTERMOST, END_NO_MAPPING, END_NO_TABLE, END_NO_RULE = End.OUTERMOST, End.NO_MAPPING, End.NO_TABLE, End.NO_RULE
+    END_GUESS_FAILED, END_UNKNOWN_REGISTER, END_TOO_DEEP = End.GUESS_FAILED, End.UNKNOWN_REGISTER, End.TOO_DEEP
+    END_DAMAGED_TABLE, END_COPY_TOO_SHORT, END_OTHER_STACK = End.DAMAGED_TABLE, End.COPY_TOO_SHORT, End.OTHER_STACK
+    CODE_RETURNS, CODE_RETURNS_FROM_SIGNAL, CODE_STARTS_THREAD, CODE_ONLY_RETURNS = map(int, CodeKind)
+    SEARCH_NO_RULE, SEARCH_NO_TABLE, SEARCH_DAMAGED = map(int, Search)
+    RULE_OUTERMOST, RULE_SIGNAL = int(RuleFlag.OUTERMOST), int(RuleFlag.SIGNAL)
 
 
 class SpanColumns:
@@ -57,13 +83,7 @@ class CodeKinds(Protocol):
     """The bytes of code, which a walk asks for where no rule applies."""
 
     def kind(self, file: int, address: int) -> int:
-        """Return the sum of what holds of a link-time address.
-
-        RETURNS: a call may end there; RETURNS_FROM_SIGNAL: it is in such code; STARTS_THREAD: a thread begins there, if its first
-        register is 0.
-
-        `file` 0: of a run-time address of code in no file: ONLY_RETURNS, as WalkedMachine's `returning`.
-        """
+        """Return the CodeKind of a link-time address; `file` 0: of a run-time address."""
 
 
 class Steps:
@@ -74,7 +94,7 @@ class Steps:
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeKinds, guess: CallerRule) -> None:
         """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's."""
-        self.cursor = StackCursor(machine, ra_mask, None, 13)  # COPY_TOO_SHORT
+        self.cursor = StackCursor(machine, ra_mask, None, END_COPY_TOO_SHORT)
         self.frames = frames
         self.code = code
         self.guess = guess
@@ -130,48 +150,48 @@ class Steps:
             if cursor.exact and self.depth < len(self.frames):
                 self.frames[self.depth] = high << 63 | address & self.address_mask
                 self.depth += 1
-            return 3  # NO_MAPPING
+            return END_NO_MAPPING
         if self.depth == len(self.frames):
-            return 10  # TOO_DEEP
+            return END_TOO_DEEP
         file = spans.file[self.span]
         bias = spans.bias[self.span]
         self.frames[self.depth] = high << 63 | file << 48 | ((address - bias) & self.address_mask)
         self.depth += 1
         if file:
             code = (cursor.pc - bias) & self.mask
-            if cursor.exact and cursor.values[0] == 0 and cursor.is_known(0) and self.code.kind(file, code) & 4:  # STARTS_THREAD
-                return 0  # OUTERMOST
+            if cursor.exact and cursor.values[0] == 0 and cursor.is_known(0) and self.code.kind(file, code) & CODE_STARTS_THREAD:
+                return END_OUTERMOST
             rule = self.find_rule(file, (address - bias) & self.mask)
-            if rule == 0 and not self.final and not self.code.kind(file, code) & 2:
+            if rule == SEARCH_NO_RULE and not self.final and not self.code.kind(file, code) & CODE_RETURNS_FROM_SIGNAL:
                 self.missing = file
-                rule = -1
+                rule = SEARCH_NO_TABLE
             elif not cursor.exact and self.is_put(rule, file, code):
                 self.frames[self.depth - 1] += 1
         if rule < 0:
-            return 4 if rule == -1 else 11  # NO_TABLE, DAMAGED_TABLE
+            return END_NO_TABLE if rule == SEARCH_NO_TABLE else END_DAMAGED_TABLE
         if rule:
             end = self.step(spans, self.rule)
-            if end != 9:  # UNKNOWN_REGISTER
+            if end != END_UNKNOWN_REGISTER:
                 return end
-            return -1 if self.step(spans, self.guess) < 0 else 9
-        if file and self.code.kind(file, code) & 2:
+            return -1 if self.step(spans, self.guess) < 0 else END_UNKNOWN_REGISTER
+        if file and self.code.kind(file, code) & CODE_RETURNS_FROM_SIGNAL:
             return self.step(spans, cursor.machine.signal)
-        if not file and cursor.is_known(cursor.machine.sp) and self.code.kind(0, cursor.pc) & 8:  # ONLY_RETURNS
+        if not file and cursor.is_known(cursor.machine.sp) and self.code.kind(0, cursor.pc) & CODE_ONLY_RETURNS:
             return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # there is one, as there is such code
         if not cursor.is_known(cursor.machine.fp):
-            return 5  # NO_RULE
+            return END_NO_RULE
         end = self.step(spans, self.guess)
         # How a false frame pointer fails says nothing.
-        return end if end < 0 or end == 13 or end == 15 else 6  # COPY_TOO_SHORT, OTHER_STACK; GUESS_FAILED
+        return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 
     def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
         """True if the kernel or a library has put the return address: then no call ends there."""
-        if rule > 0 and self.rule.flags & 0x80:  # SIGNAL
+        if rule > 0 and self.rule.flags & RULE_SIGNAL:
             return True
-        if rule < 0 or (rule > 0 and not self.rule.flags & 0x40):  # OUTERMOST
+        if rule < 0 or (rule > 0 and not self.rule.flags & RULE_OUTERMOST):
             return False
         kind: cython.int = self.code.kind(file, code)
-        return kind & 2 != 0 or kind & 1 == 0  # RETURNS_FROM_SIGNAL, RETURNS
+        return kind & CODE_RETURNS_FROM_SIGNAL != 0 or kind & CODE_RETURNS == 0
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
         """Go to the caller with that rule; nothing changes if that fails."""
@@ -180,9 +200,9 @@ class Steps:
         if end >= 0:
             return end
         if rule.guess and not self.returns_to(spans, cursor.ra):
-            return 6  # GUESS_FAILED
+            return END_GUESS_FAILED
         cursor.go_to_caller(rule)
-        if rule.flags & 0x80:  # SIGNAL: the interrupted code may be on another stack
+        if rule.flags & RULE_SIGNAL:  # the interrupted code may be on another stack
             cursor.elsewhere = (cursor.lowest - self.stack_start) & self.mask > self.stack_size
             cursor.stack_end = self.mask if cursor.elsewhere else (self.stack_start + self.stack_size) & self.mask
         self.guessed = rule.guess
@@ -207,7 +227,7 @@ class Steps:
         return True
 
     def find_rule(self, file: cython.ulonglong, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Set the rule of a link-time address, return its number; 0: no rule, -1: no table, -2: the table is damaged."""
+        """Set the rule of a link-time address, and return its number, or a Search."""
         table: TableColumns
         offset: cython.ulonglong
         low: cython.ulonglong
@@ -217,17 +237,17 @@ class Steps:
         rule: cython.ulonglong
         if file >= len(self.tables) or self.tables[file] is None:
             self.missing = file
-            return -1
+            return SEARCH_NO_TABLE
         table = self.tables[file]  # type: ignore[assignment] # tested above
         self.final = table.final
         offset = (address - table.base) & self.mask
         first = offset >> 8
         if first >= table.pages:
-            return 0
+            return SEARCH_NO_RULE
         low = table.words[table.index_at + first]
         high = table.words[table.index_at + first + 1]
         if low > high or high > table.rows:
-            return -2
+            return SEARCH_DAMAGED
         offset &= 0xFF
         while low < high:  # the number of rows that begin at or before the address
             middle = (low + high) >> 1
@@ -236,10 +256,10 @@ class Steps:
             else:
                 high = middle
         if low == 0:
-            return 0
+            return SEARCH_NO_RULE
         rule = table.words[table.rows_at + low - 1] >> 16
         if rule >= table.rules:
-            return -2
+            return SEARCH_DAMAGED
         first = table.rules_at + 4 * rule
         if rule:
             self.set_rule(table.words, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from sframegen.profile.tables.decoded_table import table_of
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
-from sframegen.profile.walk.steps import RETURNS, RETURNS_FROM_SIGNAL
+from sframegen.profile.walk.steps import CodeKind, Search
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
@@ -32,10 +33,12 @@ from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
+from tests import ROOT
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
+    from enum import IntEnum, IntFlag
     from pathlib import Path
 
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -254,10 +257,10 @@ def test_what_code_says_where_no_rule_applies() -> None:
     elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
     code = copied_stack._Code(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
-    assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, RETURNS, 0]
-    assert code.kind(1, handler) == RETURNS_FROM_SIGNAL
+    assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, CodeKind.RETURNS, 0]
+    assert code.kind(1, handler) == CodeKind.RETURNS_FROM_SIGNAL
     assert code.kind(1, handler - 1) == 0
-    assert code.kind(2, base) == RETURNS
+    assert code.kind(2, base) == CodeKind.RETURNS
 
 
 def test_a_short_copy_is_not_called_unreadable() -> None:
@@ -429,3 +432,11 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 found = [biases[frame.file] + frame.address for frame in map(unpacked_frame, walker.frames())]
                 assert found == [frame.code for frame in threads[tid].frames]
     assert max(len(thread.frames) for thread in threads.values()) > 8
+
+
+def test_the_numbers_of_the_compiled_module_are_those_of_the_enumerations() -> None:
+    text = (ROOT / "sframegen/profile/walk/steps.pxd").read_text()
+    found = re.findall(r"\b(END|CODE|SEARCH)_(\w+) = (-?\d+)", text)
+    kinds: dict[str, type[IntEnum | IntFlag]] = {"END": End, "CODE": CodeKind, "SEARCH": Search}
+    assert [int(number) for *_, number in found] == [kinds[kind][name] for kind, name, _ in found]
+    assert {name for kind, name, _ in found if kind != "END"} == {member.name for member in (*CodeKind, *Search)}

@@ -17,7 +17,7 @@ from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import FileFrame, unpacked_frame
 from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
-from sframegen.profile.walk.steps import STARTS_THREAD
+from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import (
@@ -512,7 +512,7 @@ def test_registers_beyond_the_last_are_never_known() -> None:
 
 def test_a_thread_begins_where_its_first_register_is_known_to_be_0(monkeypatch: pytest.MonkeyPatch) -> None:
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
-    monkeypatch.setattr(walker._code, "kind", lambda *_: STARTS_THREAD)
+    monkeypatch.setattr(walker._code, "kind", lambda *_: int(CodeKind.STARTS_THREAD))
     for values, exact, frames in (({RAX: 0}, True, 1), ({RAX: 1}, True, 2), ({1: 0}, True, 2), ({RAX: 0}, False, 2)):
         start = start_of({RSP: SP, **values}, place(0), exact=exact)
         assert end_of(walker, start, stack_of({SP: place(1), SP + 8: place(1)})) is End.OUTERMOST
