@@ -102,8 +102,8 @@ INSTRUCTIONS = (
     CfiInstruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
 )
 
-# The same table for the machine: five bytes an opcode (action, first, second, kind, factor + 1), the three with an operand in
-# their low bits at 0x40, 0x80 and 0xC0.
+# INSTRUCTIONS packed for cfi/machine.py, which indexes it by opcode: five bytes each (action, first, second, kind, factor + 1).
+# The three with an operand in their low bits are at 0x40, 0x80 and 0xC0.
 PROGRAM = bytearray(5 * 256)
 for _one in INSTRUCTIONS:
     PROGRAM[5 * _one.opcode : 5 * _one.opcode + 5] = (_one.action, _one.first, _one.second, _one.kind, _one.factor + 1)

@@ -41,7 +41,7 @@ class ReadBack(NamedTuple):
     identity: dict[str, int]  # header fields that never change
 
 
-def chosen(size: int) -> Reader:
+def choose_reader(size: int) -> Reader:
     """The reader of a file of that size: whichever is quicker, and can be loaded. Raises ImportError if none can be.
 
     Its library is imported, before there is a temporary file: an exception while it is imported ends the process.
@@ -52,7 +52,7 @@ def chosen(size: int) -> Reader:
     return "elftools"
 
 
-def expect(files: int) -> None:
+def import_for_many(files: int) -> None:
     """Import LIEF where many files are read back, before several processes do that: all of them have it then."""
     if files >= MANY:
         _lief_loads()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 from linker.files.copying import LARGE, CopyAhead, copy_file
 from linker.files.location import located
 from linker.files.lock import close_locked, open_locked
-from linker.files.read_back import chosen
+from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
@@ -38,9 +38,10 @@ class Written(NamedTuple):
 
 
 class Target:
-    """A block that changes a file: `source` stays open from begin to end, and everything is read from it.
+    """A context manager for one change of a file: opens the input, then writes, verifies and replaces the output.
 
-    A file that is changed in place is locked, except in a dry run, and its name is looked up once. `path` may be a `Location`.
+    Everything is read from `source`, which stays open. A file that is changed in place is locked, except in a dry run, and its
+    name is looked up once. `path` may be a `Location`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Target:
             self._ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """What a function given to `write` begins with, if the new file begins as a copy, by default of the whole."""
+        """Begin the new file as a copy of these parts, by default of the whole. A function given to `write` calls it first."""
         (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
 
     def copy(self, elf: ElfFile) -> Written:
@@ -105,7 +106,7 @@ class Target:
             return Written()
         if not self.verify:
             return self._write(write, None)
-        reader = chosen(len(self.data))
+        reader = choose_reader(len(self.data))
         return self._write(write, lambda written: check(written, reader))
 
     def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> Written:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
-from linker.files.read_back import chosen
+from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
 from sframegen.api.add_summary import Outcome, Plan
@@ -67,7 +67,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
         rows=len(encoder.table.row_start),
     )
     if options.writing.verify:
-        refuse(_findings(data, elf, identity, section, chosen(len(data))))
+        refuse(_findings(data, elf, identity, section, choose_reader(len(data))))
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if options.writing.dry_run:
         return planned

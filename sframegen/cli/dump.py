@@ -114,6 +114,6 @@ def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[s
 
 
 def _names_in(elf: ElfFile, section: SframeSection) -> NameOf:
-    """For functions by number."""
+    """Return a function that gives the symbol of a function's number."""
     names = FunctionNames(function_symbols(elf))
     return lambda function: names.at(section.table.start[function])

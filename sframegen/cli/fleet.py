@@ -49,7 +49,7 @@ def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
 
 
 def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
-    """Dask waits a minute for the answer of anything that it does not understand."""
+    """Refuse malformed addresses here: Dask would wait a minute for an answer."""
     match = ADDRESS.fullmatch(address or "")
     if address is not None and (match is None or not 0 < int(match[1]) <= MAX_PORT):
         raise click.BadParameter(f"{address!r} is not an address such as tcp://HOST:PORT or tls://HOST:PORT")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame
 RA_SAVED = 0x02  # RA = *(CFA + ra_off), else it is in its register
 FP_SAVED = 0x04  # FP = *(CFA + fp_off), else it is in its register
-IS_OUTERMOST = 0x08  # there is no caller; no other bit but these two
+IS_OUTERMOST = 0x08  # there is no caller: only IS_SIGNAL and REMOVED may be set beside it
 IS_SIGNAL = 0x10  # a signal frame: the caller was interrupted at its PC
 REMOVED = 0x20  # the code is gone: the only bit that ever changes, from 0 to 1
 RA_SIGNED = 0x80  # AArch64; the same bit as in SFrame
@@ -47,7 +47,7 @@ ATTEMPTS = 8  # to read a header that is being written
 ADDRESSES = 1 << 64
 MAX_READ = 1 << 21  # of all chains, kept or read again: twice the limit of one chain
 TABLE_COST = 32  # entries that take as long to read as a table, or a member of a list
-Says = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
+EntryFields = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = struct_size(JitTable)
 
 
@@ -139,10 +139,10 @@ class JitTables:
         table = FunctionTable(kinds=[Kind(), Kind(signal=True)])
         numbers: dict[Rule, int] = {}
         text_start = self._info.text_start
-        for at, (start, size, (says, rule)) in enumerate(zip(self._offsets, self._sizes, self._says, strict=True)):
+        for at, (start, size, (fields, rule)) in enumerate(zip(self._offsets, self._sizes, self._fields, strict=True)):
             if at not in self._removed:
                 number = numbers.setdefault(rule, len(numbers))
-                table.append(text_start + start, size, bool(says[3] & IS_SIGNAL), [(0, number)])
+                table.append(text_start + start, size, bool(fields[3] & IS_SIGNAL), [(0, number)])
         table.rules = list(numbers)
         return table
 
@@ -155,7 +155,7 @@ class JitTables:
         self._damage = None
         try:
             self._check_kept()
-            self._go_on_or_again()
+            self._read_new_or_restart()
         except BudgetError as error:
             self._damage = error
             raise
@@ -167,10 +167,10 @@ class JitTables:
     def _forget(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
-        self._offsets = array("I")  # of each entry: ip_off,
-        self._sizes = array("I")  # size,
-        self._says: list[tuple[Says, Rule]] = []  # and its rule
-        self._rules: dict[Says, tuple[Says, Rule]] = {}  # each of these once
+        self._offsets = array("I")  # ip_off of each entry
+        self._sizes = array("I")  # size of each entry
+        self._fields: list[tuple[EntryFields, Rule]] = []  # the other fields of each entry, and its rule
+        self._rules: dict[EntryFields, tuple[EntryFields, Rule]] = {}  # keeps equal ones once
         self._removed: set[int] = set()  # numbers of entries
         self._end = 0  # offset of the end of the last code
         self._damage = None
@@ -183,19 +183,19 @@ class JitTables:
             self._forget()
             raise
 
-    def _go_on_or_again(self) -> None:
+    def _read_new_or_restart(self) -> None:
         is_first = not self._tables
         try:
-            self._go_on()
+            self._read_new()
         except BudgetError:
             raise
         except FormatError:
             if is_first:  # there was nothing to contradict
                 raise
             self._forget()
-            self._go_on()
+            self._read_new()
 
-    def _go_on(self) -> None:
+    def _read_new(self) -> None:
         table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
         while True:
             header = self._header(table)
@@ -251,16 +251,16 @@ class JitTables:
         place = TABLE_SIZE + table.used
         fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
-        for at, (code, start, *says, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
+        for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
             if not end <= start < start + code <= limit:
                 raise _error(table.address, f"code at {start:#x} to {start + code:#x} after {end:#x}", place + at * stride)
             end = start + code
-            key = (*says, info & ~REMOVED)
+            key = (*offsets, info & ~REMOVED)
             known = rules.get(key)
             if known is None:
                 rule = rule_of_entry(JitEntry(code, start, *key), self._abi)
                 if rule is None or len(rules) == MAX_RULES:
-                    raise _error(table.address, f"no rule has info {info:#04x} and offsets {says}", place + at * stride)
+                    raise _error(table.address, f"no rule has info {info:#04x} and offsets {offsets}", place + at * stride)
                 known = rules[key] = key, rule
             if unknown.strip(b"\0"):
                 raise _error(table.address, f"no rule has {unknown.hex()} after the info byte", place + at * stride)
@@ -268,7 +268,7 @@ class JitTables:
                 self._removed.add(len(self._offsets))
             self._offsets.append(start)
             self._sizes.append(code)
-            self._says.append(known)
+            self._fields.append(known)
         self._end = end
         table.used += size
 
@@ -281,9 +281,9 @@ class JitTables:
         return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
 
     def _found(self, number: int) -> Match:
-        says, rule = self._says[number]
+        fields, rule = self._fields[number]
         start = self._info.text_start + self._offsets[number]
-        return Match(start, self._sizes[number], Kind(signal=bool(says[3] & IS_SIGNAL)), 0, rule)
+        return Match(start, self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
@@ -314,7 +314,7 @@ class JitDescriber(JitTables):
         at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
         raw = self._read(table.address, at, struct_size(JitEntry))
         now = decode_struct(JitEntry, raw, self._abi.byte_order)
-        if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._says[number][0]):
+        if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._fields[number][0]):
             raise _error(table.address, "an entry has changed", at)
         return bool(now.info & REMOVED)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import click
 
 from linker.files.location import locate
-from linker.files.read_back import expect
+from linker.files.read_back import import_for_many
 from linker.files.target import is_stdout
 from sframegen.api.options import Running
 from sframegen.base.one_file import DiedError
@@ -146,7 +146,7 @@ def all_of(
     results: Iterator[Outcome[T]]
     if apart := apart or min(jobs, len(files)) > 1:
         if verify:
-            expect(len(files))
+            import_for_many(len(files))
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:
         results = one_by_one(work, files)

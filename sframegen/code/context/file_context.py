@@ -60,7 +60,7 @@ def imports(elf: ElfFile) -> dict[int, str]:
 
 
 class Assumptions(NamedTuple):
-    """The two questions."""
+    """What the analysis may assume where code alone proves nothing."""
 
     enters: Callable[[int], bool]  #: true if a function may begin at an address
     continues: Callable[[int, int], bool]
@@ -125,6 +125,7 @@ class FileContext:
             self.answers.clear()
 
     def returns(self, target: int | None, slot: int | None) -> bool:
+        """Return whether a call to this address, or through this slot, comes back; keeps the answer in `answers`."""
         callee = self.callee(target, slot)
         found = callee not in self.never_return and not self.known_by_name(callee)
         if target is not None:

@@ -32,7 +32,9 @@ def machine_of(abi: Abi) -> CodeMachine:
 def _machine(machine: int, byte_order: ByteOrder) -> CodeMachine:
     """Imports the module when it is first used: to compile its regular expressions takes 40 ms."""
     module = import_module(f"sframegen.code.isa.{MACHINE_NAMES[machine]}")
-    isa = getattr(module, "ISA", None) if byte_order == "little" else None  # the numbers beside the code are read as little-endian
+    isa = (
+        getattr(module, "ISA", None) if byte_order == "little" else None
+    )  # jump tables and literals are decoded as little-endian only
     return CodeMachine(module.PLT, module.IRELATIVE, isa)
 
 

@@ -31,7 +31,7 @@ def ends_call(code: ReadCode, pc: int) -> bool:
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
-    """`fork` compares the result in another way."""
+    """True after the system call in `clone` or `clone3` that begins a thread. The code of `fork` differs, and does not match."""
     return any(code(pc - before, len(one)) == one for one in CLONES for before in (8, 12))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import LARGE, MANY, READERS, chosen, expect
+from linker.files.read_back import LARGE, MANY, READERS, choose_reader, import_for_many
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EM
 from tests.support.inputs.linker_inputs import small_file
@@ -25,13 +25,13 @@ SHT_AARCH64_ATTRIBUTES = 0x70000003
 @for_each(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
 def test_large_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, size: int, reader: str) -> None:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
-    assert chosen(size) == reader
+    assert choose_reader(size) == reader
 
 
 def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read_back._lief_loads.cache_clear()
     monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
-    assert chosen(LARGE) == "elftools"
+    assert choose_reader(LARGE) == "elftools"
     read_back._lief_loads.cache_clear()
 
 
@@ -39,8 +39,8 @@ def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPa
 def test_many_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, files: int, reader: str) -> None:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
     read_back._lief_loads.cache_clear()
-    expect(files)
-    assert chosen(1) == reader
+    import_for_many(files)
+    assert choose_reader(1) == reader
     read_back._lief_loads.cache_clear()
 
 
