@@ -1,9 +1,8 @@
 cimport cython
 
-from sframegen.stack.walking.step cimport (
-    END_COPY_TOO_SHORT, END_GUESS_FAILED, END_OTHER_STACK, END_OUTERMOST, END_UNKNOWN_REGISTER, RULE_OUTERMOST, RULE_SIGNAL, CallerRule,
-    StackCursor, WalkedMachine,
-)
+from sframegen.stack.walking.step cimport CallerRule, StackCursor, WalkedMachine
+from sframegen.stack.walking.step cimport END_COPY_TOO_SHORT, END_GUESS_FAILED, END_OTHER_STACK, END_OUTERMOST, END_UNKNOWN_REGISTER
+from sframegen.stack.walking.step cimport RULE_OUTERMOST, RULE_SIGNAL
 
 # Further members of frames.End, and those of CodeKind and Search: a test compares them.
 cdef enum:
