@@ -51,6 +51,10 @@ REMOVED: dict[str, str] = {
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
     "register": "the calls of sframegen.registry: docs/registry.md",
+    **dict.fromkeys(
+        (f"stack {option}" for option in ("-n", "--count", "-d", "--duration", "--interval", "--until-exit")), "profile"
+    ),
+    **dict.fromkeys((f"stack {option}" for option in ("--folded", "--output", "-o")), "profile -o FILE.folded"),
     "stack --core": "gdb, eu-stack or coredumpctl",
     "stack --exe": "gdb, eu-stack or coredumpctl",
     "stack --sysroot": "gdb, eu-stack or coredumpctl",

@@ -44,7 +44,7 @@ from sframegen.profile.limits import WORKERS
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.probe import probe
 from sframegen.profile.sampling_plan import SECOND, is_process, with_descendants
-from sframegen.profile.stack_walks import TABLES_AT_THE_END, WAIT, WALKING, StackWalks
+from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import root_in_words
@@ -177,8 +177,7 @@ class CopiedSession:
         for descriptor in (*self._rings.filenos, *self._descriptors):
             fcntl.ioctl(descriptor, DISABLE, 0)
         self._receive()
-        deadline = time.monotonic() + TABLES_AT_THE_END
-        while self._walks and time.monotonic() < deadline:
+        while self._walks.has_due or (self._walks and self._builder.pending):
             select.select([self._builder.fileno()], [], [], 0 if self._walks.has_due else WAIT)
             self._walks.take_tables()
             self._walks.walk_due(WALKING)
@@ -356,7 +355,8 @@ class CopiedSession:
         if spans is None or reason:
             self._counted.lose(Unwalked(record.pid, record.tid), reason)
         else:
-            self._walks.walk(unfinished_of(record, self._layout, kernel=self.plan.kernel), spans)
+            unfinished = unfinished_of(record, self._layout, kernel=self.plan.kernel)
+            self._walks.walk(unfinished._replace(task=self._counted.task(record.pid, record.tid)), spans)
 
 
 def why_lost(record: SampleRecord) -> str:

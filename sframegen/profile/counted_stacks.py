@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted, NewStack
+from sframegen.profile.bpf.kernel_records import NOTHING, Counted, NewStack, Unfinished
 from sframegen.profile.collected import MICROSECOND, Unit
 from sframegen.profile.following.follower import read_memory
 from sframegen.profile.limits import MAX_COPY
@@ -17,7 +17,7 @@ from sframegen.profile.packed_frames import is_off_cpu
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
-    from sframegen.profile.bpf.kernel_records import CountKey, Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_records import CountKey, Unwalked
     from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.profile.collected import Collected
     from sframegen.profile.following.processes import Processes
@@ -96,13 +96,16 @@ class CountedStacks:
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
         """The row of a stack in the tree; None if there is no room for it."""
         try:
-            return self.collected.stacks.row(self._task(record.pid, record.tid, record.comm), frames, end)
+            task = record.task if isinstance(record, Unfinished) else None
+            if task is None:
+                task = self.task(record.pid, record.tid, record.comm)
+            return self.collected.stacks.row(task, frames, end)
         except (MemoryError, OSError):
             self.collected.lost[NO_ROOM] += 1
             return None
 
-    def _task(self, pid: int, tid: int, comm: str = "") -> int:
-        """`comm`: the name of the thread."""
+    def task(self, pid: int, tid: int, comm: str = "") -> int:
+        """Name a task and return its number. `comm`: the name of the thread."""
         processes, tasks = self._processes, self.collected.stacks.tasks
         known = self._plan.tells_threads
         task = tasks.number(pid, tid if known else 0, processes.program(pid))

@@ -98,8 +98,14 @@ class StackWalks:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request(self, file: TracedFile) -> None:
-        """Have the table of a file made, or rules proven for its code without any."""
-        if file.elf is None or file.number in self._building or (file.ready and file.final):
+        """Have the table of a file made, or rules proven for its code without any; walk without them if nothing will come."""
+        if file.number in self._building:
+            return
+        if file.ready and (file.elf is None or file.final):
+            self._copies.add_table(file.number, file.table)
+            self._waiting.make_due({file.number})
+            return
+        if file.elf is None:
             return
         self._building.add(file.number)
         if file.ready:
@@ -129,10 +135,10 @@ class StackWalks:
             end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, made.read)
             number = self._copies.missing
         if end is End.NO_TABLE:
-            if file := self._files.by_number.get(number):
-                self._request(file)
             for stack in self._waiting.add(Waiting(record, spans, number)):
                 self._counted.lose(stack, TOO_MANY_WAIT)
+            if file := self._files.by_number.get(number):
+                self._request(file)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE

@@ -117,7 +117,7 @@ FAULTS = {
         "case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE | RuleKind.UNDEFINED:",
     ),
     "SP elsewhere is no matter": Fault(
-        TRANSLATE, "sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, self.words.abi):\n", "False:\n"
+        TRANSLATE, "sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):\n", "False:\n"
     ),
     "outermost frames are left out": Fault(
         TRANSLATE, "return why_inexpressible(OUTERMOST, self.words) or OUTERMOST", "return Reason.RA_RULE"
@@ -155,7 +155,7 @@ SIGNED = [
     ],
 ]
 AARCH64_FAULTS = {
-    "signed return addresses are not": Fault(TRANSLATE, "_Saved(ra, fp, signed == 1)", "_Saved(ra, fp, False)"),
+    "signed return addresses are not": Fault(TRANSLATE, "Rule(cfa, ra, fp, signed == 1)", "Rule(cfa, ra, fp, False)"),
     "nothing is signed": Fault("cfi/machine.py", "self.state[RA_STATE + 1] ^= 1", "self.state[RA_STATE + 1] ^= 0"),
     "RA_SIGN_STATE is not followed": Fault("cfi/machine.py", "if register == self.ra_state:", "if False:"),
     "advances are not scaled": Fault("cfi/machine.py", "(byte & 0x3F) * factor", "(byte & 0x3F) * 1"),

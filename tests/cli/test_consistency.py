@@ -203,7 +203,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])
-    operands = ["build/root"] if path.endswith("-tree") else ["/bin/true"]
+    operands = ["build/root"] if path.endswith("-tree") else ["1"] if path == "sframegen stack" else ["/bin/true"]
     status, said = run(path, *words, *extra, *operands)
     assert (status, said.splitlines()[-1]) == (2, f"Error: {one} and {other} exclude each other")
 

@@ -48,7 +48,6 @@ CALLS |= {
     "fsetxattr",
     "fchown",
     "fchmod",
-    "futimens",
     "fsync",
     "linkat",
     "renameat",

@@ -10,10 +10,10 @@ cdef class BasicBlocks:
     cdef dict moved, met, called, facts, answers, tables
     cdef const unsigned char[::1] marks, flows
     cdef const unsigned int[::1] at, ends, effects
-    cdef unsigned int[::1] bases, code_ends
+    cdef unsigned int[::1] bases, code_ends, step_state, step_effects, step_after
     cdef const unsigned long long[::1] addresses
     cdef unsigned long long[::1] starts
-    cdef Py_ssize_t pieces, piece, points, size, nothing, most_states, steps, last_row
+    cdef Py_ssize_t pieces, piece, points, size, nothing, steps, changes, last_row
     cdef readonly Py_ssize_t rows
     cdef readonly unsigned int[::1] row_start, row_end, row_state
     cdef unsigned char[::1] leads
@@ -22,6 +22,7 @@ cdef class BasicBlocks:
     cdef bint emits, ascend
     cdef readonly bint returns, complete
     cdef list work
+    cdef set different
     cdef readonly list exits
     cdef readonly Py_ssize_t contradiction
 

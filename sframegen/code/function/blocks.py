@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
     from sframegen.code.decoding.numbering import Frames
 
-MAX_STATES = 1 << 12  # that a function may add: each is kept, and large real functions have some dozens
+MAX_STATES = 1 << 12  # different ones of a function, or up to twice as many: each is kept, and large functions have some dozens
+STEPS = 1 << 12
 
 
 class FunctionCode(NamedTuple):
@@ -45,6 +46,8 @@ class BasicBlocks:
 
     def __init__(self) -> None:
         """What stays from function to function; `begin` has the rest."""
+        self.moved: dict[int, int] = {}
+        self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
         self.code_ends = array("I", [0])
@@ -75,9 +78,11 @@ class BasicBlocks:
         self.comes_back: Any = comes_back
         self.is_alike: Any = is_alike
         self.frames: Any = frames
+        if frames.moved is not self.moved:
+            for number in range(4096):  # STEPS
+                self.step_effects[number] = 0
         self.moved, self.met, self.called, self.facts = frames.moved, frames.met, frames.called, frames.facts
         self.nothing = frames.nothing
-        self.most_states = len(frames.states) + MAX_STATES
         self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
         self.pieces = self.piece = self.rows = 0
         self.points, self.size = len(self.at), len(self.marks)
@@ -97,8 +102,10 @@ class BasicBlocks:
         self.emits = self.returns = self.complete = False
         self.ascend = True
         self.work: list[int] = []
+        self.different: set[int] = set()
         self.exits: list[tuple[int, int, int]] = []
         self.steps = steps
+        self.changes = 0
         self.last_row = self.contradiction = -1
 
     def add_piece(self, start: cython.ulonglong, size: cython.Py_ssize_t, code_size: cython.Py_ssize_t) -> None:
@@ -218,9 +225,12 @@ class BasicBlocks:
         return 0
 
     def change(self, state: cython.Py_ssize_t) -> cython.int:
-        """Another state than before. There are no steps left when there are too many."""
-        if state >= self.most_states:
-            self.steps = -1
+        """Another state than before. There are no steps left when too many of these are different."""
+        self.changes += 1
+        if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
+            self.different.add(state)
+            if len(self.different) > 4096:  # MAX_STATES
+                self.steps = -1
         return 0
 
     def row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
@@ -301,9 +311,14 @@ class BasicBlocks:
         return place
 
     def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The state after effects, which are not 0."""
-        found = self.moved.get((state << 32) | effects)
-        return self.frames.after(state, effects) if found is None else found
+        """The state after effects, which are not 0. The last steps are at hand without a look-up in a dictionary."""
+        place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
+        if self.step_effects[place] != effects or self.step_state[place] != state:
+            found = self.moved.get((state << 32) | effects)
+            self.step_after[place] = self.frames.after(state, effects) if found is None else found
+            self.step_state[place] = state
+            self.step_effects[place] = effects
+        return self.step_after[place]
 
     def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The state after a call; -1 where nothing is."""

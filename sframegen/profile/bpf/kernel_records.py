@@ -106,6 +106,7 @@ class Unfinished(NamedTuple):
     hash: int = 0  # of a thread that left its CPU: its time is counted with this one
     asleep: bool = False  # it waited when profiling began: the stack is still to be read
     holes: int = 0  # a bit for each page from that of `stack_start` on that is not in `stack`: it could not be read
+    task: int | None = None  # its number, if the task was named when it was sampled: it may have another name, or none, by now
 
     @property
     def waiting_hash(self) -> int:

@@ -130,7 +130,6 @@ WRAP(int, fdatasync, (int fd), (fd), fd_below(fd), 1, 0)
 WRAP(int, flock, (int fd, int operation), (fd, operation), fd_below(fd), 0, 0)
 WRAP(int, fchmod, (int fd, mode_t mode), (fd, mode), fd_below(fd), 0, 0)
 WRAP(int, fchown, (int fd, uid_t user, gid_t group), (fd, user, group), fd_below(fd), 0, 0)
-WRAP(int, futimens, (int fd, const struct timespec times[2]), (fd, times), fd_below(fd), 0, 0)
 WRAP(int, fsetxattr, (int fd, const char *name, const void *value, size_t size, int flags), (fd, name, value, size, flags),
      fd_below(fd), 1, 0)
 WRAP(int, fremovexattr, (int fd, const char *name), (fd, name), fd_below(fd), 0, 0)
