@@ -240,6 +240,7 @@ def test_a_function_of_too_many_states_has_no_rows(count: int, is_costly: bool) 
     known = len(piece.frames.states)
     result = analyse([piece], {START: isa.entry}, isa, CALLS_RETURN)
     assert (result.too_costly, len(result.rows)) == (is_costly, 0 if is_costly else count + 1)
+    assert analyse([piece], {START: isa.entry}, isa, CALLS_RETURN) == result, "states that are known by now decide it"
     assert len(piece.frames.states) <= known + 2 * blocks.MAX_STATES + 1
 
 
