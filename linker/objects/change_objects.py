@@ -67,8 +67,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
     abi = abi_of(elf)
-    removal = original_object(elf)
-    base, record = (removal.original, removal.record) if removal else (elf, None)
+    base, record = original_object(elf) or (elf, None)
     placed = place(base, abi)
     sources = find_sources(placed.image)
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
@@ -118,8 +117,7 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
     address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")
-    restored = original_object(written) if filled.undoable else None
-    if filled.undoable and (restored is None or not same_bytes(restored.original.data, base.data)):
+    if filled.undoable and not _restores(written, base):
         findings.append("the original could not be restored")
     return findings
 
@@ -131,11 +129,16 @@ def sections_of(image: ElfFile) -> Iterator[SframeSection]:
 
 
 class ObjectRemoval(NamedTuple):
-    """An object, and the one that add-section was given when it made it."""
+    """An object, and the record that turns it into the one that add-section was given: an archive has many, so no copy is kept."""
 
     elf: ElfFile
-    original: ElfFile
-    record: Undo  # turns `elf` into `original`
+    record: Undo
+    still_has_one: bool  # the object that add-section was given had a section
+
+    @property
+    def size(self) -> int:
+        """Return the size of the object that add-section was given."""
+        return self.record.original_size
 
     @property
     def section_bytes(self) -> int:
@@ -147,15 +150,21 @@ class ObjectRemoval(NamedTuple):
 
     def check(self, written: ElfFile) -> list[str]:
         """Return the findings about the written object."""
-        return [] if same_bytes(written.data, self.original.data) else ["it differs from the file that add-section was given"]
+        return [] if _restores(self.elf, written) else ["it differs from the file that add-section was given"]
+
+
+def _restores(elf: ElfFile, original: ElfFile) -> bool:
+    """Return True if the record of an object restores this one, byte for byte."""
+    found = original_object(elf)
+    return found is not None and same_bytes(found[0].data, original.data)
 
 
 def sframe_bytes(elf: ElfFile) -> int:
     return sum(section.header.sh_size for section in elf.sections if is_sframe(section))
 
 
-def original_object(elf: ElfFile) -> ObjectRemoval | None:
-    """Return what restores the object that add-section was given; None without a valid record."""
+def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
+    """Return the object that add-section was given, and its record; None without a valid record."""
     record = undo_record.read(elf.data)
     if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
@@ -166,15 +175,15 @@ def original_object(elf: ElfFile) -> ObjectRemoval | None:
         original = ElfFile(memoryview(bytes(data)), elf.name)
     except FormatError:
         return None
-    return ObjectRemoval(elf, original, record) if original.header.e_type == ET.REL else None
+    return (original, record) if original.header.e_type == ET.REL else None
 
 
 def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
     """None if there is nothing to remove. Raises RefusedError for sections that another tool made."""
     if not sframe_bytes(elf):
         return None
-    removal = original_object(elf)
-    if removal is None:
+    found = original_object(elf)
+    if found is None:
         message = "another tool made its SFrame section, or rewrote the object since"
         raise RefusedError(Refusal.FOREIGN_OBJECT, message, file=elf.name)
-    return removal
+    return ObjectRemoval(elf, found[1], any(map(is_sframe, found[0].sections)))

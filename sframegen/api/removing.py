@@ -12,7 +12,6 @@ from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
 from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import open_given
-from linker.objects.laid_out import is_sframe
 from sframegen.api.add_summary import Plan, json_of, plan_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import refuse, with_written
@@ -150,9 +149,9 @@ def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
         restored=True,
         identical=not objects.is_archive,
         differs="its symbol index was made again" if objects.is_archive else "",
-        still_has_one=any(is_sframe(section) for one in removals.values() for section in one.original.sections),
+        still_has_one=any(one.still_has_one for one in removals.values()),
         size_before=before,
-        size=objects.size_with({at: len(one.original.data) for at, one in removals.items()}),
+        size=objects.size_with({at: one.size for at, one in removals.items()}),
     )
     checks = {at: one.check for at, one in removals.items()}
 

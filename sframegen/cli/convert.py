@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> Conversion:
     if not (version or optimize):
-        raise click.UsageError("give --format, --optimize or both")
+        raise click.UsageError("give --format, --optimize or both", click.get_current_context())
     return Conversion(version, optimize)
 
 

@@ -225,6 +225,9 @@ def open_elf(path: str | Path) -> ElfFile:
     return ElfFile(data, str(path), status)
 
 
+PIPE_BYTES = 1 << 16  # as many as a pipe holds
+
+
 def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int | None = None) -> int:
     """A descriptor to read a regular file; `display_path`: for messages. Raises FormatError if it is not one, or OSError."""
     try:
@@ -248,7 +251,9 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISFIFO(mode):
+        if stat.S_ISFIFO(mode):
+            beginning = _first_bytes(descriptor, display_path)
+        else:
             check_regular(mode, display_path)
     except BaseException:
         os.close(descriptor)
@@ -256,15 +261,23 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
     file: BinaryIO = os.fdopen(descriptor, "rb")
     if stat.S_ISFIFO(mode):
         with file:
-            os.set_blocking(descriptor, True)  # without a writer, a read ends all the same
-            data = file.read(most + 1)
-            has_name = not os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:")  # noqa: PTH115 - without pathlib, which takes longer
-        if has_name and not data:
-            raise FormatError("nobody writes to this FIFO", file=display_path)
+            data = beginning + file.read(max(most + 1 - len(beginning), 0))
         if len(data) > most:
             raise FormatError(f"more than {most:,} bytes come from this pipe: write them to a file", file=display_path)
         file = io.BytesIO(data)
     return io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline=newline)
+
+
+def _first_bytes(pipe: int, display_path: str) -> bytes:
+    """What can be read now, from then on waiting for more. Raises FormatError for a FIFO that nobody has opened to write."""
+    try:
+        beginning = os.read(pipe, PIPE_BYTES)
+        if not beginning and not os.readlink(f"/proc/self/fd/{pipe}").startswith("pipe:"):  # noqa: PTH115 - without pathlib, which takes longer
+            raise FormatError("nobody writes to this FIFO", file=display_path)
+    except BlockingIOError:  # somebody will write
+        beginning = b""
+    os.set_blocking(pipe, True)
+    return beginning
 
 
 def check_regular(mode: int, display_path: str) -> None:

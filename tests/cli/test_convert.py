@@ -478,3 +478,9 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
     file.write_text("no ELF file")
     with pytest.raises(FormatError, match=str(file)):
         sframegen.convert(file, 2)
+
+
+def test_without_a_version_and_a_level_it_says_how_it_is_used() -> None:
+    done = CliRunner().invoke(cli, ["convert", "/bin/true"])
+    assert (done.exit_code, done.stderr.splitlines()[0]) == (2, "Usage: cli convert [OPTIONS] FILE...")
+    assert done.stderr.splitlines()[-1] == "Error: give --format, --optimize or both"

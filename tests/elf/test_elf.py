@@ -165,6 +165,14 @@ def test_a_text_from_a_pipe(tmp_path: Path) -> None:
         os.close(written)
 
 
+def test_a_writer_that_has_nothing_to_write_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    writing = os.open(tmp_path / "fifo", os.O_RDWR)
+    monkeypatch.setattr(os, "set_blocking", lambda *_: os.close(writing))  # it ends while its bytes are waited for
+    with open_text(tmp_path / "fifo", 12) as text:
+        assert not text.read()
+
+
 def test_other_machines_are_refused() -> None:
     with pytest.raises(FormatError, match=r"e_machine 40 \(little-endian\) is not supported"):
         abi_of(ElfFile(memoryview(header(machine=40))))

@@ -7,6 +7,7 @@ from array import array
 from sframegen.profile.bpf.kernel_records import Counted, NewStack, Unfinished
 from sframegen.profile.collected import Collected
 from sframegen.profile.counted_stacks import NOT_RECEIVED, RAN_AGAIN, CountedStacks
+from sframegen.profile.events.event_records import CommRecord
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver
@@ -47,6 +48,19 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     counted.count({(5, 7, 0): Counted(3, 1000), (6, 7, 0): Counted(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
     assert collected.stacks.samples == 2
+
+
+def test_a_sample_has_the_name_that_its_process_had_then() -> None:
+    """When its stack is walked, the process may have executed another program, or be gone."""
+    collected = Collected("cpu-clock", "copies", 99)
+    processes = Processes(MappingResolver(TracedFiles()))
+    counted = CountedStacks(ProfilePlan(), processes, collected)
+    processes.set_scanned(7, [], "before", 1)
+    record = Unfinished(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.task(7, 7))
+    processes.apply(CommRecord(7, 7, "after", by_exec=True), 2)
+    counted.add_walked(record, memoryview(array("Q", [5])), End.OUTERMOST)
+    rows = collected.stacks.tree.rows
+    assert [collected.stacks.tasks[task].process for task in rows.second[: rows.count]] == ["before"]
 
 
 def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:

@@ -156,6 +156,16 @@ def test_what_waits_at_the_end_is_walked_without_a_proof_or_lost() -> None:
     assert run.collected.lost == {NO_TABLE_IN_TIME: 1}
 
 
+def test_a_file_that_was_rewritten_before_its_first_sample_has_no_rules() -> None:
+    """There will be no table to wait for."""
+    run = Run()
+    file = run.files[run.first]
+    file.elf, file.ready, file.final = None, True, True
+    run.walk()
+    run.walks.walk_due()
+    assert (run.builder.requested, len(run.walks), run.stacks()) == ([], 0, [(End.NO_RULE, 1, 1)])
+
+
 def test_code_in_no_file_is_read_from_the_process() -> None:
     """As CPython's trampolines: what follows a call says where its caller is."""
     made = ctypes.create_string_buffer(b"\x48\x83\xc4\x08\xc3")

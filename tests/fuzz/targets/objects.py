@@ -67,4 +67,4 @@ def run(data: bytes) -> None:
         if gone:
             without = written(filled, {at: one.write for at, one in gone.items()})
             filled.check({at: one.check for at, one in gone.items()}, without)
-            assert len(without.data) == filled.size_with({at: len(one.original.data) for at, one in gone.items()})
+            assert len(without.data) == filled.size_with({at: one.size for at, one in gone.items()})
