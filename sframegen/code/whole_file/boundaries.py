@@ -55,7 +55,7 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Decode
             piece = window.head(end)
         yield piece, _crossing(context, piece, window, limit)
         number += 1
-        if number > SOME + (end - start) // MIN_FUNCTION or _ends_with_data(piece):
+        if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
         while (here := window.after_padding(end)) == window.end < limit:
             end = here
@@ -81,7 +81,7 @@ def _is_last_call(window: DecodedCode, end: int) -> bool:
     return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
 
 
-def _ends_with_data(piece: DecodedCode) -> bool:
+def _is_no_code(piece: DecodedCode) -> bool:
     """Return True if the piece ends with bytes that are not an instruction: they stop, and do not pad."""
     last = len(piece) - 1
     stops = piece.flows.endswith(bytes([STOP])) and piece.at[len(piece.at) - 1] == piece.offsets[last]
