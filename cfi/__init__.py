@@ -1,4 +1,4 @@
-"""DWARF call frame information -> rows. Knows `.eh_frame` and `.debug_frame`; knows neither SFrame nor how to write ELF.
+"""Reads DWARF call frame information (`.eh_frame` and `.debug_frame`) into rows. It neither handles SFrame nor writes ELF.
 
 A package of sframegen.
 """

@@ -9,15 +9,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORD = 0xFFFFFFFFFFFFFFFF
-MAX_SIZE = 256  # bytes; compilers and linkers write some ten. Thousands of rules can have the same expression
+MAX_SIZE = 256  # bytes; compilers and linkers write about ten. Thousands of rules can have the same expression
 PC_PERIOD = 16  # bytes: the distance of PLT entries, whose expressions look at the low four bits of the PC
 
 
-CFA = -1  # in the place of a register's number
+CFA = -1  # stands for the CFA where a register number is expected
 
 
 class Term(NamedTuple):
-    """`register + offset`, or with `deref` the word at that address, and `more`. `register` None: a plain number; CFA: the CFA."""
+    """The value of an expression: `register + offset`, or with `deref` `*(register + offset) + more`.
+
+    `register` None: the value is the number `offset`.
+    """
 
     register: int | None
     offset: int
@@ -25,11 +28,11 @@ class Term(NamedTuple):
     more: int = 0
 
 
-class _Unknown(Exception):  # noqa: N818 - not an error: the expression means something else
-    """The expression does not reduce to a Term."""
+class _Unknown(Exception):  # noqa: N818 - not an error: the expression is valid, but cannot be written as a Term
+    """Raised where an expression does not reduce to a Term."""
 
 
-@lru_cache(1024)  # linkers write the same one for every PLT, and each of its values has to be tried
+@lru_cache(1024)  # linkers write the same expression for every PLT, and it is evaluated for each value of the PC's low bits
 def evaluate(
     expression: bytes,
     byte_order: Literal["little", "big"],
@@ -38,21 +41,22 @@ def evaluate(
     *,
     on_cfa: bool = False,
 ) -> Term | None:
-    """What the expression computes; None if it is not a Term, or longer than MAX_SIZE.
+    """Return the value that an expression computes; None if it does not reduce to a Term, or is longer than MAX_SIZE.
 
-    `pc_residue`: the PC modulo PC_PERIOD, where that may be used. `on_cfa`: a register's expression, on whose stack the CFA is.
+    `pc_residue`: the PC modulo PC_PERIOD, if the expression may use it. `on_cfa`: evaluation starts with the CFA on the stack.
     """
     if len(expression) > MAX_SIZE:
         return None
     try:
-        return _run(expression, byte_order, pc_register, pc_residue, [Term(CFA, 0)] if on_cfa else [])
+        return _run_operations(expression, byte_order, pc_register, pc_residue, [Term(CFA, 0)] if on_cfa else [])
     except (_Unknown, IndexError):  # IndexError: an operand is cut off, or the stack is empty
         return None
 
 
-def _run(
+def _run_operations(
     code: bytes, byte_order: Literal["little", "big"], pc_register: int | None, pc_residue: int | None, stack: list[Term]
 ) -> Term:
+    """Return the Term on top of the stack after the last operation. Raises _Unknown and IndexError."""
     pos = 0
     while pos < len(code):
         op = code[pos]
@@ -61,23 +65,23 @@ def _run(
             size, signed = CONSTANTS[op]
             if pos + size > len(code):
                 raise _Unknown
-            stack.append(Term(None, _signed(int.from_bytes(code[pos : pos + size], byte_order, signed=signed))))
+            stack.append(Term(None, _to_signed_64(int.from_bytes(code[pos : pos + size], byte_order, signed=signed))))
             pos += size
         elif op in (DW_OP_CONSTU, DW_OP_CONSTS):
-            value, pos = _leb(code, pos, signed=op == DW_OP_CONSTS)
+            value, pos = _read_leb128(code, pos, signed=op == DW_OP_CONSTS)
             stack.append(Term(None, value))
         elif DW_OP_LIT0 <= op < DW_OP_LIT0 + 32:
             stack.append(Term(None, op - DW_OP_LIT0))
         elif DW_OP_BREG0 <= op < DW_OP_BREG0 + 32:
-            value, pos = _leb(code, pos, signed=True)
+            value, pos = _read_leb128(code, pos, signed=True)
             stack.append(Term(op - DW_OP_BREG0, value))
         elif op == DW_OP_BREGX:
-            register, pos = _leb(code, pos, signed=False)
-            value, pos = _leb(code, pos, signed=True)
-            stack.append(Term(register & WORD, value))  # not a negative number, as CFA is
+            register, pos = _read_leb128(code, pos, signed=False)
+            value, pos = _read_leb128(code, pos, signed=True)
+            stack.append(Term(register & WORD, value))  # masked: a negative number would stand for the CFA
         elif op == DW_OP_PLUS_UCONST:
-            value, pos = _leb(code, pos, signed=False)
-            stack.append(_plus(stack.pop(), Term(None, value)))
+            value, pos = _read_leb128(code, pos, signed=False)
+            stack.append(_add_terms(stack.pop(), Term(None, value)))
         elif op == DW_OP_DEREF:
             top = stack.pop()
             if top.deref or top.register is None:
@@ -93,10 +97,10 @@ def _run(
                 and 0 <= b.offset < PC_PERIOD
             ):
                 a = Term(None, (pc_residue + a.offset) & (PC_PERIOD - 1))
-            stack.append(_arithmetic(DW_OP_AND, a, b))
+            stack.append(_apply_operator(DW_OP_AND, a, b))
         elif op in ARITHMETIC:
             b, a = stack.pop(), stack.pop()
-            stack.append(_arithmetic(op, a, b))
+            stack.append(_apply_operator(op, a, b))
         elif op == DW_OP_DUP:
             stack.append(stack[-1])
         elif op == DW_OP_DROP:
@@ -108,32 +112,32 @@ def _run(
     return stack[-1]
 
 
-def _plus(a: Term, b: Term) -> Term:
+def _add_terms(a: Term, b: Term) -> Term:
     if a.register is None:
         a, b = b, a
     if b.register is not None:
         raise _Unknown
     if a.deref:
-        return a._replace(more=_signed(a.more + b.offset))
-    return a._replace(offset=_signed(a.offset + b.offset))
+        return a._replace(more=_to_signed_64(a.more + b.offset))
+    return a._replace(offset=_to_signed_64(a.offset + b.offset))
 
 
-def _arithmetic(op: int, a: Term, b: Term) -> Term:
+def _apply_operator(op: int, a: Term, b: Term) -> Term:
     if a.register is None and b.register is None:
-        return Term(None, _signed(ARITHMETIC[op](a.offset, b.offset)))
+        return Term(None, _to_signed_64(ARITHMETIC[op](a.offset, b.offset)))
     if op == DW_OP_PLUS:
-        return _plus(a, b)
+        return _add_terms(a, b)
     if op == DW_OP_MINUS and b.register is None:
-        return _plus(a, Term(None, -b.offset))
+        return _add_terms(a, Term(None, -b.offset))
     raise _Unknown
 
 
-def _signed(value: int) -> int:
+def _to_signed_64(value: int) -> int:
     value &= WORD
     return value - (1 << 64) if value >> 63 else value
 
 
-def _leb(code: bytes, pos: int, *, signed: bool) -> tuple[int, int]:
+def _read_leb128(code: bytes, pos: int, *, signed: bool) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = code[pos]
@@ -145,7 +149,7 @@ def _leb(code: bytes, pos: int, *, signed: bool) -> tuple[int, int]:
             break
     if signed and byte & 0x40:
         value -= 1 << shift
-    return _signed(value), pos
+    return _to_signed_64(value), pos
 
 
 DW_OP_DEREF = 0x06

@@ -1,9 +1,9 @@
-"""Executes call frame instructions: FDEs in, row columns out. Compiled.
+"""Executes call frame instructions: takes FDEs and fills the columns of their rows. Compiled.
 
 A row's rules are interned: equal rules have one number, and later steps look at each distinct rule once.
 The state of one row is 18 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP and RA_SIGN_STATE; offset and
-size of the CFA's expression. RA_SIGN_STATE without a rule has in a what DW_CFA_AARCH64_negate_ra_state made of it. Register and
-offset of the CFA outlast an expression: DW_CFA_def_cfa_register comes back to them.
+size of the CFA's expression. Where RA_SIGN_STATE has no rule, its `a` is the value that DW_CFA_AARCH64_negate_ra_state toggles. A
+CFA expression keeps the CFA's register and offset, because a later DW_CFA_def_cfa_register uses them again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if not cython.compiled:  # machine.pxd has the same numbers
     )
     U8, ULEB, SLEB, LOW6, ADDRESS, BLOCK = map(int, [*Operand][4:])
     UNDEFINED, REGISTER, VAL_EXPRESSION = map(int, (RuleKind.UNDEFINED, RuleKind.REGISTER, RuleKind.VAL_EXPRESSION))
-    CFA, RA, FP, SP, RA_STATE, EXPRESSION = range(1, 17, 3)  # where a state has them
+    CFA, RA, FP, SP, RA_STATE, EXPRESSION = range(1, 17, 3)  # index of each rule in a state
 
 COMPILED: bool = cython.compiled
 
 WIDTH = 18  # numbers in a state
-STEPS = 8192  # steps from one state to another that are remembered, by hash
+STEPS = 8192  # size of the hash table that remembers steps from one state to another
 
 
 @cython.cclass
@@ -71,7 +71,7 @@ class Cursor:
         self.fault = 0
         self.address_size = 8
         self.big = big
-        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        # In an expression, a literal of more than 31 bits becomes a Python object; an attribute is a C number.
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.mask32 = 0xFFFFFFFF
         self.large = 1 << 62
@@ -96,7 +96,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(-1)
     def uleb(self) -> cython.longlong:
-        """Values of 56 bits and more come back as 2 ** 62: no offset or register number is that large."""
+        """Read a ULEB128 number. Values of more than 56 bits become 2 ** 62: offsets and register numbers are smaller."""
         value: cython.longlong = 0
         shift: cython.int = 0
         byte: cython.longlong = 0x80
@@ -116,12 +116,12 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(-1)
     def sleb(self) -> cython.longlong:
-        """Values that need more than 56 bits come back as 2 ** 62 with their sign."""
+        """Read an SLEB128 number. Values of more than 56 bits become 2 ** 62 with their sign."""
         value: cython.longlong = 0
         shift: cython.int = 0
         byte: cython.longlong = 0x80
         one: cython.longlong = 1
-        zeros: cython.bint = True  # from bit 56 on: only padding with zeros, or with ones
+        zeros: cython.bint = True  # the bits from bit 56 on are all zeros, or all ones
         ones: cython.bint = True
         while byte & 0x80:
             if self.pos >= self.end:
@@ -142,7 +142,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(-1)
     def encoded(self, encoding: cython.int, function: cython.ulonglong) -> cython.ulonglong:
-        """A pointer in a DW_EH_PE encoding; `function`: what DW_EH_PE_funcrel is relative to."""
+        """Read a pointer in a DW_EH_PE encoding. `function`: the address that DW_EH_PE_funcrel is relative to."""
         value: cython.ulonglong = 0
         form: cython.int = encoding & 0x0F
         base: cython.int = encoding & 0x70
@@ -193,16 +193,16 @@ class Cursor:
         return value
 
     def follow(self, address: int) -> int:
-        """What an indirect pointer at `address` points to."""
+        """Return the value of the pointer stored at `address`, for DW_EH_PE_indirect."""
         if self.memory is not None:
             try:
                 return self.memory(address)  # type: ignore[no-any-return]
-            except FormatError:  # nothing there
+            except FormatError:  # nothing is loaded at that address
                 pass
         self.fault = 4
         return 0
 
-    def read_unsigned(self, width: int) -> int:  # this and the next three: for callers in Python
+    def read_unsigned(self, width: int) -> int:  # this method and the next three are for callers in Python
         return self.unsigned(width)
 
     def read_uleb(self) -> int:
@@ -216,9 +216,9 @@ class Cursor:
 
     @cython.locals(shapes="const unsigned char[::1]")
     def ranges(self, entries: Entries, shapes: Bytes, fdes: Fdes, programs: Programs) -> int:
-        """Fills each FDE's address range, and where its instructions begin; returns the most bytes of instructions that one has.
+        """Fills each FDE's address range and the start of its instructions; returns the size in bytes of the longest program.
 
-        Where they begin may be filled in place of entries.body.
+        `programs.start` may be the same column as `entries.body`.
         `shapes`: four bytes a CIE: FDE pointer encoding, whether FDEs have augmentation data, address size, segment selector size.
         """
         fde: cython.Py_ssize_t
@@ -237,7 +237,7 @@ class Cursor:
             if self.fault == 4:  # an indirect pointer leads nowhere: UNKNOWN_START
                 self.fault = 0
                 fdes.start[fde] = self.mask - 1
-            fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the same width, unsigned, no base
+            fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the pointer's width, unsigned, without a base
             if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()
                 if length > self.end - self.pos:
@@ -253,10 +253,10 @@ class Cursor:
 @cython.final
 @cython.cclass
 class CfiMachine(Cursor):
-    """Runs FDEs one after the other; `numbers` grows by the distinct states that rows are made of, the bytes of 18 numbers each.
+    """Runs FDEs one after the other, and adds the 18 numbers of each distinct state that has a row to `numbers`, as bytes.
 
-    States are numbered, and the loop over instructions knows nothing but their numbers: it looks up where an instruction leads from
-    a state, and only what it has not met yet, or no longer knows, is worked out on the 18 numbers.
+    States are numbered, and the loop over instructions handles only state numbers: it looks up the state that an instruction leads
+    to. Only a step that is not in the table is computed on the 18 numbers.
     """
 
     numbers: dict[bytes, int]
@@ -294,11 +294,11 @@ class CfiMachine(Cursor):
         cies: Column,
         numbers: dict[bytes, int],
     ) -> None:
-        """Runs all CIEs' initial instructions: what their FDEs begin with and DW_CFA_restore goes back to.
+        """Runs all CIEs' initial instructions. They give the state that FDEs start in and that DW_CFA_restore restores.
 
         `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,
-        code and data alignment factors, pointer encoding, address size. `numbers`, each state's rule number in ascending order, is
-        shared by all sections of a file, as are expression offsets, which count from `block_base` for this section.
+        code and data alignment factors, pointer encoding, address size. `numbers` (state -> rule number, ascending) is
+        shared by all sections of a file. So are expression offsets, which count from `block_base` for this section.
         """
         cie: cython.Py_ssize_t
         count: cython.Py_ssize_t = len(cies) // 7
@@ -336,7 +336,7 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def enter(self, cie: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Makes a CIE the current one."""
+        """Makes a CIE the current one, and returns its number."""
         register: cython.Py_ssize_t
         self.ra = self.cies[7 * cie + 2]
         self.code_factor = self.cies[7 * cie + 3]
@@ -361,8 +361,8 @@ class CfiMachine(Cursor):
     def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
         """Runs FDEs from `fde` on as long as `rows` has room for theirs; returns the first FDE not run, or faulty.
 
-        rows.first_row[f + 1] is where the rows of FDE f end; `used`: where those of the first begin. An FDE makes at most one row a
-        byte, and one; none if it is empty or too large for SFrame's 32-bit sizes.
+        The rows of FDE f end at rows.first_row[f + 1]; `used`: index of the first row to fill. An FDE makes at most one row for
+        each byte of instructions, and one more; none if it is empty or too large for SFrame's 32-bit sizes.
         """
         data = self.data
         opcodes = self.opcodes
@@ -378,9 +378,9 @@ class CfiMachine(Cursor):
         factor: cython.longlong = 0
         state: cython.longlong = 0
         limit: cython.ulonglong  # the FDE's size; 0: it makes no rows
-        here: cython.ulonglong  # the row in the making holds from start + here
+        here: cython.ulonglong  # the current row holds from start + here
         target: cython.ulonglong
-        last: cython.longlong  # the rule of the row before it
+        last: cython.longlong  # the rule of the previous row
         rule: cython.longlong
         depth: cython.Py_ssize_t
         pos: cython.Py_ssize_t
@@ -411,7 +411,7 @@ class CfiMachine(Cursor):
                 pos += 1
                 if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
                     target = here + (byte & 0x3F) * factor
-                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore of registers that are not followed
+                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore: other registers
                     if byte < 0xC0 and pos < stop and data[pos] < 0x80:
                         pos += 1
                     elif byte < 0xC0:
@@ -449,7 +449,7 @@ class CfiMachine(Cursor):
                         if self.fault:
                             return fde
                         if action == ADVANCE:
-                            # At most 2 ** 32 * 2 ** 24; further is past the end of any function that SFrame can describe.
+                            # At most 2 ** 32 * 2 ** 24, which is past the end of any function that SFrame can describe.
                             target = here + (self.mask32 if a >> 32 else a) * factor
                         elif action == REMEMBER_STATE:
                             if depth == 64:
@@ -479,7 +479,7 @@ class CfiMachine(Cursor):
                                 state = step_to[step]
                                 continue
                             self.pos = pos
-                            if opcodes[entry + 2] == BLOCK:  # known by its place, not by its length
+                            if opcodes[entry + 2] == BLOCK:  # not remembered: a step knows a block's length, not its offset
                                 state = self.change(state, entry, a, b)
                             else:
                                 step_from[step] = state * 256 + byte
@@ -488,7 +488,7 @@ class CfiMachine(Cursor):
                                 state = self.change(state, entry, a, b)
                                 step_to[step] = state
                             if self.fault:
-                                step_from[step] = -1  # the next FDE with this instruction has the fault, too
+                                step_from[step] = -1  # forgotten: the next FDE with this instruction must have the fault, too
                                 return fde
                             continue
                 # The location has advanced to `target`.
@@ -547,7 +547,7 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def scaled(self, value: cython.longlong, factor: cython.int) -> cython.longlong:
-        """An offset operand in bytes; what is beyond 32 bits before or after the scaling comes back as 2 ** 62."""
+        """Return an offset operand in bytes; 2 ** 62 if it exceeds 32 bits before or after the scaling."""
         if value >> 31 != 0 and value >> 31 != -1:
             return self.large  # type: ignore[no-any-return]
         if factor != 1:  # stored as factor + 1
@@ -557,7 +557,7 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def slot(self, register: cython.longlong) -> cython.Py_ssize_t:
-        """Where a register's rule stands in the state; 0 for those that are dropped."""
+        """Return the index of a register's rule in the state; 0 for a register whose rule is not kept."""
         if register == self.ra:
             return RA
         if register == self.fp:
@@ -571,7 +571,7 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def change(self, number: cython.longlong, entry: cython.Py_ssize_t, a: cython.longlong, b: cython.longlong) -> cython.longlong:
-        """Where an instruction leads from a state. `b`: an offset in bytes, a block's length, or what a RESTORE goes back to."""
+        """Return the state that an instruction leads to. `b`: an offset in bytes, a block's length, or the state to RESTORE."""
         action: cython.int = self.opcodes[entry]
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
@@ -605,7 +605,7 @@ class CfiMachine(Cursor):
             self.state[CFA] = VAL_EXPRESSION
             self.state[EXPRESSION] = self.block
             self.state[EXPRESSION + 1] = b
-        elif self.state[RA_STATE]:  # the ABI gives no meaning to the next two after a rule for the register
+        elif self.state[RA_STATE]:  # after a rule for the register, the ABI does not define the next two instructions
             self.state[RA_STATE] = UNDEFINED
         elif action == NEGATE_RA_STATE:
             self.state[RA_STATE + 1] ^= 1
@@ -620,8 +620,8 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def intern(self) -> cython.longlong:
-        """The number of the state that `state` has become."""
-        key: bytes = self.key.tobytes()  # bytes: their hash is keyed, hostile states cannot be made to collide
+        """Return the number of the state in `self.state`; a new state gets the next number."""
+        key: bytes = self.key.tobytes()  # the hash of bytes is keyed: a hostile file cannot make states collide
         number: cython.longlong = self.known.setdefault(key, len(self.keys))
         i: cython.Py_ssize_t
         if number < len(self.keys):
@@ -638,7 +638,7 @@ class CfiMachine(Cursor):
     @cython.cfunc
     @cython.exceptval(-1)
     def emit(self, state: cython.Py_ssize_t) -> cython.longlong:
-        """The rule that a state's rows have: rules are numbered in the order of their first rows."""
+        """Return the number of a state's rule. Rules are numbered in the order of their first rows."""
         rule: cython.longlong = self.numbers.setdefault(self.keys[state], len(self.numbers))
         self.rule_of[state] = rule + 1
         return rule

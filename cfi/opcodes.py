@@ -1,4 +1,4 @@
-"""Call frame instructions: what each is called, which operands it has, what it does. DWARF 5 section 6.4.2, GNU and AArch64."""
+"""The call frame instructions of DWARF 5 section 6.4.2, GNU and AArch64: names, operands and actions."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Operand(IntEnum):
 
 
 class RuleKind(IntEnum):
-    """Where a register of the caller is, or how the CFA is found. `a`, `b`: the rule's two numbers."""
+    """How a rule finds a register of the caller, or the CFA. `a`, `b`: the rule's two numbers."""
 
     UNSPECIFIED = 0
     UNDEFINED = 1
     SAME_VALUE = 2
     OFFSET = 3  # *(cfa + a)
     VAL_OFFSET = 4  # cfa + a
-    REGISTER = 5  # register a, plus b where it is the CFA's
+    REGISTER = 5  # register a; in the CFA's rule, register a + b
     EXPRESSION = 6  # *(expression); a, b: its offset and size
-    VAL_EXPRESSION = 7  # expression; the CFA's too
-    UNREADABLE = 8  # of the CFA only: the FDE's instructions have a fault, and nothing is known of any register
+    VAL_EXPRESSION = 7  # the value of the expression; also used for the CFA
+    UNREADABLE = 8  # of the CFA only: the FDE's instructions are faulty, so the rules of all registers are unknown
 
 
 class Action(IntEnum):
-    """What an instruction does, once its operands are read as `a` and `b`."""
+    """The effect of an instruction whose operands are `a` and `b`."""
 
     UNKNOWN = 0
     NOP = 1
     ADVANCE = 2  # by a * code alignment
     SET_LOC = 3  # to address a
     SET_RULE = 4  # register a: (kind, b)
-    RESTORE = 5  # register a: as the CIE left it
+    RESTORE = 5  # register a gets the CIE's initial rule
     REMEMBER_STATE = 6
     RESTORE_STATE = 7
     DEF_CFA = 8  # a + b
@@ -55,7 +55,7 @@ class Action(IntEnum):
 
 
 class CfiInstruction(NamedTuple):
-    """`factor`: what the offset operand is multiplied with: 0 nothing, 1 data alignment, -1 its negative."""
+    """One call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all."""
 
     opcode: int
     name: str
@@ -103,7 +103,7 @@ INSTRUCTIONS = (
 )
 
 # INSTRUCTIONS packed for cfi/machine.py, which indexes it by opcode: five bytes each (action, first, second, kind, factor + 1).
-# The three with an operand in their low bits are at 0x40, 0x80 and 0xC0.
+# The three instructions with an operand in their low six bits are at 0x40, 0x80 and 0xC0.
 PROGRAM = bytearray(5 * 256)
 for _one in INSTRUCTIONS:
     PROGRAM[5 * _one.opcode : 5 * _one.opcode + 5] = (_one.action, _one.first, _one.second, _one.kind, _one.factor + 1)

@@ -30,20 +30,20 @@ EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80
 SUPPORTED_VERSIONS = (1, 3, 4)
 WITHOUT_DATA = set("SBG")  # augmentation letters
-MAX_CODE_ALIGNMENT = 1 << 24  # times a 32-bit advance stays within 64 bits
+MAX_CODE_ALIGNMENT = 1 << 24  # so that a 32-bit advance, scaled, stays within 64 bits
 ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
-MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # times a 32-bit offset stays within 64 bits
+MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # so that a 32-bit offset, scaled, stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-# Parts of a state's bytes: RA column and CFA; RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
+# The three parts of a state's bytes: RA column and CFA; RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
 HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=12q"), Struct("=2q")
 HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
 
 
 def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
-    """The FDEs of all sections, with rows. Raises FormatError where a section cannot be read: section.py has a table of faults."""
-    numbers: dict[bytes, int] = {}  # of the distinct states that rows of all sections are made of, ascending
+    """Return the FDEs of all sections, with rows. Raises FormatError if a section cannot be read: section.py lists the faults."""
+    numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number, ascending
     blocks: list[tuple[int, CfiSection]] = []
     parts: list[FdeTable] = []
     list_ends: list[int] = []
@@ -56,18 +56,18 @@ def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTab
         list_ends.append(before + len(parts[-1]))
         if len(numbers) > MAX_STATES:
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
-    table = _joined_tables(parts)
+    table = _join_tables(parts)
     table.list_ends = list_ends
-    register_rule = cache(partial(_register_rule, blocks))  # a long expression, which many rules may have, is copied once
-    table.rules = [_rule(state, register_rule) for state in numbers]
+    register_rule = cache(partial(_build_register_rule, blocks))  # many rules may share a long expression: it is copied once
+    table.rules = [_build_rule(state, register_rule) for state in numbers]
     return table
 
 
 def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, numbers: dict[bytes, int]) -> FdeTable:
-    """Without rules: these are of all sections."""
+    """Return the table of one section, without rules: `read` makes the rules of all sections."""
     table = FdeTable()
-    found, entries = _entries(section)
-    table.cies = cies = [_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
+    found, entries = _scan_entries(section)
+    table.cies = cies = [_read_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
     cie: Column = room("I", len(entries.start))[0]
     stray = scan.cie_numbers(entries, found, cie)
     if stray >= 0:
@@ -75,7 +75,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
             f"FDE's CIE pointer leads to {entries.cie[stray]:#x}, where no CIE is", section.name, entries.start[stray]
         )
 
-    cursor = Cursor(*_place(section))
+    cursor = Cursor(*_cursor_arguments(section))
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
@@ -84,7 +84,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     pointers = array("Q", entries.body) if section.known else array("Q")
     longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
-    _check(cursor, section)
+    _raise_fault(cursor, section)
     for fde, pointer in enumerate(pointers):
         if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
             start[fde] = UNKNOWN_START
@@ -92,15 +92,15 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     unknown = [fde for fde, number in enumerate(cie) if number in of_cies] if of_cies else []
     for fde in chain(unknown, _fdes_with_unknown_fields(section, entries, pointers, cies, cie)):
         start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
-    machine = CfiMachine(*_place(section))
-    machine.start(PROGRAM, registers, base, _shapes(cies), numbers)
-    _check(machine, section)
-    _run(machine, section, fdes, programs, longest, table, numbers)
+    machine = CfiMachine(*_cursor_arguments(section))
+    machine.start(PROGRAM, registers, base, _cie_columns(cies), numbers)
+    _raise_fault(machine, section)
+    _run_all(machine, section, fdes, programs, longest, table, numbers)
     return table
 
 
 def _cies_with_unknown_fields(section: CfiSection, found: Entries, cies: list[Cie]) -> Iterator[int]:
-    """Numbers of CIEs whose instructions have such a field."""
+    """Yield the number of each CIE whose instructions hold a field that is in `section.unknown`."""
     for at in section.unknown:
         number = bisect_right(found.start, at) - 1
         if number >= 0 and cies[number].program <= at < cies[number].end:
@@ -108,9 +108,10 @@ def _cies_with_unknown_fields(section: CfiSection, found: Entries, cies: list[Ci
 
 
 def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
-    """Numbers of FDEs whose range or instructions have such a field.
+    """Yield the number of each FDE whose address range or instructions hold a field that is in `section.unknown`.
 
-    `pointers`: of their start; `fdes.body` are their instructions here. Between is what exception handlers need.
+    `pointers`: offsets of the FDEs' start pointers; `fdes.body`: offsets of their instructions. The augmentation data in between
+    is for exception handlers only.
     """
     for at in section.unknown:
         fde = bisect_right(fdes.start, at) - 1
@@ -121,8 +122,8 @@ def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Colu
                 yield fde
 
 
-def _joined_tables(parts: list[FdeTable]) -> FdeTable:
-    """Nearly all files have one section, and nothing to copy."""
+def _join_tables(parts: list[FdeTable]) -> FdeTable:
+    """Return one table of all FDEs. Nearly all files have one section, whose table is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     table = FdeTable()
@@ -144,8 +145,8 @@ def _joined_tables(parts: list[FdeTable]) -> FdeTable:
     return table
 
 
-def _shapes(cies: list[Cie]) -> array[int]:
-    """What the machine knows of each CIE."""
+def _cie_columns(cies: list[Cie]) -> array[int]:
+    """Return the seven numbers of each CIE that CfiMachine.start takes."""
     shapes = array("q")
     for one in cies:
         shapes.extend(
@@ -154,7 +155,7 @@ def _shapes(cies: list[Cie]) -> array[int]:
     return shapes
 
 
-def _run(
+def _run_all(
     machine: CfiMachine,
     section: CfiSection,
     fdes: Fdes,
@@ -163,14 +164,14 @@ def _run(
     table: FdeTable,
     numbers: dict[bytes, int],
 ) -> None:
-    """Runs all FDEs, and fills the rows of their table. `longest`: bytes of a program."""
+    """Runs all FDEs, and fills the rows of their table. `longest`: size in bytes of the longest program."""
     count = len(fdes.start)
     [first_row] = room("I", count + 1)
     row_start: Column = array("I")
     row_rule: Column = array("I")
     used = done = 0
     while done < count:
-        # An FDE makes at most one row a byte, and one; a section, with the headers of its entries, about one in six bytes.
+        # An FDE makes at most one row for each byte of its program, and one more. A section, with its headers, about one in six.
         least = used + 1 + longest
         if least > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
@@ -187,11 +188,11 @@ def _run(
             if machine.fault == 0:
                 break
             if machine.fault == TOO_MANY_STATES:
-                _check(machine, section)
+                _raise_fault(machine, section)
             table.faulty += 1
             if len(table.faults) < MAX_REPORTED:
                 table.faults.append(FdeFault(fdes.start[done], section.name, machine.pos, RUN_FAULTS[machine.fault]))
-            if 0 < fdes.size[done] <= MAX_SIZE:  # one row without any known rule
+            if 0 < fdes.size[done] <= MAX_SIZE:  # one row, whose CFA is UNREADABLE
                 row_start[used] = 0
                 row_rule[used] = numbers.setdefault(UNREADABLE, len(numbers))
                 used += 1
@@ -201,21 +202,21 @@ def _run(
     table.first_row, table.row_start, table.row_rule = first_row, row_start[:used], row_rule[:used]
 
 
-def _place(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
+def _cursor_arguments(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
     big = section.byte_order == "big"
     return section.data, section.address, big, section.text_base, section.data_base, section.memory
 
 
-def _check(cursor: Cursor, section: CfiSection) -> None:
+def _raise_fault(cursor: Cursor, section: CfiSection) -> None:
     if cursor.fault:
         raise FormatError(RUN_FAULTS[cursor.fault], section.name, cursor.pos)
 
 
-def _entries(section: CfiSection) -> tuple[Entries, Entries]:
-    """(CIEs, FDEs)"""
+def _scan_entries(section: CfiSection) -> tuple[Entries, Entries]:
+    """Return the entries of a section: (CIEs, FDEs). Raises FormatError for an entry that cannot be read."""
     found = zeros("q", 4)
     cies = fdes = Entries(*(zeros("Q", 0) for _ in range(4)))
-    for _ in range(2):  # counts, then fills
+    for _ in range(2):  # the first pass counts, the second fills
         scan.scan_entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
         if found[0]:
             raise FormatError(SCAN_FAULTS[found[0]], section.name, found[1])
@@ -226,8 +227,9 @@ def _entries(section: CfiSection) -> tuple[Entries, Entries]:
     return cies, fdes
 
 
-def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
-    cursor = Cursor(*_place(section))
+def _read_cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
+    """Read the CIE whose fields begin at `body`. Raises FormatError."""
+    cursor = Cursor(*_cursor_arguments(section))
     cursor.pos, cursor.end = body, end
     version = cursor.read_unsigned(1)
     raw = bytes(section.data[cursor.pos : end])
@@ -237,7 +239,7 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
         raise FormatError(what, section.name, body)
     augmentation = raw[:zero].decode("latin-1")
     cursor.pos += zero + 1
-    if augmentation.startswith("eh"):  # g++ before 3.0: a pointer to its exception table
+    if augmentation.startswith("eh"):  # g++ before 3.0 adds a pointer to its exception table
         cursor.read_unsigned(8)
     address_size, segment_selector_size = 8, 0
     if version >= 4:
@@ -250,12 +252,12 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
         program = cursor.pos + data_size
         if program > end:
             raise FormatError("augmentation data reaches past the end of the CIE", section.name, cursor.pos)
-        encoding = _fde_encoding(cursor, augmentation, program)
+        encoding = _read_fde_encoding(cursor, augmentation, program)
     else:
         program = cursor.pos
         if augmentation != "eh" and set(augmentation) - WITHOUT_DATA:
             raise FormatError(f"unknown augmentation {augmentation!r}", section.name, body + 1)
-    _check(cursor, section)
+    _raise_fault(cursor, section)
     if address_size not in ADDRESS_SIZES or segment_selector_size > 8:
         raise FormatError(f"address size {address_size}, segment selector size {segment_selector_size}", section.name, body)
     if abs(data_alignment) > MAX_DATA_ALIGNMENT or code_alignment > MAX_CODE_ALIGNMENT:
@@ -266,8 +268,8 @@ def _cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
     )  # fmt: skip
 
 
-def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
-    """The encoding of FDE pointers, out of the augmentation data at the cursor; letters after an unknown one are not read."""
+def _read_fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
+    """Read the encoding of FDE pointers from the augmentation data at the cursor. Reading stops at the first unknown letter."""
     cursor.end = end
     encoding = 0
     for letter in augmentation[1:]:
@@ -282,7 +284,7 @@ def _fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) -> CfiRule:
+def _build_rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) -> CfiRule:
     ra_column, kind, a, b = HEAD.unpack_from(state)
     others = OTHERS.unpack_from(state, HEAD_END)
     if kind in EXPRESSION_KINDS:
@@ -290,7 +292,7 @@ def _rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) 
     return CfiRule(ra_column, register_rule(kind, a, b), *(register_rule(*others[at : at + 3]) for at in range(0, 12, 3)))
 
 
-def _register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
+def _build_register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
     if kind not in EXPRESSION_KINDS:
         return RegisterRule(KINDS[kind], a, b)
     base, section = blocks[bisect_right(blocks, a, key=itemgetter(0)) - 1]

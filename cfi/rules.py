@@ -1,4 +1,4 @@
-"""What CFI says, as values: CIEs, FDEs and rows by columns, and one CfiRule for each distinct row of a file."""
+"""The content of CFI sections: CIEs, columns of FDEs and rows, and one CfiRule for each distinct row of a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
 
 
-UNKNOWN_START = (1 << 64) - 2  # the address of an FDE that names it in a way that is not understood
+UNKNOWN_START = (1 << 64) - 2  # the start of an FDE whose address cannot be determined
 
 
 class RegisterRule(NamedTuple):
-    """Where one register is, or how the CFA is found; see RuleKind. An expression's bytes are in `expression`."""
+    """The rule that finds one register, or the CFA; see RuleKind. An expression's bytes are in `expression`."""
 
     kind: RuleKind
     a: int = 0
@@ -32,11 +32,11 @@ class CfiRule(NamedTuple):
     ra: RegisterRule
     fp: RegisterRule
     sp: RegisterRule
-    ra_state: RegisterRule  # RA_SIGN_STATE's. UNSPECIFIED: bit 0 of `a` means signed (AArch64), bit 1 signed with the PC
+    ra_state: RegisterRule  # of RA_SIGN_STATE. UNSPECIFIED: bit 0 of `a` means signed (AArch64), bit 1 signed with the PC
 
 
 class Cie(NamedTuple):
-    """A common information entry; offsets are in its section."""
+    """A common information entry (CIE). `offset`, `program` (its instructions) and `end` are offsets in its section."""
 
     section: str
     offset: int
@@ -63,9 +63,9 @@ class Cie(NamedTuple):
 class FdeFault(NamedTuple):
     """An FDE whose instructions cannot be read. It has one row, whose CFA is UNREADABLE, or none if it is empty."""
 
-    start: int  # address of the code that it describes
+    start: int  # address of the code that the FDE describes
     section: str
-    offset: int  # in the section, of what cannot be read
+    offset: int  # of the fault in the section
     fault: str
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class FdeFault(NamedTuple):
 
 
 class FdeTable:
-    """FDEs by columns, in the order of their sections; FDE i's rows are first_row[i] .. first_row[i + 1] - 1.
+    """The FDEs of a file by columns, in the order of their sections; FDE i's rows are first_row[i] .. first_row[i + 1] - 1.
 
     A row holds from `row_start` (bytes from the FDE's start) to the next row's, or to the FDE's end.
     """
@@ -82,14 +82,14 @@ class FdeTable:
         self.start: Column = array("Q")  # address
         self.size: Column = array("Q")  # bytes
         self.cie: Column = array("I")  # index into `cies`
-        self.list_ends: list[int] = []  # for each section read, with its `more`: the number of FDEs up to its end
+        self.list_ends: list[int] = []  # for each section, with the `more` ones after it: number of FDEs up to its end
         self.first_row: Column = array("I", [0])
         self.row_start: Column = array("I")
         self.row_rule: Column = array("I")  # index into `rules`
         self.cies: list[Cie] = []
         self.rules: list[CfiRule] = []
         self.faulty = 0  # FDEs whose instructions cannot be read
-        self.faults: list[FdeFault] = []  # the first of them
+        self.faults: list[FdeFault] = []  # up to MAX_REPORTED of them
 
     def __len__(self) -> int:
         return len(self.start)

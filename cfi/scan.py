@@ -23,9 +23,9 @@ COMPILED: bool = cython.compiled
 def scan_entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
-    """Fills the tables up to their size. `fde_count` as in CfiSection.
+    """Fills the tables of CIEs and FDEs as far as they have room. `fde_count` as in CfiSection.
 
-    `found`: number and offset of a fault, number of CIEs, number of FDEs.
+    `found` gets four numbers: number and offset of a fault, number of CIEs, number of FDEs.
     """
     source: ByteReader = ByteReader(data, big)
     size: cython.longlong = len(data)
@@ -91,7 +91,7 @@ def scan_entries(
 def put(
     entries: Entries, place: cython.Py_ssize_t, start: cython.longlong, body: cython.longlong, end: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Fills an entry of the table, if it has room for that; returns the number of entries."""
+    """Fills entry `place` of the table, if it has room; returns the number of entries so far."""
     if place < len(entries.start):
         entries.start[place] = start
         entries.body[place] = body
@@ -101,7 +101,7 @@ def put(
 
 @cython.locals(cie="unsigned int[::1]")
 def cie_numbers(fdes: Entries, cies: Entries, cie: Column) -> int:
-    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to none, or -1."""
+    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to no CIE, or -1."""
     fde: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
     for fde in range(len(fdes.cie)):

@@ -1,9 +1,9 @@
-"""The reader's input: a section's bytes, their address, what differs between .eh_frame and .debug_frame; and its faults.
+"""The reader's input (the bytes and properties of a CFI section), and the faults that a section can have.
 
-Compiled loops return the number of a fault, and its offset. What a fault costs depends on whether it is known which code the
-damaged entry describes, and where the next entry begins:
+Compiled loops report a fault by number and offset. A fault costs one FDE if it is known which code the damaged entry describes
+and where the next entry begins; otherwise it costs the section:
 
-| fault | it costs |
+| fault | lost |
 | --- | --- |
 | an entry's length or CIE pointer | the section: where the next entry begins, or what this one means, is not known |
 | a CIE, its instructions too | the section: all FDEs that use it start from it |
@@ -33,7 +33,7 @@ class CfiSection(NamedTuple):
     | its size in 64-bit DWARF | 4 | 8 |
     | pointers | in the encoding that augmentation R names | plain addresses |
 
-    An entry of length 0 is a terminator; linkers leave them in the middle, in both.
+    An entry of length 0 is a terminator; linkers leave them in the middle of both kinds of section.
     """
 
     name: str
@@ -45,9 +45,9 @@ class CfiSection(NamedTuple):
     data_base: int = 0  # for DW_EH_PE_datarel
     memory: Callable[[int], int] | None = None  # the 8 bytes at an address, for DW_EH_PE_indirect
     fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
-    more: bool = False  # a further section of the file and name of the one before: their FDEs are one list
-    known: Callable[[int], bool] | None = None  # whether the pointer at an offset is what is loaded; None: all are
-    unknown: Iterable[int] = ()  # offsets of other fields that are not what is loaded
+    more: bool = False  # the section before has the same file and name: the FDEs of both are one list
+    known: Callable[[int], bool] | None = None  # True if the pointer at an offset has the value that is loaded; None: all have
+    unknown: Iterable[int] = ()  # offsets of other fields that do not have the value that is loaded
 
 
 class FollowedRegisters(NamedTuple):
@@ -58,7 +58,7 @@ class FollowedRegisters(NamedTuple):
     ra_state: int  # RA_SIGN_STATE; -1 where return addresses are never signed
 
 
-# remember_state nests once or twice in real code. 64 numbers of states are 256 bytes; a deeper nest is not a compiler's.
+# remember_state nests once or twice in real code. 64 state numbers are 256 bytes; compilers never nest deeper.
 MAX_REMEMBERED = 64
 # libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
 MAX_STATES = 1 << 15
@@ -81,5 +81,5 @@ RUN_FAULTS = (
     "DW_CFA_set_loc moves backwards",
     f"more than {MAX_STATES} different rows",
 )
-TOO_MANY_STATES = 8  # of RUN_FAULTS: the only fault of a running FDE that is in another entry
-MAX_REPORTED = 20  # FDEs with faults that are kept with place and reason; of more, only the number
+TOO_MANY_STATES = 8  # in RUN_FAULTS: the only fault that is not the running FDE's own
+MAX_REPORTED = 20  # faulty FDEs that are kept with place and reason; further ones are only counted

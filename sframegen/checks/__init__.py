@@ -1,1 +1,1 @@
-"""Is a section well formed, accepted by those who read it, true to the call frame information? A module for each question."""
+"""Checks a section: is it well formed, do its readers accept it, does it agree with the call frame information?"""

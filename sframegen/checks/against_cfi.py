@@ -1,4 +1,4 @@
-"""A section against the call frame information of its file, at every byte of executable code."""
+"""Compares a section with the call frame information of its file, for every byte of executable code."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 REASONS, VERDICTS = tuple(Reason), tuple(Verdict)
 SIGNAL, KEY_B = 1, 2  # flavours
-GIVEN = 4  # bits that those of the section are shifted by
-SHOWN = 1000  # functions that have findings of their own
+GIVEN = 4  # bits by which the section's flavours are shifted, beside the CFI's
+SHOWN = 1000  # functions that get a finding each
 NAMED = 3  # functions that a note names
-# Registers that rules may name. Whether stack tracers have the register is another check.
+# Registers that rules may name here. Another check tells whether stack tracers have the register.
 ALL_REGISTERS = range(32)
-ROOM = 1 << 16  # ranges that are recorded; of further ones only the bytes are counted
+ROOM = 1 << 16  # ranges that are recorded; for further ranges only the bytes are counted
 
 
 @dataclass
 class Truth:
-    """Bytes of executable code by verdict, and the findings.
+    """The result of the comparison: bytes of executable code by verdict, and the findings.
 
-    `table`: what SFrame can say of the CFI. `wrong`: ranges of code of which the section says something wrong, ascending; None
-    where there are too many to know.
+    `table`: the part of the CFI that SFrame can express. `wrong`: ranges of code where the section is wrong, ascending; None if
+    there are too many to record.
     """
 
     code: dict[Verdict, int]
@@ -67,12 +67,13 @@ class Truth:
 def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources, abi: Abi) -> Truth:
     """Compare a section with the CFI on all executable code of its file, which is for that ABI.
 
-    Raises FormatError where the section or the CFI cannot be read, or executable segments overlap or are not in the file.
+    Raises FormatError if the section or the CFI cannot be read, or executable segments overlap or are not in the file.
     """
-    code = _code(elf)
+    code = _find_code(elf)
     table, coverage, _ = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
     rules: dict[Rule, Rule] = {}
-    truth, left_out, given = _walker(table, abi, rules), _reasons(_readable(coverage.unsaid)), _walker(section.table, abi, rules)
+    truth, left_out = _rule_walker(table, abi, rules), _reason_walker(_readable(coverage.unsaid))
+    given = _rule_walker(section.table, abi, rules)
     marks = SIGNAL if section.layout.signal else 0
     expressible = bytes(map(any, map(RuleWords(abi, section.layout).of, rules.values())))
     compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
@@ -80,13 +81,13 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
     terms = sweep.Terms(expressible, compared, SIGNAL & ~marks)
 
     def run(wanted: Verdict, code: Spans = code) -> tuple[array[int], Ranges, bool]:
-        """(bytes of each verdict, ranges of the wanted one, whether these are all)."""
+        """Return (bytes of each verdict, ranges of the wanted verdict, True if these are all of them)."""
         totals = zeros("Q", len(VERDICTS))
         found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
         ranges = sweep.VerdictRanges(*found)
         sweep.sweep(code, truth(), left_out(), given(), terms, VERDICTS.index(wanted), ranges, totals)
         count, total = ranges.count, ranges.total
-        del ranges  # which borrows the columns
+        del ranges  # it borrows the columns, which could not shrink
         for column in found:
             del column[count:]
         return totals, found, count == total
@@ -119,8 +120,8 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
     return result
 
 
-def _code(elf: ElfFile) -> Spans:
-    """The executable ranges: apart, and no more of them than the file holds."""
+def _find_code(elf: ElfFile) -> Spans:
+    """Return the executable ranges. Raises FormatError if they overlap, or are larger than the file."""
     starts, ends = array("Q"), array("Q")
     for start, end in elf.executable_ranges():
         elf.at(start, end - start)
@@ -133,8 +134,8 @@ def _code(elf: ElfFile) -> Spans:
     return Spans(starts, ends)
 
 
-def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
-    """Add the table's rules to `rules`: plain form -> rule to print. The order of `rules` numbers them."""
+def _rule_walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
+    """Return the maker of a walker along the table. Adds its rules to `rules`: plain form -> rule to print, numbered in order."""
     order = array("I") if ascends(table.start) else order_of(table.start, 0, len(table))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
@@ -151,7 +152,7 @@ def _walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable
 
 
 def _readable(left_out: Unsaid) -> Unsaid:
-    """Leave out the code of FDEs that cannot be read: SFrame may or may not be able to express it."""
+    """Return the ranges without the code of FDEs that cannot be read, for which SFrame may or may not have a rule."""
     unreadable = REASONS.index(Reason.UNREADABLE)
     if unreadable not in left_out.reason:
         return left_out
@@ -159,8 +160,8 @@ def _readable(left_out: Unsaid) -> Unsaid:
     return Unsaid(*(array(code, compress(column, kept)) for code, column in zip("QIB", left_out, strict=True)))
 
 
-def _reasons(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:
-    """The values of its ranges are the numbers of the reasons."""
+def _reason_walker(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:
+    """Return the maker of a walker along the ranges that are left out. Its rules are the numbers of the reasons."""
     count = len(left_out.start)
     functions = Functions(
         left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),
@@ -173,7 +174,7 @@ def _reasons(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:
 
 
 def _plain(rule: Rule, abi: Abi) -> Rule:
-    """One form for all rules that give the same values: `*(cfa - 8)` with CFA = rsp + 16 is `*(rsp + 8)`."""
+    """Return the common form of all rules that give the same values: `*(cfa - 8)` with CFA = rsp + 16 is `*(rsp + 8)`."""
     cfa = rule.cfa
     if cfa is None:
         return OUTERMOST
@@ -187,7 +188,7 @@ def _plain(rule: Rule, abi: Abi) -> Rule:
 
 
 class AllSections(NamedTuple):
-    """The functions of all sections of an object; there is no one index of them."""
+    """The functions of all sections of an object, which do not have a common index."""
 
     table: FunctionTable
     layout: Layout
@@ -220,17 +221,17 @@ class Stretch(NamedTuple):
 def wrong(
     elf: ElfFile, section: SframeSection | AllSections, abi: Abi, rules: Sequence[Rule], found: list[Stretch], code: int
 ) -> list[Finding]:
-    """One finding for each function of the CFI and each kind of error; `code`: wrong bytes, recorded or not."""
+    """Return a finding for each function of the CFI and each kind of error. `code`: wrong bytes, recorded or not."""
     groups: dict[tuple[int, str], list[Stretch]] = {}
     for one in found:
-        groups.setdefault((one.fde, _fault(one, section, abi, rules)[0]), []).append(one)
+        groups.setdefault((one.fde, _describe_fault(one, section, abi, rules)[0]), []).append(one)
     shown = list(groups.items())[:SHOWN]
     names = place_names(elf, [group[0].start for _, group in shown])
     findings = []
     for (_, rule), group in shown:
         first = group[0]
         given = equation(rules[first.given], abi)
-        message = f"{names[first.start]}, {_bytes(group[:1])}: {given}{_fault(first, section, abi, rules)[1]}"
+        message = f"{names[first.start]}, {_bytes(group[:1])}: {given}{_describe_fault(first, section, abi, rules)[1]}"
         if len(group) > 1:
             message += f"; {_bytes(group)} of the function in {len(group):,} ranges"
         offset = None if section.index_at is None else section.index_at + first.function * section.layout.index_size
@@ -242,19 +243,19 @@ def wrong(
 
 
 def absent(elf: ElfFile, found: list[Stretch], code: int) -> Finding:
-    """`code`: bytes that are absent, recorded or not."""
+    """Return the finding about code that the section lacks. `code`: its bytes, recorded or not."""
     first = {one.fde: one.start for one in reversed(found)}
     return _note(elf, "cfi-absent", f"{code:,} bytes of code have CFI that SFrame could express, but are not covered", first)
 
 
 def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
-    """`code`: bytes that the section describes and no CFI does, without padding, recorded or not."""
+    """Return the finding about code without CFI. `code`: bytes that only the section describes, without padding."""
     first = dict(zip(reversed(found.function), reversed(found.start), strict=True))
     return _note(elf, "cfi-silent", f"{code:,} bytes of code are covered, but have no CFI", first)
 
 
 def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Finding:
-    """`functions`: each with the address of its first range, the last function first."""
+    """Return a note that names some functions. `functions`: function -> address of its first range, the last function first."""
     first = [*functions.values()][::-1]
     names = place_names(elf, first[:NAMED])
     message = f"{says}: {', '.join(names.values())}" + (", ..." if len(first) > NAMED else "")
@@ -262,7 +263,7 @@ def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Find
 
 
 def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
-    """The ranges, cut where one FDE's code ends and the next one's begins."""
+    """Yield the ranges, cut at the borders between FDEs."""
     for start, end, *said in zip(*ranges, strict=True):
         fde = bisect_right(pieces.start, start) - 1
         here = start
@@ -273,8 +274,8 @@ def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
             fde += 1
 
 
-def _fault(one: Stretch, section: SframeSection | AllSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
-    """(the finding's rule, what the CFI says instead)."""
+def _describe_fault(one: Stretch, section: SframeSection | AllSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+    """Return (the finding's rule, text about what the CFI says instead)."""
     if one.expected < 0:
         return "cfi-inexpressible", f"; SFrame cannot express the CFI: {REASONS[-1 - one.expected].value}"
     if one.expected != one.given:
@@ -294,7 +295,7 @@ def _bytes(ranges: Sequence[Stretch]) -> str:
 
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
-    """Return `main+0x4`, or without a symbol `.plt.got+0x8`."""
+    """Return address -> its name: `main+0x4`, or without a symbol `.plt.got+0x8`."""
     names = FunctionNames(function_symbols_before(elf, addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF.EXECINSTR)
 

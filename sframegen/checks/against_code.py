@@ -1,4 +1,4 @@
-"""A section's and the CFI's rules against what the instructions do, wherever these prove a frame."""
+"""Compares the rules of a section and of the CFI with the frames that the instructions prove."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def fragments(
     found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
 ) -> set[Range]:
-    """Return the fragments among the ranges. `enters`: true where the CFI has an entry; `entry`: the frame that it says then."""
+    """Return the functions that are only fragments of others. `enters`: True if the CFI has an entry there; `entry`: its frame."""
     jumps = found.jumps
     as_entered = {jump.target for jump in jumps if jump.as_entered}
     otherwise = {jump.target for jump in jumps if not jump.as_entered}
@@ -71,7 +71,7 @@ def fragments(
 
 
 def as_fragments(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
-    """Return the assumptions, except that no function begins with one of these ranges, and that jumps lead into and out of them."""
+    """Return assumptions with these ranges as fragments: they do not begin a function, and jumps lead into and out of them."""
     starts = {start for start, _ in pieces}
 
     def enters(address: int) -> bool:
@@ -90,14 +90,14 @@ WHO = ("section", "cfi")
 
 @dataclass
 class InstructionVerdicts:
-    """`code`: bytes that the section and the CFI describe, by verdict."""
+    """The result of the comparison. `code`: for section and CFI, bytes of the code that they describe, by verdict."""
 
     code: dict[str, dict[str, int]]
     findings: list[Finding] = field(default_factory=list)
 
 
 def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """The ranges of FDEs, and elsewhere those of a section's functions; without PLTs, whose stubs are not functions."""
+    """Return the ranges of FDEs, and elsewhere of a section's functions. PLTs are left out: their stubs are not functions."""
     headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))
@@ -108,7 +108,7 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
             place = bisect_right(starts, start) - 1
             end = min(start + size, starts[place + 1]) if place + 1 < len(starts) else start + size
             if size and (place < 0 or pieces.end[place] <= start):
-                edges = [start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end]  # one may be of several
+                edges = [start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end]  # one may have several
                 spans += pairwise(edges)
     found: list[Range] = []
     code = elf.executable_ranges()
@@ -128,38 +128,40 @@ def hold(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> InstructionVerdicts:
-    """`converted`: the file's CFI; `table`: its section. Raises FormatError for an ABI whose instructions are not read."""
+    """Compare the file's CFI (`converted`) and its section (`table`) with the instructions.
+
+    Raises FormatError for an ABI whose instructions are not supported.
+    """
     numbers: dict[Claim, int] = {}
     cfi = track_of(converted.table, numbers, converted.coverage.unsaid)
     section = track_of(table, numbers) if table is not None else new_track()
     claims = list(numbers)
     functions = functions_of(elf, converted, table)
     assumptions = _assumptions(elf, abi, cfi, section, claims)
-    found, proven = _surveyed(elf, functions, assumptions, jobs, progress)
+    found, proven = _survey(elf, functions, assumptions, jobs, progress)
     pieces = fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
     if pieces:
-        found, proven = _surveyed(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
+        found, proven = _survey(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    parts = _parts(section, cfi, proven, found.states, claims, abi, counts)
+    parts = _contradicted_ranges(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
     return InstructionVerdicts({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
 
 
-def _surveyed(
+def _survey(
     elf: ElfFile, functions: list[Range], assumptions: Assumptions, jobs: int, progress: Progress | None
 ) -> tuple[Survey, Track]:
-    """Return what is found, and the states that it proves."""
+    """Survey the functions; return the results, and the states that they prove."""
     found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
     return found, track(found.start, found.end, found.state)
 
 
 def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
-    """Assumptions that no contradiction may rest on: where a function may not begin, and where control may not go.
+    """Return the assumptions about entries and control flow, so that contradictions do not rest on what these rule out.
 
-    A function begins only where the CFI, or where it is silent the section, says what holds at an entry: others say by their
-    first row how else they are entered; where they begin with a landing pad, compilers put a no-op before it, and the row after
-    that. Neither a call nor a jump changes the frame: if the rule changes after it, the call does not return, or the
-    jump does not lead there.
+    A function begins only where the CFI, or else the section, has the rule of an entry. Other code has a first row that tells
+    how it is entered; before a landing pad, compilers put a no-op, and the row after that. Neither a call nor a jump changes the
+    frame: if the rule changes after it, the call does not return, or the jump does not lead there.
     """
     isa = isa_of(abi)
     states = padding_states(elf.header.e_machine)
@@ -170,7 +172,7 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
         return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
 
     def padding(address: int, limit: int) -> int:
-        """Bytes from there on, before the limit."""
+        """Return the bytes of padding at the address, before the limit."""
         end = next((high for low, high in code if low <= address < high), address)
         most = min(limit, end) - address
         return padding_size(states, elf.at(address, most), 0, most, True)
@@ -197,7 +199,7 @@ def _verdict(claim: Claim, state: FrameState, abi: Abi) -> str:
     return UNDECIDED if claim.rule is None else verdict(claim.rule, claim.key_b, state, abi.sp, abi.fp)
 
 
-def _parts(
+def _contradicted_ranges(
     section: Track,
     cfi: Track,
     proven: Track,
@@ -206,7 +208,7 @@ def _parts(
     abi: Abi,
     counts: tuple[Counter[str], Counter[str]],
 ) -> Iterator[ContradictedRange]:
-    """Yield the contradicted parts, and count all bytes."""
+    """Yield the contradicted ranges, and add the bytes of each verdict to `counts`."""
     known: dict[tuple[int, int], str] = {}
     for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
         contradicted: list[Claim | None] = [None, None]

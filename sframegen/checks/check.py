@@ -1,4 +1,4 @@
-"""All checks of one file's section -> a report."""
+"""Runs all checks of one file's section, and makes the report."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def check_file(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Check a program or library. Raises FormatError if it is neither, or its segments or its debug file cannot be read.
+    """Check a program or library. `detached`: the section for a file without one.
 
-    With `instructions` also for an ABI whose instructions are not read. `detached`: a section for a file that has none itself.
+    Raises FormatError if the file is neither, or its segments or its debug file cannot be read; with `instructions` also for an
+    ABI whose instructions are not supported.
     """
     if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
@@ -54,7 +55,7 @@ def check_file(
         isa_of(abi_of(elf))
     draft = ReportDraft(elf.name, findings=in_file(elf))
     try:
-        found = _located(elf, detached)
+        found = _locate(elf, detached)
         if found is None:
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
             draft.findings.append(Finding(NO_SECTION, severity, no_section(elf, debug_file)))
@@ -74,7 +75,7 @@ def check_file(
 
 
 def no_section(elf: ElfFile, debug_file: Path | None = None) -> str:
-    """Say that there is none, and what makes one, if something would be in it."""
+    """Return the message that there is no section, and how to make one, or why that is impossible."""
     try:
         made = convert_sources(find_sources(elf, debug_file), elf.executable_ranges(), abi_of(elf))
     except FormatError as error:
@@ -84,14 +85,14 @@ def no_section(elf: ElfFile, debug_file: Path | None = None) -> str:
     return f"no SFrame section, and nothing to make one from: {why_empty(made.coverage.functions, made.coverage.ignored_fdes)}"
 
 
-def _located(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
+def _locate(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
     return sframe_of(elf) if detached is None else (detached, ADDRESS)
 
 
 def _check_section(
     elf: ElfFile, data: memoryview, address: int, draft: ReportDraft, consumer: Consumer, *, loaded: bool
 ) -> SframeSection | None:
-    """Check the section by itself; None if it is for another ABI than its file."""
+    """Check the section by itself, and return it; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     facts.loaded = loaded
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
@@ -135,7 +136,7 @@ def _compare(
 
 
 def _why(error: FormatError, elf: ElfFile) -> str:
-    """The report names the file: in a package, the error would name a copy."""
+    """Return the error's text without the file: the report names it, and in a package the error names a copy."""
     if error.file == elf.name:
         error.file = ""
     return str(error)
@@ -144,17 +145,17 @@ def _why(error: FormatError, elf: ElfFile) -> str:
 def _check_instructions(
     elf: ElfFile, detached: memoryview | None, draft: ReportDraft, debug_file: Path | None, jobs: int, progress: Progress | None
 ) -> None:
-    """Check the rules against the instructions; the CFI's alone if the section is damaged."""
+    """Check the rules against the instructions; only those of the CFI if the section is damaged."""
     from sframegen.checks.against_code import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
 
     abi = abi_of(elf)
     section = None
     try:
-        found = _located(elf, detached)
+        found = _locate(elf, detached)
         if found is not None:
             opened = open_section(*found)
             section = opened.table if opened.abi.sframe_id == abi.sframe_id else None
-    except FormatError:  # which is a finding already
+    except FormatError:  # the fault is a finding already
         pass
     try:
         sources = find_sources(elf, debug_file)

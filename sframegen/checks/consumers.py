@@ -1,4 +1,4 @@
-"""How readers of SFrame treat a section: a row for each property that one of them cannot handle. A new consumer is new rows."""
+"""The demands of SFrame's consumers: a row for each property that one of them cannot handle. A new consumer is new rows."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ EFFECTS = {
 
 
 class Consumer(NamedTuple):
+    """A program or library that reads SFrame sections."""
+
     title: str
-    versions: tuple[int, ...]  # that it reads
+    versions: tuple[int, ...]  # versions that it reads
     source: str
-    reads_files: bool = False  # else only what is loaded
+    reads_files: bool = False  # False: it reads only loaded sections
 
 
 # libsframe's room for the data words of one FRE, glibc's limit on their number.
@@ -55,9 +57,9 @@ CONSUMERS = {
 
 
 class Demand(NamedTuple):
-    """`broken`: names of rules of the specification, or a function of the facts: true if the consumer cannot handle the section.
+    """A demand of a consumer. `broken`: names of rules of the specification, or a function that is true if it is not met.
 
-    `validated`: the kernel rejects the section for it when it is registered, where CONFIG_SFRAME_VALIDATION is set.
+    `validated`: with CONFIG_SFRAME_VALIDATION, the kernel rejects the section when it is registered.
     """
 
     consumer: str
@@ -77,7 +79,7 @@ def _sized(says: Callable[[Facts, SframeHeader, Layout], bool]) -> Callable[[Fac
 
 
 def _foreign(facts: Facts) -> bool:
-    """A section whose bytes GNU's tools swap before they read it, on little-endian machines."""
+    """True if GNU's tools, on little-endian machines, swap the section's bytes before they read it."""
     return facts.byte_order == "big"
 
 
@@ -210,9 +212,9 @@ DEMANDS = (
 
 
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
-    """Findings about one consumer, or all: their reactions to a section with these facts; none if they accept it.
+    """Return the findings about one consumer, or all: their reactions to a section with these facts.
 
-    A version that a consumer does not read, and a section that it does not find, is one finding: an error if it is the one.
+    A version that a consumer does not read, or a section that it does not find, is one finding: an error if only it is asked for.
     """
     unused = Severity.NOTE if consumers == "all" else Severity.ERROR
     return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name, unused)]
@@ -255,7 +257,7 @@ def _finding(demand: Demand, offset: int | None = None, address: int | None = No
 
 
 def rejected_anyhow(executable: Sequence[Range], version: int) -> list[Finding]:
-    """Findings about a file with code in these ranges, which consumers reject whatever a section of this version says."""
+    """Return findings if consumers reject any section of this version in a file with code in these ranges."""
     facts = Facts(size=0, address=0, executable=executable)
     readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
     demands = [demand for demand in DEMANDS if demand.broken is _several_texts and demand.consumer in readers]

@@ -1,4 +1,4 @@
-"""Code where the instructions contradict section or CFI -> findings, where that is certain."""
+"""Makes findings of code whose instructions certainly contradict the section or the CFI."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 RIGHT, UNDECIDED = "right", "undecided"
-NOWHERE, ELSEWHERE = "", "?"  # it is not there; it is elsewhere, and not there unless it is in two places
+NOWHERE, ELSEWHERE = "", "?"  # NOWHERE: the value is not there. ELSEWHERE: it is in another place, unless it is in two
 UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # the part that is contradicted if the function copies the caller's value only once
 
 
@@ -50,7 +50,7 @@ def verdict(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str
         return "CFA"
     found = RIGHT
     for name, place, register, at in (("RA", rule.ra, state.ra, state.ra_at), ("FP", rule.fp, state.fp, state.fp_at)):
-        what = _found(place, register, at, state.sp)
+        what = _judge_place(place, register, at, state.sp)
         if what == NOWHERE:
             return name
         if what == ELSEWHERE:
@@ -62,8 +62,11 @@ def verdict(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str
     return found
 
 
-def _found(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
-    """Return whether the caller's value is at `place`, given that its register holds `register`, and the stack has it at `at`."""
+def _judge_place(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
+    """Return RIGHT, UNDECIDED, NOWHERE or ELSEWHERE for a claim that the caller's value is at `place`.
+
+    The instructions prove that its register holds `register`, and that the stack has the value at `at`.
+    """
     if place is None:
         if register is not None:
             return RIGHT if register == CALLERS else NOWHERE
@@ -72,28 +75,28 @@ def _found(place: Where | None, register: int | None, at: int | None, sp: int | 
         return UNDECIDED
     if at == place.offset:
         return RIGHT
-    below = sp is not None and place.offset < sp  # no push has written there yet
+    below = sp is not None and place.offset < sp  # nothing was pushed there yet
     return ELSEWHERE if at is not None or (below and register == CALLERS) else UNDECIDED
 
 
 CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")
 UNKNOWN = ".byte"  # for bytes that capstone does not decode
-AROUND = 3  # instructions before a place, and after it
+AROUND = 3  # instructions to list before and after a place
 
 
 class ContradictedRange(NamedTuple):
-    """[start, end) is contradicted. `claims`: those of section and CFI that are."""
+    """A range whose claims are contradicted. `claims`: the contradicted claim of the section, and of the CFI."""
 
     start: int
     end: int
     state: int
     claims: tuple[Claim | None, Claim | None]
-    unless: tuple[str, str]  # of each, RA or FP: it is not contradicted if the function copies the caller's
+    unless: tuple[str, str]  # for each claim, RA or FP: it may hold if the function copies the caller's value
 
 
 class Contradictions:
-    """The contradictions of one file. `counts`: bytes of section and CFI by verdict, corrected where there is none after all."""
+    """The contradictions of one file. `counts`: bytes of section and CFI by verdict, corrected for claims that are dropped."""
 
     def __init__(
         self,
@@ -114,17 +117,17 @@ class Contradictions:
         self.states = states
         self.counts = counts
         self.decoded: DecodedCode | None = None
-        self.known: dict[tuple[int, str], bool] = {}  # of a function
+        self.known: dict[tuple[int, str], bool] = {}  # (function, question) -> answer
 
     def findings(self, parts: Iterator[ContradictedRange]) -> list[Finding]:
-        """One finding for each stretch of code in which the same claims are contradicted."""
-        shown: list[ContradictedRange] = []  # as far as they go
-        rest = 0  # bytes
+        """Return a finding for each stretch of code in which the same claims are contradicted."""
+        shown: list[ContradictedRange] = []  # stretches, with the claims of their first part
+        rest = 0  # bytes of other contradicted code
         last: ContradictedRange | None = None
-        after = 0  # that part, with its padding
-        for part in filter(None, map(self._certain, parts)):
+        after = 0  # end of the last part, with its padding
+        for part in filter(None, map(self._drop_uncertain, parts)):
             for piece in self._without_padding(part):
-                goes_on = last and piece.start <= after and _who(last) == _who(piece) and self._same_function(last, piece)
+                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece) and self._same_function(last, piece)
                 if goes_on and not rest:
                     shown[-1] = shown[-1]._replace(end=piece.end)
                 elif not goes_on and len(shown) < SHOWN:
@@ -140,8 +143,8 @@ class Contradictions:
             )
         return findings
 
-    def _certain(self, part: ContradictedRange) -> ContradictedRange | None:
-        """Drop the claims that may hold: the caller's FP or RA may be in several places, the stack or the entry may differ."""
+    def _drop_uncertain(self, part: ContradictedRange) -> ContradictedRange | None:
+        """Return the part without claims that may hold, or None: values may be in several places, stack or entry may differ."""
         doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
         claims = [
             None if doubtful or (unless and self._copied(part.start, unless)) else claim
@@ -154,7 +157,7 @@ class Contradictions:
         return part._replace(claims=(claims[0], claims[1])) if any(claims) else None
 
     def _copied(self, address: int, what: str) -> bool:
-        """True if the function may have the caller's FP or RA in several places; one in pieces may."""
+        """True if the function may have the caller's FP or RA in several places, as a function in pieces may."""
         key = self._function(address), what
         if key not in self.known:
             piece = self._piece(address)
@@ -169,7 +172,7 @@ class Contradictions:
         return self.known[key]
 
     def _is_in_pieces(self, piece: DecodedCode) -> bool:
-        """True if it is entered, or other code is reached from it, with a frame other than an entry's."""
+        """True if the piece is entered or left with a frame other than an entry's."""
         left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
         outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
         entry = self.isa.entry
@@ -180,7 +183,7 @@ class Contradictions:
         return None if number == SILENT else self.states[number]
 
     def _without_padding(self, part: ContradictedRange) -> Iterator[ContradictedRange]:
-        """Drop padding, which may never run: it is undecided."""
+        """Yield the range without padding, which may never run, and count padding as undecided."""
         piece = self._piece(part.start)
         begin = at = part.start - piece.start
         end = part.end - piece.start
@@ -206,7 +209,7 @@ class Contradictions:
         return self._function(one.start) == self._function(other.start)
 
     def _piece(self, address: int) -> DecodedCode:
-        """The function that holds the address."""
+        """Return the decoded function that holds the address."""
         number = self._function(address)
         if self.decoded is None or self.decoded.start != self.functions[number][0]:
             start, end = self.functions[number]
@@ -216,7 +219,7 @@ class Contradictions:
     def _finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
         """Return the finding of a stretch, with the claims of its first part."""
         count = count_of(first.end - first.start, "byte")
-        by_section, by_cfi = (claim and self._text(claim) for claim in first.claims)
+        by_section, by_cfi = (claim and self._claim_text(claim) for claim in first.claims)
         if by_section == by_cfi:
             says = f"section and CFI say {by_section}"
         elif by_section and by_cfi:
@@ -224,17 +227,17 @@ class Contradictions:
         else:
             says = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
         claim = next(claim for claim in first.claims if claim is not None)
-        state = self._proven(self.states[first.state], claim)
+        state = self._proven_text(self.states[first.state], claim)
         message = f"{names[first.start]}, {count}: {says}; the instructions say {state}"
-        return Finding(_who(first), Severity.ERROR, message, address=first.start, instructions=self._listing(first.start))
+        return Finding(_rule_of(first), Severity.ERROR, message, address=first.start, instructions=self._listing(first.start))
 
-    def _text(self, claim: Claim) -> str:
+    def _claim_text(self, claim: Claim) -> str:
         rule = claim.rule
         if rule is None:
             return ""
         return equation(rule, self.abi) + (" with key B" if rule.ra_signed and claim.key_b else "")
 
-    def _proven(self, state: FrameState, claim: Claim) -> str:
+    def _proven_text(self, state: FrameState, claim: Claim) -> str:
         """Return the proven frame as an equation, with the CFA counted from the claim's register if that is known."""
         fp = register_name(self.abi.fp, self.abi)
         rule = rule_of_state(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
@@ -261,10 +264,10 @@ class Contradictions:
         for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
             at, _, mnemonic, operands = piece.instruction(number)
             listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
-            if mnemonic == UNKNOWN and number >= here:  # and so may be what follows
+            if mnemonic == UNKNOWN and number >= here:  # later instructions may be wrong, too
                 break
         return tuple(listing)
 
 
-def _who(part: ContradictedRange) -> str:
+def _rule_of(part: ContradictedRange) -> str:
     return RULES[2] if all(part.claims) else RULES[0] if part.claims[0] else RULES[1]

@@ -1,4 +1,4 @@
-"""A finding of a check, how bad it is, for which readers files are checked; and the report of one file, or package: text, JSON."""
+"""The findings of a check, their severity, and the report of one file or package, as text or JSON."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Severity(IntEnum):
     """How bad a finding is."""
 
     NOTE = 0  #: good to know
-    WARNING = 1  #: nothing goes wrong because of it, or a stack trace ends early
-    ERROR = 2  #: the section says something wrong, or is not accepted
+    WARNING = 1  #: harmless, or a stack trace ends early
+    ERROR = 2  #: the section has wrong rules, or is not accepted
 
 
 class Instruction(NamedTuple):
@@ -29,35 +29,35 @@ class Instruction(NamedTuple):
 
     address: int  #: link-time address
     text: str  #: in Intel's syntax or Arm's
-    here: bool  #: the finding's address is in it; the finding holds before it is executed
+    here: bool  #: True: the finding is about the state before this instruction
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with a section."""
+    """A problem of a section, or a note about it."""
 
     rule: str  #: the check's stable name
     severity: Severity  #: how bad it is
     message: str  #: one line
-    consumer: str = ""  #: whose demand it is; empty for the specification's rules
+    consumer: str = ""  #: the consumer with this demand; empty for the specification's rules
     offset: int | None = None  #: bytes from the start of the section
     address: int | None = None  #: link-time address of the code
     instructions: tuple[Instruction, ...] = ()  #: near the address, if the finding is about instructions
 
 
 class Verdict(Enum):
-    """What the section says of a byte of executable code, compared with the CFI. The value is the text for people."""
+    """The comparison of section and CFI for a byte of executable code. The value is the text for people."""
 
-    # sweep.pxd has the order.
+    # sweep.pxd repeats the order.
 
     EQUAL = "as the CFI says"  #: the section has the CFI's rule
-    ABSENT = "missing: expressible, but not covered"  #: the section has none, though SFrame can say the CFI's
-    INEXPRESSIBLE = "missing: not expressible in SFrame"  #: the section has none, as SFrame cannot say the CFI's
+    ABSENT = "missing: expressible, but not covered"  #: the section has none, though SFrame can express the CFI's
+    INEXPRESSIBLE = "missing: not expressible in SFrame"  #: the section has none, as SFrame cannot express the CFI's
     WRONG = "wrong"  #: the section has another rule than the CFI
     UNDESCRIBED = "covered without CFI"  #: the section has a rule, the CFI has none
     SILENT = "neither covered nor described by CFI"  #: neither has a rule
 
 
-SHOWN = 10  # findings of one rule, unless all are asked for
+SHOWN = 10  # findings of one rule to print, unless all are asked for
 WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
 SAID = (Severity.ERROR, Severity.WARNING)
@@ -73,9 +73,9 @@ class CheckedPackage:
     kind: str  #: "wheel", "deb", "tar", ...
     entries: int  #: files, directories, links
     elf_files: int  #: programs, libraries and their debug files
-    without_section: int  #: programs and libraries that have none
-    refused: tuple[str, ...]  #: those that could not be checked, a line each
-    files: tuple[CheckReport, ...]  #: those that have a section, in their order
+    without_section: int  #: programs and libraries without a section
+    refused: tuple[str, ...]  #: files that could not be checked, a line each
+    files: tuple[CheckReport, ...]  #: reports of files that have a section, in their order
 
     def one_line(self) -> str:
         line = f"{self.kind}, {count_of(self.elf_files, 'ELF file')}, {len(self.files):,} checked"
@@ -84,27 +84,27 @@ class CheckedPackage:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` found in one file, or in a package. Sizes are in bytes."""
+    """The result of `check` for one file, or a package. Sizes are in bytes."""
 
     file: str  #: as given
     version: int = 0  #: of the section; 0 if none can be read
     functions: int = 0  #: of the section
     section_bytes: int = 0  #: its size
-    code: Mapping[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty where nothing can be compared
-    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  #: of section and cfi: bytes by what the code says
+    code: Mapping[Verdict, int] = field(default_factory=dict)  #: executable bytes by Verdict; empty without a comparison
+    instructions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  #: for section and cfi: bytes of code by verdict
     findings: tuple[Finding, ...] = ()  #: worst first, those of one rule together
     warnings: tuple[str, ...] = ()  #: from reading the CFI, a line each
     unusable: Mapping[str, int] = field(default_factory=dict)  #: bytes of code that the kernel cannot use, by note
-    second_reader: Mapping[str, int] = field(default_factory=dict)  #: bytes of code by what pyelftools' reading of the CFI says
-    package: CheckedPackage | None = None  #: if the file is one; `findings` are then those of no file in it
+    second_reader: Mapping[str, int] = field(default_factory=dict)  #: bytes of code, compared with pyelftools' reading of the CFI
+    package: CheckedPackage | None = None  #: if the file is a package; `findings` then exclude those of its files
 
     @property
     def lacks_section(self) -> bool:
-        """True if that is an error."""
+        """True if there is no section, and that is an error."""
         return any(finding.rule == NO_SECTION and finding.severity is Severity.ERROR for finding in self.findings)
 
     def worst(self) -> Severity | None:
-        """The highest severity of the findings, in a package of all of them; None without findings."""
+        """Return the highest severity of the findings, including those of files in a package; None without findings."""
         return max((finding.severity for finding in self._all_findings()), default=None)
 
     def _all_findings(self) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ class CheckReport:
             yield from part.findings
 
     def one_line(self) -> str:
-        """The line that the command prints by default."""
+        """Return the line that the command prints by default."""
         counts = Counter(finding.severity for finding in self._all_findings())
         found = [count_of(counts[severity], severity.name.lower()) for severity in SAID if counts[severity]]
         if self.package is not None:
@@ -138,12 +138,12 @@ class CheckReport:
         return line
 
     def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
-        """The findings of that severity and above, at most `shown` of each rule; None for all."""
-        for group in _by_rule(self.findings):
+        """Yield the lines of findings with at least that severity, at most `shown` of each rule; None for all."""
+        for group in _group_by_rule(self.findings):
             if group[0].severity < least:
                 break
             for finding in group[:shown]:
-                yield f"  {_line(finding)}"
+                yield f"  {_finding_line(finding)}"
                 for one in finding.instructions:
                     yield f"    {'>' if one.here else ' '} {one.address:#x}  {one.text}"
             if shown is not None and len(group) > shown:
@@ -151,7 +151,7 @@ class CheckReport:
                 yield f"  {first.severity.name.lower()}: {len(group) - shown:,} more of {first.rule}"
 
     def code_table(self) -> Iterator[str]:
-        """A line for all executable bytes, and one for each verdict."""
+        """Yield a line for all executable bytes, and one for each verdict."""
         if self.code:
             total = sum(self.code.values())
             yield f"  {total:,} executable bytes"
@@ -159,14 +159,14 @@ class CheckReport:
                 yield f"  {count:{len(f'{total:,}')},} {100 * count / (total or 1):6.2f} %  {verdict.value}"
 
     def strict(self) -> CheckReport:
-        """The same report, with warnings as errors."""
+        """Return the same report with warnings as errors."""
         worse = {Severity.WARNING: Severity.ERROR}
         findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
         package = self.package and replace(self.package, files=tuple(part.strict() for part in self.package.files))
-        return replace(self, findings=_worst_first(findings), package=package)
+        return replace(self, findings=_sort_worst_first(findings), package=package)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints; docs/json.md has the keys."""
+        """Return the object that `--json` prints; docs/json.md has the keys."""
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
         findings = [
             finding._asdict()
@@ -187,21 +187,21 @@ class CheckReport:
         return report
 
 
-def _by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Worst first."""
+def _group_by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return the findings in groups of one rule, the worst first."""
     groups: dict[tuple[Severity, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
     return sorted(groups.values(), key=lambda group: -group[0].severity)
 
 
-def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(finding for group in _by_rule(findings) for finding in group)
+def _sort_worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for group in _group_by_rule(findings) for finding in group)
 
 
 @dataclass
 class ReportDraft:
-    """A report that is being made; what is found comes in any order."""
+    """A report under construction. Findings may be added in any order."""
 
     file: str
     version: int = 0
@@ -215,15 +215,15 @@ class ReportDraft:
     second_reader: Mapping[str, int] = field(default_factory=dict)
 
     def add_error(self, rule: str, message: str) -> None:
-        """Unless another is known, of which it is a consequence."""
+        """Add an error, unless there is one already, of which this is a consequence."""
         if all(finding.severity is not Severity.ERROR for finding in self.findings):
             self.findings.append(Finding(rule, Severity.ERROR, message))
 
     def report(self) -> CheckReport:
-        return CheckReport(**(vars(self) | {"findings": _worst_first(self.findings), "warnings": tuple(self.warnings)}))
+        return CheckReport(**(vars(self) | {"findings": _sort_worst_first(self.findings), "warnings": tuple(self.warnings)}))
 
 
-def _line(finding: Finding) -> str:
+def _finding_line(finding: Finding) -> str:
     places = [
         *([f"{finding.address:#x}"] if finding.address is not None else []),
         *([f".sframe+{finding.offset:#x}"] if finding.offset is not None else []),

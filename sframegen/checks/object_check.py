@@ -1,6 +1,6 @@
-"""The SFrame sections of objects -> findings: as for linked files, in the object as if it were linked alone.
+"""Checks the SFrame sections of objects like those of linked files, as if each object were linked alone.
 
-Only linkers read an object's sections: the demands of other consumers are not checked here.
+Only linkers read an object's sections, so the demands of other consumers are not checked here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_objects(objects: Objects) -> CheckReport:
-    """Check an object, or each object of an archive; then its name begins each message."""
+    """Check an object, or each object of an archive, whose name then begins each message."""
     total = ReportDraft(objects.file)
     parts = [check_object(elf) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
@@ -50,7 +50,7 @@ def check_objects(objects: Objects) -> CheckReport:
 
 
 def check_object(elf: ElfFile) -> CheckReport:
-    """Raises FormatError where it cannot be laid out."""
+    """Check one object, and return its report. Sections that cannot be read or laid out are findings."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections and not any(map(is_code, elf.sections)):
@@ -69,7 +69,7 @@ def check_object(elf: ElfFile) -> CheckReport:
 
 
 def well_formed(view: ObjectView) -> Iterator[Finding]:
-    """Findings about each section."""
+    """Yield the findings about each section by itself."""
     image = view.placed.image
     for section in filter(is_sframe, image.sections):
         flags = section.header.sh_flags & FLAGS

@@ -1,4 +1,4 @@
-"""A file's section header, PT_GNU_SFRAME and mapping -> findings if they disagree on the section's place or its use."""
+"""Checks that a file's section header, PT_GNU_SFRAME and mapping agree on the place and use of the section."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 PAGE = 0x1000  # bytes
 FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
-Broken = tuple[str, str]  # the rule's name, a detail
+Broken = tuple[str, str]  # (name of the broken rule, detail)
 
 
 class SectionPlace(NamedTuple):
-    """The place of the section in a header: address, place in the file, size there."""
+    """The place of the section, from one header: address, offset and size in the file."""
 
     address: int
     offset: int
@@ -34,26 +34,26 @@ class SectionPlace(NamedTuple):
 
 
 def in_file(elf: ElfFile) -> list[Finding]:
-    """Findings about a linked file; none about objects, whose sections are in no segment. Raises nothing."""
+    """Return the findings about a linked file; none about objects, whose sections are not in a segment. Does not raise."""
     if elf.header.e_type == ET.REL:
         return []
     findings = [
-        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else "")) for name, detail in _broken(elf)
+        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else "")) for name, detail in _check(elf)
     ]
     return findings[:KEPT]
 
 
-def _broken(elf: ElfFile) -> Iterator[Broken]:
+def _check(elf: ElfFile) -> Iterator[Broken]:
     segments = [segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME]
     sections = list(filter(is_sframe_section, elf.sections))
     if not segments and not sections:
         return
-    yield from _dynamic(elf)
+    yield from _check_dynamic(elf)
     if len(segments) > 1 or len(sections) > 1:
         yield "several-sections", f"{len(sections)} sections, {len(segments)} segments"
     unloaded = unloaded_of(elf)
     if unloaded is not None:
-        yield from _not_loaded(elf, unloaded)
+        yield from _check_not_loaded(elf, unloaded)
         return
     segment, section = next(iter(segments), None), next(iter(sections), None)
     if segment is None:
@@ -72,16 +72,16 @@ def _broken(elf: ElfFile) -> Iterator[Broken]:
     sizes = {place.size for place in known} | {segment.p_memsz for segment in segments[:1]}
     if len(sizes) > 1:
         yield "segment-size", " and ".join(f"{size} bytes" for size in sorted(sizes))
-    yield from _mapping(elf, known[0])
+    yield from _check_mapping(elf, known[0])
     place = known[0]
     if place.offset + place.size > len(elf.data):
         yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
         return
-    yield from _bytes(elf, elf.data[place.offset : place.offset + place.size], section)
+    yield from _check_preamble(elf, elf.data[place.offset : place.offset + place.size], section)
 
 
-def _dynamic(elf: ElfFile) -> Iterator[Broken]:
-    """A dynamic loader writes into .dynamic where PT_DYNAMIC has PF_W; of PT_LOADs that share a page, the last one counts."""
+def _check_dynamic(elf: ElfFile) -> Iterator[Broken]:
+    """Check that .dynamic is mapped writable if PT_DYNAMIC has PF_W. Of PT_LOADs that share a page, the last one counts."""
     segment = dynamic_segment(elf)
     if segment is None or not segment.p_flags & PF.W or not segment.p_memsz:
         return
@@ -93,8 +93,8 @@ def _dynamic(elf: ElfFile) -> Iterator[Broken]:
             return
 
 
-def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
-    """A section that no segment has may be compressed."""
+def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
+    """Check a section outside of all segments, which may be compressed."""
     yield "not-loaded", ""
     wrong = section.header.sh_flags & FLAGS & ~SHF.COMPRESSED
     if wrong:
@@ -105,12 +105,12 @@ def _not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
         return
     try:
         contents = elf.contents(section)
-    except FormatError:  # a finding already, where it is read
+    except FormatError:  # a finding already, from reading the section
         return
-    yield from _bytes(elf, contents, section)
+    yield from _check_preamble(elf, contents, section)
 
 
-def _mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
+def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
     """Find the PT_LOAD that holds the address; all its bytes must come from the file."""
 
     def holds(load: Phdr) -> bool:
@@ -127,7 +127,7 @@ def _mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
         yield "mapped-writable", ""
 
 
-def _bytes(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[Broken]:
+def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[Broken]:
     preamble = bytes(contents[:5])
     if len(preamble) < 5:
         return

@@ -1,4 +1,4 @@
-"""Along the code: the rules that CFI and a section have for each byte. Compiled."""
+"""Compares the rules of the CFI and of a section for each byte of code. Compiled."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 if not cython.compiled:
-    EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)  # as sweep.pxd
+    EQUAL, ABSENT, INEXPRESSIBLE, WRONG, UNDESCRIBED, SILENT = range(6)  # as in sweep.pxd
 
 
 class Terms:
-    """What decides between verdicts. By rule: whether the section's version can express it, and which flavours must be equal.
+    """The terms of the comparison. `expressible`, by rule: 1 if the section's version can express it.
 
-    `barred`: flavours that the version cannot express.
+    `compared`, by rule: flavours that must be equal. `barred`: flavours that the version cannot express.
     """
 
     def __init__(self, expressible: Bytes, compared: Bytes, barred: int) -> None:
@@ -33,9 +33,9 @@ class Terms:
 
 
 class VerdictRanges:
-    """Ranges of one verdict, as far as there is room: `count` of the `total`.
+    """Ranges of one verdict, as far as there is room: the first `count` of `total` ranges.
 
-    Of each the section's function, the rule expected or -1 - reason, the rule given or -1, and flavours: expected + 16 * given.
+    For each range: the section's function, rule expected or -1 - reason, rule given or -1, flavours (expected + 16 * given).
     """
 
     def __init__(self, start: Column, end: Column, function: Column, expected: Column, given: Column, flavours: Column) -> None:
@@ -58,7 +58,7 @@ class VerdictRanges:
         given: cython.longlong,
         flavours: cython.int,
     ) -> cython.int:
-        """Adds a range, or makes the last one longer if it goes on. `function`: of no meaning where nothing is given."""
+        """Adds a range, or extends the last one if it continues. `function` is ignored if `given` is negative."""
         is_other: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
         if is_other or start != self.last_end:
             self.total += 1
@@ -79,9 +79,9 @@ class VerdictRanges:
 
 
 class RuleWalker:
-    """The rules of functions along the code, as a search finds them: of the function with the greatest start, the last of several.
+    """Walks along the code, and gives the rules that a search finds: at each address those of the last function that starts before.
 
-    After `rule_at`: `until`, the address where that ends at the latest; `function`, its number, and its `flavour`.
+    `rule_at` sets `until`, up to which the result holds, `function`, the number of the function, and its `flavour`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RuleWalker:
     ) -> None:
         """`order`: functions by address; empty if they are in that order. `rule_numbers`: the number of each rule.
 
-        Of each kind: its flavour, the period of PC type MASK or 0, and the rule of a function without rows, -1 for none.
+        Columns by kind: its flavour, the period of PC type MASK or 0, and the rule of a function without rows, -1 for none.
         """
         self.order = order
         self.functions = functions
@@ -102,7 +102,7 @@ class RuleWalker:
         self.flavour = 0
 
     def open(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
-        """Makes the function at that place in the order the current one, up to `limit` or the next one's start."""
+        """Makes the function at `place` in the order the current one. It ends at `limit` or the next one's start at the latest."""
         following: cython.Py_ssize_t
         self.place = place
         if place == len(self.functions.start):
@@ -122,7 +122,7 @@ class RuleWalker:
         return 0
 
     def rule_at(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of the rule at `at`, or -1. From call to call `at` does not descend; `limit` lies above, and stays."""
+        """Returns the number of the rule at `at`, or -1. `at` must not descend from call to call; `limit` is above, and fixed."""
         last: cython.Py_ssize_t
         offset: cython.ulonglong
         base: cython.ulonglong
@@ -168,9 +168,9 @@ def sweep(
     found: VerdictRanges,
     totals: Column,
 ) -> None:
-    """Adds the bytes of each verdict to `totals`, and puts the ranges of the `wanted` one into `found`.
+    """Adds the bytes of each verdict to `totals`, and the ranges of the `wanted` verdict to `found`.
 
-    `truth` has what SFrame can express of the CFI, `left_out` the reason for the rest. Absent code of several rules is one range.
+    `truth`: the part of the CFI that SFrame can express. `left_out`: the reasons for the rest. Adjacent absent code is one range.
     """
     area: cython.Py_ssize_t
     verdict: cython.int

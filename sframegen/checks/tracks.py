@@ -1,4 +1,4 @@
-"""Claims about code: ranges of addresses, ascending without overlaps, each with the number of a claim, and where these meet."""
+"""Tracks of claims about code: ascending ranges without overlaps, each with the number of a claim, and their intersection."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class Claim(NamedTuple):
 
 
 class Track(NamedTuple):
+    """Columns of ranges, ascending without overlaps, each with the number of a claim."""
+
     start: array[int]
     end: array[int]
     claim: array[int]
 
     def add(self, start: int, end: int, claim: int) -> None:
-        """Append a range after all others; if it overlaps with the last, that is cut."""
+        """Append a range after all others. It cuts the last one if they overlap."""
         if self.start and self.end[-1] > start:
             self.end[-1] = start
         if start < end:
@@ -42,11 +44,11 @@ class Track(NamedTuple):
         return self.claim[place] if place >= 0 and address < self.end[place] else SILENT
 
     def start_of(self, address: int) -> int:
-        """The start of the range that holds the address."""
+        """Return the start of the range that holds the address."""
         return self.start[bisect_right(self.start, address) - 1]
 
     def reaches(self, address: int, other: int) -> bool:
-        """True if the range that holds the first address holds the second, later one, too."""
+        """True if the range that holds `address` also holds `other`, which is later."""
         place = bisect_right(self.start, address) - 1
         return place >= 0 and address <= other < self.end[place]
 
@@ -61,18 +63,18 @@ def new_track() -> Track:
 
 
 def track(start: array[int], end: array[int], claim: array[int]) -> Track:
-    """Make claims from ascending columns. Where two ranges overlap, the second counts."""
+    """Return a track of ascending columns. Where two ranges overlap, the second counts."""
     cut = array("Q", map(min, end, start[1:]))
     return Track(start, cut + end[len(cut) :], array("q", claim))
 
 
 def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
-    """Find the functions as a search does: the one with the greatest start, the last of several. Adds to `claims`.
+    """Return the track of the rules that a search finds in the table, and add new claims to `claims`.
 
-    `unsaid`: ranges that no function describes, each with a claim of its own reason.
+    `unsaid`: ranges that the table does not describe; their claims are -2 - reason.
     """
     track = new_track()
-    spans = [*_spans(table, claims)]
+    spans = [*_claimed_spans(table, claims)]
     if unsaid is not None:
         spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*unsaid, strict=True)]
         spans.sort()
@@ -81,7 +83,7 @@ def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | No
     return track
 
 
-def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
+def _claimed_spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
     numbers: dict[tuple[int, bool], int] = {}
     for function, start, end in table.found_ranges():
         kind = table.kinds[table.kind[function]]
@@ -101,7 +103,7 @@ def _spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int
 
 
 def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
-    """(start, end, the claim of each) of every range in which no claim changes, and there is one."""
+    """Yield (start, end, the claim of each track) for every range in which no claim changes, and a track has one."""
     places = [0] * len(tracks)
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""Code whose rules the Linux kernel accepts but cannot use, or takes for others: bytes of each kind, and a finding for each."""
+"""Finds code whose rules the Linux kernel accepts, but cannot use or misinterprets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """`name`: the finding's rule."""
+    """A limit of the Linux kernel. `name`: the finding's rule."""
 
     name: str
     says: str
@@ -42,18 +42,18 @@ LIMITS = (MEMORY, REGISTER, OUTERMOST, UNCHANGED)
 
 
 class Unusable(NamedTuple):
-    """Bytes of code by Limit.name, all of them, and the notes."""
+    """The result: bytes of code by Limit.name, with zeros, and the findings."""
 
     code: dict[str, int]
     notes: list[Finding]
 
 
 def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
-    """`code`: (start, end) of the executable ranges, ascending."""
+    """Return the code in the table that the kernel cannot use. `code`: (start, end) of the executable ranges, ascending."""
     executable = _Code(code)
     counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
     first: dict[str, int] = {}
-    for limit, start, size in _ranges(table, [_limit(rule, abi) for rule in table.rules]):
+    for limit, start, size in _limited_ranges(table, [_limit_of_rule(rule, abi) for rule in table.rules]):
         count = executable.within(start, start + size)
         counts[limit.name] += count
         if count:
@@ -66,25 +66,25 @@ def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
     return Unusable(counts, notes)
 
 
-def _limit(rule: Rule, abi: Abi) -> Limit | None:
+def _limit_of_rule(rule: Rule, abi: Abi) -> Limit | None:
     if rule.cfa is None:
         return OUTERMOST
     if rule.cfa.register not in (abi.sp, abi.fp):
         return REGISTER
     if rule.cfa.deref:
         return MEMORY
-    if any(map(_of_register, (rule.ra, rule.fp))):
+    if any(map(_is_from_register, (rule.ra, rule.fp))):
         return REGISTER
     return UNCHANGED if rule.fp == AT_CFA else None
 
 
-def _of_register(where: Where | None) -> bool:
-    """True for any register except the CFA: even from SP and FP, RA and FP can come in the topmost frame only."""
+def _is_from_register(where: Where | None) -> bool:
+    """True if RA or FP comes from a register, even SP or FP, which works only in the topmost frame."""
     return where is not None and where.register is not None
 
 
-def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
-    """(limit, start, bytes) of each row; of repeated blocks, all bytes from the function's start on."""
+def _limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
+    """Yield (limit, start, bytes) for each row that has a limit; for repeated blocks, all bytes from the function's start on."""
     if any(limits):
         for row in compress(range(len(table.row_rule)), map(limits.__getitem__, table.row_rule)):
             function = bisect_right(table.first_row, row) - 1
@@ -108,14 +108,14 @@ def _ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[
 
 
 class _Code:
-    """Executable ranges, ascending and disjoint; the time of `within` does not depend on their number."""
+    """Executable ranges, ascending and disjoint. The time of `within` hardly depends on their number."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         self.starts = [low for low, _ in ranges]
         self.before = list(accumulate((high - low for low, high in ranges), initial=0))
 
     def within(self, start: int, end: int) -> int:
-        """Bytes of [start, end) that are executable."""
+        """Return the number of executable bytes in [start, end)."""
         return self._below(end) - self._below(start)
 
     def _below(self, address: int) -> int:

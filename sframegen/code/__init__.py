@@ -1,1 +1,1 @@
-"""The effect of instructions on the stack: functions disassembled, and each one's frame followed along its paths."""
+"""Disassembles functions, and follows the frame of each along its paths, from the effects of instructions on the stack."""

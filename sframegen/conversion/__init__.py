@@ -1,1 +1,1 @@
-"""Rows of call frame information -> FunctionTable, and what could not be said, by reason."""
+"""Converts rows of call frame information to a FunctionTable, and records by reason the code that SFrame cannot express."""

@@ -1,4 +1,4 @@
-"""A file's call frame information -> SFrame functions, and what became of every byte of code that it describes."""
+"""Converts a file's call frame information to SFrame functions, and accounts for every byte of code that it describes."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ KINDS = [
 
 
 class Converted(NamedTuple):
-    """What `convert` gives; `encoded`: the table's rules."""
+    """The result of `convert`: the functions, the fate of the code, and the rules of the table as bytes."""
 
     table: FunctionTable
     coverage: Coverage
     encoded: EncodedRules
 
     def encoder(self, elf: ElfFile, level: Level) -> Encoder:
-        """The encoder for the table at that level; the padding after a call that ends a function has the call's rule.
+        """Return the encoder for the table at that level. Padding after a call that ends a function gets the call's rule.
 
-        Raises FormatError as the coverage's `fates` does.
+        Raises FormatError as `Coverage.fates` does.
         """
         coverage = self.coverage
         calls = coverage.final_calls(elf)
@@ -67,18 +67,18 @@ class Converted(NamedTuple):
 def convert(
     sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout: Layout = V3, floating: Sequence[Range] = ()
 ) -> Converted:
-    """The functions of all sections that lie in `code` ((start, end) addresses of executable ranges, ascending), by address.
+    """Return the functions of all sections that lie in `code`, by address.
 
-    `floating`: as in Sources.
+    `code`: (start, end) addresses of executable ranges, ascending. `floating`: as in Sources.
     """
     fdes = reader.read(sections, abi.followed)
     ignored = zeros("Q", len(IGNORED))
     lost: list[int] = []
-    pieces = _pieces(fdes, code, ignored, lost)
+    pieces = _resolve_pieces(fdes, code, ignored, lost)
     words = RuleWords(abi, layout)
     rules = _Rules(fdes.rules, words)
     encoded = EncodedRules(rules.numbers, words)
-    table, unsaid, whole = _split(fdes, pieces, rules, encoded, floating)
+    table, unsaid, whole = _split_pieces(fdes, pieces, rules, encoded, floating)
     table = narrow(table, encoded)
     coverage = Coverage(
         table=table,
@@ -94,9 +94,9 @@ def convert(
 
 
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
-    """All sections of a file; if those that were not asked for cannot be read, a warning, and the others.
+    """Convert all sections of a file. If a section that is not required cannot be read, add a warning, and use the required ones.
 
-    FDEs that cannot be read are a warning, too.
+    FDEs that cannot be read are a warning, too. Raises FormatError for a required section that cannot be read.
     """
     try:
         converted = convert(sources.sections, code, abi, layout, sources.floating)
@@ -112,9 +112,9 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
 
 
 def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
-    """Whoever made the section may have left out code: no-ops between functions are padding only if the CFI does not describe them.
+    """Return the borders between functions of an existing section, which may leave out code that the CFI describes.
 
-    Raises FormatError if the CFI cannot be read.
+    No-ops between functions are padding only if the CFI does not describe them. Raises FormatError if the CFI cannot be read.
     """
     said = disjoint(zip(table.start, map(add, table.start, table.size), strict=True))
     unsaid = array("Q", (start for start, _ in without(_code_of_fdes(elf, abi), said)))
@@ -122,7 +122,7 @@ def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
 
 
 def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
-    """The code of all FDEs; all code, where the file does not say which code they are for."""
+    """Return the code of all FDEs; all executable code if the file has no FDEs, or FDEs that cannot be read."""
     fdes = reader.read(find_sources(elf).sections, abi.followed)
     if not len(fdes) or fdes.faulty:
         return elf.executable_ranges()
@@ -130,7 +130,7 @@ def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
 
 
 class _Rules:
-    """The fate of each CFI rule, by columns as in RuleFates, and the SFrame rules that come of them."""
+    """The fate of each CFI rule, in columns as in RuleFates, and the SFrame rules that they translate to."""
 
     def __init__(self, cfi_rules: list[CfiRule], words: RuleWords) -> None:
         self.numbers: dict[Rule, int] = {}
@@ -160,8 +160,11 @@ class _Rules:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
-def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
-    """The code that each FDE describes; an earlier list's FDEs take precedence over a later one's. `lost`: see resolve."""
+def _resolve_pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
+    """Return the code that each FDE describes. FDEs of an earlier list take precedence over those of a later one.
+
+    `ignored` and `lost` are filled as in `resolve`.
+    """
     spans = spans_of(code)
     taken = Pieces(array("I"), array("Q"), array("Q"))
     begin = 0
@@ -176,13 +179,13 @@ def _pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[i
         kept = resolve(order, fdes.columns(), spans, Pieces(fde, start, end), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
         found = Pieces(fde[:kept], start[:kept], end[:kept])
-        taken = _with_remaining(taken, found) if begin else found
+        taken = _add_remaining(taken, found) if begin else found
         begin = list_end
     return taken
 
 
-def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
-    """Both, by address; of `found` the code that `taken` does not describe."""
+def _add_remaining(taken: Pieces, found: Pieces) -> Pieces:
+    """Return `taken`, and the code of `found` that `taken` does not describe, by address."""
     ranges = zip(found.start, found.end, strict=True)
     rest = remaining(ranges, [*zip(taken.start, taken.end, strict=True)])
     both = [*zip(*taken, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
@@ -194,10 +197,10 @@ def _with_remaining(taken: Pieces, found: Pieces) -> Pieces:
     )
 
 
-def _split(
+def _split_pieces(
     fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules, floating: Sequence[Range]
 ) -> tuple[FunctionTable, Unsaid, int]:
-    """(functions, what is left out, pieces covered from first byte to last)."""
+    """Return (functions, code that is left out, number of pieces covered from first byte to last)."""
     cies = Cies(
         bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
         bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),

@@ -1,4 +1,4 @@
-"""What becomes of every executable byte of a file, its fate. docs/coverage.md defines the fates."""
+"""The fate of every executable byte of a file: covered, left out, without CFI, or synthesized. docs/coverage.md defines them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 
-# Code without CFI that has rows nevertheless, by what proves them.
+# Sources of proof for the rows of code without CFI.
 SYNTHESIZED = ("PLT", "program entry", "instructions")
-# A fate is known by its place here.
+# All fates, as (group, fate). Compiled code identifies a fate by its index here.
 FATES = (
     ("covered", "default"),
     ("covered", "flex"),
@@ -53,7 +53,7 @@ COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
 IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
     FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1
 )
-ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported where they are 0, too
+ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported even if they are 0
 
 
 def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
@@ -71,16 +71,16 @@ class Coverage:
     table: FunctionTable
     pieces: Pieces
     unsaid: Unsaid
-    functions_covered: int  # from their first byte to their last
+    functions_covered: int  # number of functions covered from first byte to last
     ignored_fdes: dict[str, int]
-    ignored_ranges: list[Range]  # of FDEs that are ignored or cut short: in any order, and other FDEs may describe the same code
-    faulty_fdes: int = 0  # whose instructions cannot be read
-    faults: Sequence[FdeFault] = ()  # the first of them
+    ignored_ranges: list[Range]  # of FDEs that are ignored or cut short, unordered; other FDEs may describe the same code
+    faulty_fdes: int = 0  # FDEs whose instructions cannot be read
+    faults: Sequence[FdeFault] = ()  # the first of these FDEs' faults
     synthesized: tuple[Sequence[Range], ...] = ((),) * len(
         SYNTHESIZED
-    )  # in the order of SYNTHESIZED: code of no piece that the table describes
-    proven: Sequence[Range] = ()  # of these, functions or pieces of them whose rules were proven, ascending
-    _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # once they are known
+    )  # in the order of SYNTHESIZED: code that the table describes, but no piece
+    proven: Sequence[Range] = ()  # of the synthesized code: functions, or parts of them, whose rules were proven, ascending
+    _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # cached
 
     @property
     def functions(self) -> int:
@@ -100,51 +100,54 @@ class Coverage:
         return {reason: count for reason, count in zip(Reason, counts, strict=True) if count}
 
     def fates(self, elf: ElfFile) -> Fates:
-        """The fate of every byte of the file's executable ranges. Raises FormatError if these overlap or leave the file."""
+        """Return the bytes of each fate in the file's executable ranges. Raises FormatError if these overlap or leave the file."""
         counts = self._described[:]
-        self._gaps(elf, counts, 0)
+        self._tally_gaps(elf, counts, 0)
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
         counts[AFTER_CALL] += after_calls
         return _by_group(counts)
 
     def final_calls(self, elf: ElfFile) -> FinalCalls:
-        """The functions of the table that end with a call; `elf` is always the same. Raises as `fates` does."""
+        """Return the functions of the table that end with a call. Pass the same `elf` each time: the result is cached.
+
+        Raises FormatError as `fates` does.
+        """
         if self._final_calls is None:
-            areas = _areas(elf, self.ignored_ranges, self.synthesized)
+            areas = _divide_into_areas(elf, self.ignored_ranges, self.synthesized)
             self._final_calls = find_final_calls(elf, self.table, self.pieces, areas, CODE)
         return self._final_calls
 
     def silent(self, elf: ElfFile) -> list[Range]:
-        """The code that nothing describes: those bytes whose fate is `code`. Ascending. Raises as `fates` does."""
+        """Return the ranges of code without a description, whose fate is `code`, ascending. Raises FormatError as `fates` does."""
         areas = 2 * (len(elf.sections) + len(elf.segments) + len(self.ignored_ranges)) + 1
-        gaps = self._gaps(elf, zeros("Q", len(FATES)), areas + len(self.pieces.start))
+        gaps = self._tally_gaps(elf, zeros("Q", len(FATES)), areas + len(self.pieces.start))
         return list(zip(*gaps, strict=True))
 
-    def _gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
-        """(starts, ends) of at most `room` ranges of code. Adds the bytes that no FDE describes to `counts`, by fate."""
+    def _tally_gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
+        """Return (starts, ends) of at most `room` ranges of code without FDE. Adds the bytes of all gaps to `counts`, by fate."""
         starts, ends = zeros("Q", room), zeros("Q", room)
-        areas = _areas(elf, self.ignored_ranges, self.synthesized)
+        areas = _divide_into_areas(elf, self.ignored_ranges, self.synthesized)
         found = tally_gaps(areas, self.pieces, CODE, PADDING, counts, Spans(starts, ends))
         return starts[:found], ends[:found]
 
     @cached_property
     def _described(self) -> array[int]:
-        """The bytes of each fate."""
+        """The bytes of each fate in the code that FDEs describe."""
         table = self.table
         counts = zeros("Q", len(FATES))
-        by_kind = bytes(map(_fate, table.kinds))
+        by_kind = bytes(map(_fate_of_kind, table.kinds))
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
         tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, counts)
         return counts
 
 
-def _fate(kind: Kind) -> int:
+def _fate_of_kind(kind: Kind) -> int:
     return COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX)
 
 
 def _by_group(counts: Iterable[int]) -> Fates:
-    """Reasons only where they left something out, what is synthesized only where something is; all other fates always."""
+    """Return the counts by group. Reasons and synthesized fates are included only if not 0, all other fates always."""
     groups: Fates = {group: {} for group in ("covered", "left_out", "no_cfi")}
     for (group, fate), count in zip(FATES, counts, strict=True):
         if count or group in ALWAYS:
@@ -152,7 +155,7 @@ def _by_group(counts: Iterable[int]) -> Fates:
     return groups
 
 
-def _areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
+def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
     sections = (

@@ -1,8 +1,8 @@
-"""Calls that end a function, and the padding after them: it gets the call's rule.
+"""Finds calls that end a function. The padding after such a call gets the call's rule.
 
-Such a call never returns. Its return address is the first byte after the function: padding, or the next function. A consumer that
-looks up the return address itself, not the byte before it, finds the call's row only if the function covers the padding. Padding
-never executes, so no rule for it can be false. Compiled.
+A call at the end never returns. Its return address is the first byte after the function: padding, or the next function. A consumer
+that looks up the return address itself, not the byte before it, finds the call's row only if the function covers the padding.
+Padding never executes, so a rule for it cannot be wrong. Compiled.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 class FinalCalls(NamedTuple):
     """The functions of a table that end with a call."""
 
-    function: Column  # numbers of those that padding follows
-    padded_size: array[int]  # of each function of the table, with that padding
-    without_padding: int  # number of the others
-    places: Column  # addresses that symbols name, ascending: padding holds none of them
+    function: Column  # numbers of the functions that padding follows
+    padded_size: array[int]  # size of each function of the table, with that padding
+    without_padding: int  # number of functions that end with a call, but have no padding after it
+    places: Column  # addresses of defined symbols, ascending: padding holds none of them
 
     def covering(self, table: FunctionTable) -> FunctionTable:
-        """The table; these functions also cover the padding after them."""
+        """Return the table, in which functions that end with a call also cover the padding after them."""
         return replace(table, size=self.padded_size)
 
     def ends(self, table: FunctionTable) -> dict[int, int]:
-        """Address where such a function ends -> where its padding ends."""
+        """Return a mapping for the functions that padding follows: address of their end -> end of the padding."""
         start, size = table.start, table.size
         return {start[one] + size[one]: start[one] + self.padded_size[one] for one in self.function}
 
 
 def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: Areas, code: int) -> FinalCalls:
-    """The final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
+    """Find the final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
     forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
     function, padded_size = cast("list[array[int]]", room("II", len(table)))
@@ -62,7 +62,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
 
 
 def symbol_places(elf: ElfFile) -> Column:
-    """Addresses that defined symbols name, ascending."""
+    """Return the addresses of all defined symbols, ascending."""
     tables = [SymbolTable(elf, section) for section in symbol_tables(elf)]
     (values,) = room("Q", sum(map(len, tables)))
     count = 0
@@ -72,7 +72,7 @@ def symbol_places(elf: ElfFile) -> Column:
 
 
 class CallForms:
-    """The forms of a call, by columns."""
+    """The instruction forms of a call, in columns: the mask and value to compare with, and whether the target is relative."""
 
     def __init__(self, mask: Column, value: Column, relative: Bytes) -> None:
         self.mask = mask
@@ -83,7 +83,7 @@ class CallForms:
 @cython.cfunc
 @cython.exceptval(-1)
 def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
-    """True if the last bytes before `end` have a call's form. A relative call leads into the code."""
+    """True if the bytes before `end` (`tail`) have the form of a call. The target of a relative call must lie in the code."""
     form: cython.Py_ssize_t
     step: cython.longlong
     for form in range(len(forms.mask)):
@@ -117,9 +117,9 @@ def _find(
     forms: CallForms,
     found: tuple[Column, Column],
 ) -> tuple[int, int]:
-    """Fills `found`: the numbers of functions that end with a call that padding follows, and the size of each function with that.
+    """Fills `found`: the numbers of the functions that end with a call and padding, and their sizes with that padding.
 
-    Returns how many these are, and how many end with a call that no padding follows.
+    Returns the number of these functions, and the number of functions that end with a call without padding.
 
     Functions and `places` ascend. A function counts if a piece ends where it ends and `repeats` does not mark its kind. Padding
     lies in an area of fate `code` of the function's segment, goes on to the area's end or the next piece, and holds none of the

@@ -1,8 +1,8 @@
-"""Which FDE describes which code, where FDEs overlap or lie outside of code. Compiled.
+"""Decides which FDE describes which code if FDEs overlap or lie outside of code. Compiled.
 
-The policy: at each address the FDE with the greatest start counts, as a binary search over `.eh_frame_hdr` finds it; of several
-with the same start the first in its section. What an FDE loses so, even after the end of the one that takes it, is left out.
-FDEs that are empty, outside of executable segments, larger than 4 GiB or at an address that is not known are ignored. All are
+The policy: at each address the FDE with the greatest start counts, which a binary search over `.eh_frame_hdr` finds; of several
+with the same start the first in its section counts. The rest of an FDE that is cut by another one is left out, even after the end
+of the other. FDEs that are empty, outside of executable segments, larger than 4 GiB or at an unknown address are ignored, and
 counted.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column, Fdes
     from sframegen.elf.columns import Spans
 
-# What is counted in `ignored`, in this order; the sentences are what users read.
+# The reasons that `ignored` counts, in its order. Users read these texts.
 IGNORED = (
     "empty",
     "outside of executable segments",
@@ -51,10 +51,10 @@ class Pieces(NamedTuple):
     piece_end="unsigned long long[::1]",
 )
 def resolve(order: Column, fdes: Fdes, code: Spans, pieces: Pieces, ignored: Column, lost: Column) -> int:
-    """Fills the pieces of code that remain, by address, and returns their number.
+    """Fills `pieces`, the code that each FDE describes, by address, and returns their number.
 
     `order`: FDE numbers by start, stable; empty if the FDEs are in that order. `code`: the executable ranges. `pieces` and `lost`
-    have room for as many as FDEs; `lost` gets the FDEs that are counted in `ignored`, without the empty ones.
+    have room for all FDEs; `lost` gets the FDEs that are counted in `ignored`, without the empty ones.
     """
     start = fdes.start
     size = fdes.size

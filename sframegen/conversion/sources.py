@@ -1,4 +1,4 @@
-"""Where a file's call frame information is: `.eh_frame`, `.debug_frame`, a separate debug file."""
+"""Finds a file's call frame information: `.eh_frame`, `.debug_frame`, a separate debug file."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ if TYPE_CHECKING:
     Bases: TypeAlias = tuple[int, int, Callable[[int], int]]
 
 DW_EH_PE_OMIT = 0xFF
-UNREAD_TABLES = {DT.REL, DT.ANDROID_REL, DT.ANDROID_RELA}  # of dynamic relocations
+UNREAD_TABLES = {DT.REL, DT.ANDROID_REL, DT.ANDROID_RELA}  # tables of dynamic relocations that sframegen does not read
 CRC_CHUNK = 1 << 20
 
 
 class Sources(NamedTuple):
-    """The sections to read, the first with precedence, and the sizes that a `.sframe` is measured by.
+    """The CFI sections of a file, in order of precedence, and the size of `.eh_frame_hdr`, to compare a `.sframe` with.
 
     `floating`: code of an object that a linker can place at any address modulo PC_PERIOD.
     """
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
-    required: int  # number of the sections, from the first, that must be readable; where another is not, that is a warning
+    required: int  # number of sections, from the first, that must be readable; for others there is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
 
 
 def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
-    """All `.eh_frame` first, then `.debug_frame` of the file itself, then of its debug file (a file, or a directory to search)."""
-    sections = _named(elf, ".eh_frame") if elf.sections else _eh_frame_by_segment(elf)
+    """Find `.eh_frame`, then `.debug_frame` of the file itself, then those of its debug file (a file, or a directory to search).
+
+    Raises FormatError if a required section cannot be read, or `debug_file` has no .debug_frame or is not for this file.
+    """
+    sections = _sections_named(elf, ".eh_frame") if elf.sections else _eh_frame_by_segment(elf)
     required = len(sections)
     warnings: list[str] = []
     try:
@@ -67,8 +70,8 @@ def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
     return Sources(sections, size, required, warnings, elf.floating)
 
 
-def _named(elf: ElfFile, *names: str) -> list[CfiSection]:
-    """The sections of these names: most linkers make one of all. Those of a debug file have no bytes."""
+def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
+    """Return the sections with these names; most linkers make only one. Sections without bytes, as in debug files, are left out."""
     found = [
         section
         for section in elf.sections
@@ -86,11 +89,11 @@ def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
     if elf.relocated is not None:
         fields = elf.relocated.get(section.number, Relocated(set(), set()))
         return made._replace(known=fields.filled.__contains__, unknown=fields.unknown)
-    return _loaded(elf, made, section.header.sh_flags & SHF.WRITE) if eh else made
+    return _apply_relocations(elf, made, section.header.sh_flags & SHF.WRITE) if eh else made
 
 
-def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
-    """The section as the loader leaves it: linkers make dynamic relocations of absolute pointers in position-independent files."""
+def _apply_relocations(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
+    """Return the section as relocated by the loader: absolute pointers in position-independent files have dynamic relocations."""
     tags = _tags(elf)
     if not (writable or DT.TEXTREL in tags or tags.get(DT.FLAGS, 0) & DF_TEXTREL):
         return section
@@ -109,7 +112,7 @@ def _loaded(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
 
 
 def _loaded_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:
-    """The 8 bytes that the loader writes at each address in [start, end), without its base; None if that is not known."""
+    """Return address -> the 8 bytes that the loader writes there, without its base, or None if unknown; for [start, end)."""
     tags = _tags(elf)
     if DT.RELA not in tags or DT.RELASZ not in tags:
         return {}
@@ -132,7 +135,7 @@ def _tags(elf: ElfFile) -> dict[int, int]:
 
 def _bases(elf: ElfFile) -> Bases:
     text, got = elf.section(".text"), elf.section(".got")
-    loaded = cache(partial(_loaded_words, elf))  # few files have indirect pointers
+    loaded = cache(partial(_loaded_words, elf))  # read on demand: few files have indirect pointers
 
     def word(address: int) -> int:
         value = loaded().get(address, -1)
@@ -144,7 +147,7 @@ def _bases(elf: ElfFile) -> Bases:
 
 
 def _eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
-    """Without section headers: PT_GNU_EH_FRAME leads to .eh_frame_hdr, that to .eh_frame, whose end only its FDE count shows."""
+    """Find .eh_frame without section headers: PT_GNU_EH_FRAME -> .eh_frame_hdr -> .eh_frame, whose end only its FDE count shows."""
     header = next((segment for segment in elf.segments if segment.p_type == PT.GNU_EH_FRAME), None)
     if header is None:
         return []
@@ -159,14 +162,14 @@ def _eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
     for segment in elf.segments:
         if segment.p_type == PT.LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
-            fdes = min(count, len(data))  # hostile ones do not fit into the compiled reader's numbers
+            fdes = min(count, len(data))  # a hostile count may not fit into the compiled reader's numbers
             section = CfiSection(".eh_frame", data, address, elf.byte_order, True, *_bases(elf), fde_count=fdes)
-            return [_loaded(elf, section, segment.p_flags & PF.W)]
+            return [_apply_relocations(elf, section, segment.p_flags & PF.W)]
     raise FormatError(f"leads to {address:#x}, which no segment maps", place, 4, elf.name)
 
 
 def _debug_frames(elf: ElfFile) -> list[CfiSection]:
-    return _named(elf, ".debug_frame", ".zdebug_frame")
+    return _sections_named(elf, ".debug_frame", ".zdebug_frame")
 
 
 def has_debug_frame(elf: ElfFile, directory: Path) -> bool:
@@ -184,7 +187,7 @@ def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
 
 
 def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
-    """The debug file at `path`, or in the directory `path`: by build-id or .gnu_debuglink, as debuggers find it."""
+    """Return the debug file at `path`, or in the directory `path`: by build-id or .gnu_debuglink, as debuggers find it."""
     for candidate in _candidates(elf, path) if path.is_dir() else iter([path]):
         if candidate.is_file():
             debug = open_elf(candidate)
@@ -207,7 +210,10 @@ def _candidates(elf: ElfFile, directory: Path) -> Iterator[Path]:
 
 
 def belongs(elf: ElfFile, debug: ElfFile) -> bool:
-    """Same build-id; without one in either file, the CRC that .gnu_debuglink names; without that too, the user's word."""
+    """True if `debug` is the debug file of `elf`: the build-ids are equal, or else the CRC in .gnu_debuglink fits.
+
+    Without a build-id and .gnu_debuglink the user's choice is trusted.
+    """
     ours, theirs = build_id_of(elf), build_id_of(debug)
     if ours and theirs:
         return ours == theirs

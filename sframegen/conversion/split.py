@@ -1,4 +1,4 @@
-"""Rows of CFI -> functions of SFrame: cuts FDEs into ranges that SFrame can express, and finds the others. Compiled."""
+"""Cuts FDEs into SFrame functions, and into ranges that SFrame cannot express. Compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Fate(IntEnum):
-    """What becomes of a CFI rule; `value` is then the number of an SFrame rule, of a repeated pattern, or of a reason."""
+    """The fate of a CFI rule. Its `value` is then the number of an SFrame rule, of a repeated pattern, or of a reason."""
 
     ROW = 0
     REPEATED = 1
@@ -31,11 +31,11 @@ class Fate(IntEnum):
 
 if not cython.compiled:
     ROW, REPEATED, LEFT_OUT = Fate
-# Kinds: flavour (signal + 2 * key B) * 2 + FDE type; from 8 on flavours of PC type MASK.
+# The number of a kind: flavour (signal + 2 * key B) * 2 + FDE type; for PC type MASK 8 + flavour.
 
 
 class Cies:
-    """For each CIE: its flavour, signal + 2 * key B; the reason why nothing under it can be expressed, or 255."""
+    """Two columns of the CIEs: the flavour (signal + 2 * key B), and the reason why its FDEs cannot be expressed, or 255."""
 
     def __init__(self, flavour: Bytes, barred: Bytes) -> None:
         self.flavour = flavour
@@ -43,9 +43,9 @@ class Cies:
 
 
 class RuleFates:
-    """For each CFI rule its fate and value; of each SFrame rule the FDE type that it needs.
+    """The fate and value of each CFI rule, the FDE type that each SFrame rule needs, and the repeated patterns.
 
-    Pattern p is rows pattern_at[p] .. [p + 1], which repeat every PC_PERIOD bytes.
+    Pattern p has the rows pattern_at[p] .. [p + 1], which repeat every PC_PERIOD bytes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Unsaid(NamedTuple):
 @cython.boundscheck(False)
 @cython.locals(piece_fde="const unsigned int[::1]", counts="long long[::1]")
 def bounds(pieces: Pieces, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates, counts: Column) -> None:
-    """The most functions, rows and unsaid ranges that `split` can make: these are `counts` then."""
+    """Fills `counts` with the most functions, rows and unsaid ranges that `split` can make."""
     piece: cython.Py_ssize_t
     fde: cython.Py_ssize_t
     first: cython.Py_ssize_t
@@ -103,10 +103,11 @@ def bounds(pieces: Pieces, fdes: Fdes, rows: Rows, cies: Cies, rules: RuleFates,
 
 
 class Splitter:
-    """Cuts one piece after the other. `functions` and `unsaid` have room (`bounds`); `made`, `stored`, `left`: what they hold.
+    """Cuts one piece after the other into `functions` and `unsaid`, whose size `bounds` gives.
 
-    Patterns can only be expressed in code that is aligned to their period. `floating`: code whose address modulo the period is not
-    known. `unaligned`: the reason why patterns elsewhere are left out.
+    `made`, `stored` and `left` are the numbers of functions, rows and unsaid ranges so far. Patterns can only be expressed in code
+    that is aligned to their period. `floating`: code whose address modulo the period is unknown. `unaligned`: number of the
+    reason why other patterns are left out.
     """
 
     def __init__(
@@ -123,13 +124,13 @@ class Splitter:
         self.floating = floating
         self.unaligned = unaligned
         self.made = self.stored = self.left = 0
-        self.floating_range = 0  # that does not end before the piece
+        self.floating_range = 0  # index of the first floating range that does not end before the piece
         self.base = self.limit = 0  # the FDE's start, the piece's end
-        self.end = 0  # of the FDE's rows
+        self.end = 0  # end of the FDE's rows
 
     @cython.boundscheck(False)
     def cut(self, fde: cython.Py_ssize_t, low: cython.ulonglong, limit: cython.ulonglong) -> cython.int:
-        """Cuts the piece [low, limit) of an FDE."""
+        """Cuts the piece [low, limit) of an FDE: adds its functions and unsaid ranges."""
         rows: Rows = self.rows
         rules: RuleFates = self.rules
         flavour: cython.int = self.cies.flavour[self.fdes.cie[fde]]
@@ -164,14 +165,14 @@ class Splitter:
 
     @cython.boundscheck(False)
     def start_of(self, row: cython.Py_ssize_t) -> cython.ulonglong:
-        """Where a row of the FDE begins, the end of the piece at most."""
+        """Returns the address where a row of the FDE begins, at most the end of the piece."""
         if row < self.end and self.base + self.rows.start[row] < self.limit:
             return self.base + self.rows.start[row]
         return self.limit
 
     @cython.boundscheck(False)
     def add_function(self, row: cython.Py_ssize_t, begin: cython.ulonglong, flavour: cython.int) -> cython.Py_ssize_t:
-        """Adds a function of a row that begins at `begin`, and of those after it that can be expressed; returns the next row."""
+        """Adds a function of `row`, which begins at `begin`, and the expressible rows after it; returns the next row."""
         rows: Rows = self.rows
         rules: RuleFates = self.rules
         functions: Functions = self.functions
@@ -204,7 +205,7 @@ class Splitter:
     def add_repeated(
         self, pattern: cython.Py_ssize_t, begin: cython.ulonglong, end: cython.ulonglong, flavour: cython.int
     ) -> cython.int:
-        """Adds a function of PC type MASK."""
+        """Adds a function of PC type MASK with the rows of a pattern."""
         rules: RuleFates = self.rules
         row: cython.Py_ssize_t
         self.functions.start[self.made] = begin
@@ -213,7 +214,7 @@ class Splitter:
         self.functions.first_row[self.made] = self.stored
         self.made += 1
         for row in range(rules.pattern_at[pattern], rules.pattern_at[pattern + 1]):
-            if rules.pattern_start[row] >= end - begin:  # GNU ld and readelf end where a row begins after the function
+            if rules.pattern_start[row] >= end - begin:  # GNU ld and readelf abort if a row begins after the function
                 break
             self.functions.row_start[self.stored] = rules.pattern_start[row]
             self.functions.row_rule[self.stored] = rules.pattern_rule[row]
@@ -221,7 +222,7 @@ class Splitter:
         return 0
 
     def floats(self, address: cython.ulonglong) -> cython.bint:
-        """True if the address modulo the period is not known. From call to call addresses ascend."""
+        """True if the address modulo the period is unknown. Addresses must ascend from call to call."""
         floating: Spans = self.floating
         while self.floating_range < len(floating.end) and floating.end[self.floating_range] <= address:
             self.floating_range += 1
@@ -236,10 +237,9 @@ class Splitter:
     counts="long long[::1]",
 )
 def split(pieces: Pieces, splitter: Splitter, counts: Column) -> None:
-    """Cuts all pieces.
+    """Cuts all pieces, and fills `counts`: functions, rows, unsaid ranges, pieces that functions cover without a gap.
 
-    `counts`: functions, rows, unsaid ranges, pieces that functions cover without a gap. A function is flexible where one of its
-    rows needs that.
+    A function is flexible if one of its rows needs a flexible FDE.
     """
     piece: cython.Py_ssize_t
     left: cython.Py_ssize_t

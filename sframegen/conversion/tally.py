@@ -1,4 +1,4 @@
-"""Bytes of code by fate: what functions say, what they leave out, and what lies between them. Compiled."""
+"""Counts bytes of code by fate: in functions, in code that is left out, and in the gaps between FDEs. Compiled."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def tally(
     first_reason: cython.Py_ssize_t,
     fates: Column,
 ) -> None:
-    """Adds to `fates` the bytes of each fate.
+    """Adds to `fates` the bytes of each fate in the pieces.
 
-    Every unsaid range lies within one piece. So does every function that is counted; those outside of all pieces are not. All
-    ascend. A row's fate is the greater one of its kind's and its rule's. The fate of reason 0 is `first_reason`.
+    Every unsaid range lies within one piece. Functions outside of all pieces are not counted. Pieces, functions and unsaid ranges
+    ascend. A row's fate is the greater one of its kind's and its rule's fates. `first_reason`: the fate of reason 0.
     """
     _, piece_start, piece_end = pieces
     unsaid_start, unsaid_size, unsaid_reason = unsaid
@@ -69,10 +69,10 @@ def tally(
 def tally_gaps(
     areas: Areas, pieces: Pieces, code: cython.Py_ssize_t, padding: cython.Py_ssize_t, fates: Column, gaps: Spans
 ) -> int:
-    """Adds to `fates` the bytes of the areas that no piece holds: to the area's fate, except for `code`, where they are looked at.
+    """Adds to `fates` the bytes of the areas outside of all pieces, and returns the number of ranges recorded in `gaps`.
 
-    A gap in `code` begins with `padding`, as far as the area's states accept it; the last no-op may go on in the next piece, as
-    before glibc's __restore_rt. What remains of these gaps is recorded, as far as there is room; returns the number of ranges.
+    They count for the area's fate. In an area of fate `code`, a gap begins with `padding`, as far as the area's states accept it;
+    the last no-op may go on in the next piece, as before glibc's __restore_rt. The rest of a gap is recorded while there is room.
     """
     found: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t = 0

@@ -1,4 +1,4 @@
-"""One row of CFI -> its SFrame rule, or the reason why there is none. Pure; called once for each distinct row of a file."""
+"""Translates one row of CFI to its SFrame rule, or to the reason why there is none. Runs once for each distinct row of a file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 
-# An enumeration's member costs a look-up of more than one dictionary: many times as long as a name.
+# Global names: access to an Enum member takes many times as long.
 UNSPECIFIED, UNDEFINED, SAME_VALUE, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION, UNREADABLE = RuleKind
 DEFAULT = FdeType.DEFAULT
 CFA_EXPRESSION = Reason.CFA_EXPRESSION
 
 
 class RepeatedPattern(NamedTuple):
-    """Rules that depend on the PC modulo PC_PERIOD: (offset in the period, rule), ascending from 0. PC type MASK says them."""
+    """Rules that depend on the PC modulo PC_PERIOD, for PC type MASK: (offset in the period, rule), ascending from 0."""
 
     rows: tuple[tuple[int, Rule], ...]
 
 
 class Translator:
-    """Translates rules for one ABI and version."""
+    """Translates CFI rules for one ABI and version of SFrame."""
 
     def __init__(self, words: RuleWords) -> None:
         self.words = words
 
     def translate(self, rule: CfiRule) -> Rule | RepeatedPattern | Reason:
-        """The SFrame rule of a CFI row.
+        """Return the SFrame rule of a CFI row, or the reason why SFrame cannot express it.
 
         Example, AMD64: CFA = rsp + 16, ra at cfa - 8, rbp at cfa - 16 becomes (cfa, ra, fp) = (sp + 16, *(cfa - 8), *(cfa - 16)).
         """
@@ -45,17 +45,17 @@ class Translator:
         if ra.kind is UNDEFINED:
             return why_inexpressible(OUTERMOST, self.words) or OUTERMOST
         plain = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
-        return self._row(rule, plain) if plain is not CFA_EXPRESSION else self._repeated(rule)
+        return self._translate_row(rule, plain) if plain is not CFA_EXPRESSION else self._translate_pattern(rule)
 
-    def _repeated(self, rule: CfiRule) -> RepeatedPattern | Reason:
-        """A PLT that GNU ld describes in one go: the CFA changes with the place in the 16-byte entry."""
+    def _translate_pattern(self, rule: CfiRule) -> RepeatedPattern | Reason:
+        """Translate the rule of a whole PLT, as GNU ld writes it: the CFA depends on the position in the 16-byte entry."""
         rows: list[tuple[int, Rule]] = []
         before: Where | Reason | None = None
         for residue in range(PC_PERIOD):
             cfa = _cfa(rule.cfa, self.words.abi, residue)
             if cfa == before:
                 continue
-            row, before = self._row(rule, cfa), cfa
+            row, before = self._translate_row(rule, cfa), cfa
             if isinstance(row, Reason):
                 return row
             if not self.words.of(row)[DEFAULT]:
@@ -63,9 +63,9 @@ class Translator:
             rows.append((residue, row))
         return RepeatedPattern(tuple(rows))
 
-    def _row(self, rule: CfiRule, cfa: Where | Reason) -> Rule | Reason:
-        """The whole row, once its CFA is known."""
-        if not isinstance(cfa, Where):  # asking for a Reason, an Enum, takes many times as long
+    def _translate_row(self, rule: CfiRule, cfa: Where | Reason) -> Rule | Reason:
+        """Translate the rest of a row, whose CFA is known."""
+        if not isinstance(cfa, Where):  # isinstance with Reason, an Enum, takes many times as long
             return cfa
         _, _, ra_rule, fp_rule, sp_rule, ra_state = rule
         abi = self.words.abi
@@ -84,21 +84,21 @@ class Translator:
 
 
 def _where(term: Term | None) -> Where | None:
-    """An evaluated expression as a place; None if it is not one."""
+    """Return an evaluated expression as a place; None if SFrame cannot describe that place."""
     if term is None or term.register is None or term.more:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 
 
 def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
-    """The CFA of a rule that is not REGISTER; `residue`: the PC modulo PC_PERIOD, where an expression may use it."""
+    """Return the CFA of a rule that is not REGISTER. `residue`: the PC modulo PC_PERIOD, if an expression may use it."""
     if rule.kind is not VAL_EXPRESSION:
         return Reason.NO_CFA
     return _where(evaluate(rule.expression, abi.byte_order, abi.pc, residue)) or CFA_EXPRESSION
 
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
-    """SFrame implies the caller's SP: CFA + sp_offset. `sp`: what the CFI says of it."""
+    """True if the CFI's rule for SP agrees with the caller's SP that SFrame implies: CFA + sp_offset."""
     if abi.sp_is_saved and sp.kind in (OFFSET, REGISTER):
         return True
     value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _place(sp, abi)
@@ -107,7 +107,10 @@ def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
 
 
 def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
-    """Where a register of the caller is, or its value: None in its register, *(cfa + n), cfa + n, *(register + n), register + n."""
+    """Return where a register of the caller is, or its value; None if it is still in its register.
+
+    A place is *(cfa + n) or *(register + n), a value cfa + n or register + n. Returns Reason.FP_RULE for any other rule.
+    """
     match rule.kind:
         case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:
             return None
@@ -126,7 +129,7 @@ def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
 
 
 def _ra_state(rule: RegisterRule, abi: Abi) -> int | None:
-    """The value of RA_SIGN_STATE; None where it is not a constant."""
+    """Return the value of RA_SIGN_STATE; None if it is not a constant."""
     if rule.kind is UNSPECIFIED:
         return rule.a
     value = evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True) if rule.kind is VAL_EXPRESSION else None

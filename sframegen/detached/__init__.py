@@ -1,1 +1,1 @@
-"""A section detached from its file <-> a small ELF file in a store, found with the build-id: DIR/.build-id/ab/cdef....sframe."""
+"""Detached SFrame sections: small ELF files in a store, found with the build-id as DIR/.build-id/ab/cdef....sframe."""

@@ -1,12 +1,12 @@
-"""A section detached from its file <-> the bytes of a small ELF file: what it is for, and the section.
+"""Writes and reads a detached section: a small ELF file with the SFrame section and the identity of the original file.
 
 | part | |
 | --- | --- |
 | ELF header | the original's, except for the places and sizes of the tables |
-| program headers | the original's PT_LOADs: its load layout; nothing of their bytes is here |
+| program headers | the original's PT_LOADs, which give its load layout; their bytes are left out |
 | `.note.gnu.build-id` | the original's |
-| `.sframe` | as a section that no segment has: SHT_GNU_SFRAME, address 0, without SHF_ALLOC; compressed or not |
-| `.shstrtab`, section headers | of these sections |
+| `.sframe` | a section outside of all segments: SHT_GNU_SFRAME, address 0, without SHF_ALLOC; compressed or not |
+| `.shstrtab`, section headers | those of these sections |
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.elf.records import ByteOrder, Ehdr, Phdr
 
-MAX_BYTES = 1 << 28  # of a section; libxul's has 10 million
-ADDRESS = 0  # of the section: distances in it are from places in a section at that address
+MAX_BYTES = 1 << 28  # limit for a section; libxul's has 10 million bytes
+ADDRESS = 0  # of the detached section: its relative addresses count from there
 ALIGN = 8
 NOTE_ALIGN = 4
 OWNER = b"GNU\0"
 NOTE, SECTION, NAMES = ".note.gnu.build-id", ".sframe", ".shstrtab"
-BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32; the first byte names a directory
+BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32 bytes; the first byte names a directory, the others a file
 
 
 class Identity(NamedTuple):
-    """The build-id alone is not enough: tools that change the layout of a file keep it.
+    """The identity of a file: its build-id and load layout. Tools that change the layout of a file keep its build-id.
 
-    `loads`: of each PT_LOAD the flags, offset, address, and sizes in the file and in memory.
+    `loads`: for each PT_LOAD its flags, offset, address, and sizes in the file and in memory.
     """
 
     build_id: bytes
@@ -50,12 +50,12 @@ class Identity(NamedTuple):
 
 
 def identity_of(elf: ElfFile) -> Identity | None:
-    """Return None for a file without a build-id, or with one of an unusable size. Raises FormatError for damaged notes."""
+    """Return the identity of a file; None without a build-id of a usable size. Raises FormatError for damaged notes."""
     return identity_with(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
 
 
 def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
-    """Return the identity from a file's headers, wherever they were read."""
+    """Return the identity that a build-id and the headers of a file make; None without a build-id of a usable size."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
     loads = (one for one in segments if one.p_type == PT.LOAD)
@@ -64,15 +64,15 @@ def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, s
 
 
 def path_in_store(build_id: bytes) -> str:
-    """The place of a section in a store, as debuggers find debug files: `.build-id/ab/cdef....sframe`."""
+    """Return the path of a section in a store: `.build-id/ab/cdef....sframe`, like the debug files of debuggers."""
     name = build_id.hex()
     return f".build-id/{name[:2]}/{name[2:]}.sframe"
 
 
 def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -> bytes:
-    """The file for `elf` with a section that has these bytes in it. `flags`: SHF_COMPRESSED or 0.
+    """Return the bytes of the detached file for `elf`, whose section has the bytes `stored`. `flags`: SHF_COMPRESSED or 0.
 
-    Raises FormatError where the section or the original's program headers are too large.
+    Raises FormatError if the section or the original's program headers are too large.
     """
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
@@ -87,9 +87,9 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
     headers_at = align_up(names_at + len(names), ALIGN)
     headers = [
         Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        Shdr(_name_at(names, NOTE), SHT.NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
-        Shdr(_name_at(names, SECTION), SHT.GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
-        Shdr(_name_at(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
+        Shdr(_offset_of_name(names, NOTE), SHT.NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
+        Shdr(_offset_of_name(names, SECTION), SHT.GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
+        Shdr(_offset_of_name(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     header = elf.header._replace(
         e_phoff=EHDR_SIZE if loads else 0,
@@ -116,9 +116,9 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
 
 
 def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
-    """Return the section, expanded, from the bytes of a detached file, for a file of that identity. Its address is ADDRESS.
+    """Return the uncompressed section from the bytes of a detached file. Its address is ADDRESS.
 
-    `name`: of the detached file, for messages. Raises FormatError if it is damaged, or for another file.
+    `name`: of the detached file, for messages. Raises FormatError if it is damaged, or made for a file of another identity.
     """
     elf = ElfFile(data, name)
     theirs = identity_of(elf)
@@ -136,14 +136,17 @@ def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
 
 
 class Companion(StrEnum):
-    """The value is what users read."""
+    """The kind of a file that accompanies a program or library. The value is shown to users."""
 
     DEBUG_FILE = "a separate debug file"
     DETACHED_SECTION = "a detached section"
 
 
 def companion_of(elf: ElfFile) -> Companion | None:
-    """None for a program or library. A debug file has code sections without bytes, a detached section has none at all."""
+    """Return the kind of companion file that `elf` is; None for a program or library.
+
+    A debug file has code sections without bytes; the file of a detached section does not have any code sections.
+    """
     code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR}
     if code == {SHT.NOBITS}:
         return Companion.DEBUG_FILE
@@ -156,5 +159,5 @@ def is_detached(elf: ElfFile) -> bool:
     return companion_of(elf) is Companion.DETACHED_SECTION
 
 
-def _name_at(names: bytes, name: str) -> int:
+def _offset_of_name(names: bytes, name: str) -> int:
     return names.index(f"{name}\0".encode())

@@ -1,4 +1,4 @@
-"""The stores of detached sections that a command reads: the one place that finds the section for a file."""
+"""Finds the detached section for a file in the stores that a command reads."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ StrPath = str | os.PathLike[str]
 
 VARIABLE = "SFRAMEGEN_PATH"
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-ROOT = 0  # the user
+ROOT = 0  # user and group id of root
 
 
 def directories_of(options: Iterable[str]) -> list[str]:
-    """Return the directories of a command line, then those of the environment."""
+    """Return the stores: the directories of a command line, then those of the environment variable."""
     return [*options, *filter(None, os.environ.get(VARIABLE, "").split(":"))]
 
 
 class Stores:
-    """Directories, searched in their order. True if there are any.
+    """The stores to search, in order; true if there are any.
 
-    Files belong to root, to this user, or to the owner of the directory, and nobody else can write to them: others are not used.
+    A file is used only if root, this user or the owner of the directory owns it, and nobody else can write to it.
     """
 
     def __init__(self, directories: Iterable[StrPath] = ()) -> None:
         self._directories = [os.fspath(directory) for directory in directories]
-        self._notes: dict[str, bool] = {}  # what is there and is not used, with the reason; True if it was taken
+        self._notes: dict[str, bool] = {}  # message about a file that is not used -> True once `take_notes` returned it
 
     def __bool__(self) -> bool:
         return bool(self._directories)
@@ -50,15 +50,15 @@ class Stores:
     def find(self, identity: Identity | None, use: Callable[[memoryview], T]) -> T | None:
         """Return what `use` makes of the first section for a file of that identity; None if there is none.
 
-        `use` gets its bytes, which stay mapped as long as they are used, and raises FormatError if it is damaged. The section is
-        at address 0. Raises nothing: `take_notes` says which files are not used, and why.
+        `use` gets the section's bytes, which stay mapped while referenced, and raises FormatError if it is damaged. The section is
+        at address 0. `find` does not raise: `take_notes` tells which files are not used, and why.
         """
         for directory in self._directories if identity else ():
             assert identity is not None
             path = _path_in(directory, identity.build_id)
             try:
                 with naming(path):
-                    return use(section_in(_mapped(directory, path, identity.build_id), path, identity))
+                    return use(section_in(_map_section(directory, path, identity.build_id), path, identity))
             except FileNotFoundError:
                 continue
             except (FormatError, OSError) as error:
@@ -67,16 +67,16 @@ class Stores:
         return None
 
     def find_for(self, elf: ElfFile, use: Callable[[memoryview], T]) -> T | None:
-        """Do the same for an ELF file."""
+        """Return the same as `find` for an ELF file."""
         return self.find(self._identity_of(elf), use)
 
     def open_for(self, elf: ElfFile) -> SframeSection:
-        """Open the file's own section, else the one in a store. Raises FormatError where there is none, or its own is bad."""
+        """Open the file's own section, else the one in a store. Raises FormatError if there is none, or its own is bad."""
         if sframe_of(elf) is None:
 
             def usable(data: memoryview) -> SframeSection:
                 section = open_section(data, ADDRESS)
-                _ = section.seeker  # raises if it cannot be searched
+                _ = section.seeker  # raises FormatError if the section cannot be searched
                 return section
 
             found = self.find_for(elf, usable)
@@ -85,7 +85,7 @@ class Stores:
         return open_sframe(elf)
 
     def take_notes(self) -> list[str]:
-        """Return a line for each file that was not used since the last call, and not in an earlier one."""
+        """Return a line for each file that was not used, except lines that an earlier call returned."""
         new = [note for note, taken in self._notes.items() if not taken]
         self._notes.update(dict.fromkeys(new, True))
         return new
@@ -95,22 +95,22 @@ class Stores:
         identity = self._identity_of(elf)
         if identity is None:
             return ""
-        states = [_state(directory, identity.build_id) for directory in self._directories]
+        states = [_read_file_state(directory, identity.build_id) for directory in self._directories]
         return repr(states) if any(states) else ""
 
     def _identity_of(self, elf: ElfFile) -> Identity | None:
         if self:
-            with suppress(FormatError):  # of damaged notes
+            with suppress(FormatError):  # a file with damaged notes does not have an identity
                 return identity_of(elf)
         return None
 
 
 def _path_in(directory: str, build_id: bytes) -> str:
-    """For messages."""
+    """Return the path of a section's file, for messages."""
     return os.path.join(directory, path_in_store(build_id))  # noqa: PTH118 - pathlib takes longer
 
 
-def _mapped(directory: str, path: str, build_id: bytes) -> memoryview:
+def _map_section(directory: str, path: str, build_id: bytes) -> memoryview:
     """Open and map a section's file; no links are followed below the directory. Raises FormatError and OSError."""
     *folders, name = path_in_store(build_id).split("/")
     here = os.open(directory, DIRECTORY)
@@ -135,7 +135,7 @@ def _mapped(directory: str, path: str, build_id: bytes) -> memoryview:
 
 
 def _check_trusted(status: os.stat_result, owner: int, path: str) -> None:
-    """Raises FormatError if someone else can have written the file. `owner`: of the store."""
+    """Raises FormatError if somebody else may have written the file. `owner`: the store's."""
     user = os.geteuid()
     if status.st_uid not in (ROOT, user, owner):
         raise FormatError("it belongs to another user than you, root or the owner of the store", file=path)
@@ -143,7 +143,7 @@ def _check_trusted(status: os.stat_result, owner: int, path: str) -> None:
         raise FormatError("others can write to it", file=path)
 
 
-def _state(directory: str, build_id: bytes) -> tuple[int, ...] | None:
+def _read_file_state(directory: str, build_id: bytes) -> tuple[int, ...] | None:
     try:
         status = os.lstat(_path_in(directory, build_id))
     except OSError:

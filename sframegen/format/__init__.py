@@ -1,1 +1,1 @@
-""".sframe bytes <-> FunctionTable: the records, one rule's words, encoder, decoder, search."""
+"""Encodes a FunctionTable to the bytes of a .sframe section, decodes such bytes, and searches them."""

@@ -1,4 +1,4 @@
-"""The ABIs that SFrame knows, a row each: all that differs between them is here."""
+"""The table of ABIs that SFrame supports. All differences between ABIs are here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 class Relocation(NamedTuple):
-    """A relocation of data: a field of `size` bytes becomes S + A, or S + A - P if it is relative to its own address."""
+    """A relocation type for data: a field of `size` bytes becomes S + A, or with `pc_relative` S + A - P."""
 
     size: int
     pc_relative: bool
 
 
 class Abi(NamedTuple):
-    """Register numbers are DWARF's. A fixed offset (bytes from the CFA) of 0 means that the register is tracked row by row."""
+    """The properties of an ABI. Register numbers are those of DWARF.
+
+    A fixed offset (bytes from the CFA) of 0 means that rows give the register's place.
+    """
 
     name: str
     sframe_id: int  # sfh_abi_arch
@@ -33,22 +36,22 @@ class Abi(NamedTuple):
     fp: int
     ra: int
     register_names: tuple[str, ...]
-    base_registers: range  # those that flexible rules may name: stack tracers have their values
-    since: int = 1  # the first version that has it
+    base_registers: range  # registers that flexible rules may name: stack tracers have their values
+    since: int = 1  # the first SFrame version with this ABI
     fixed_fp_offset: int = 0
     fixed_ra_offset: int = 0
     sp_offset: int = 0  # the caller's SP is CFA + this
-    sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, and CFI says where
-    ra_state: int = -1  # RA_SIGN_STATE, which says whether the return address is signed; -1: it never is
-    pc: int | None = None  # the PC, where expressions name it
+    sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, with a CFI rule
+    ra_state: int = -1  # number of RA_SIGN_STATE, which tells if the return address is signed; -1: it never is
+    pc: int | None = None  # number of the PC, if expressions may use it
     cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1
-    shares_rows: bool = True  # functions may have one block of rows; readers of the other byte order would swap it twice
-    registers_as_offsets: bool = False  # in versions that do so: RA and FP offsets can be register numbers
-    relocations: Mapping[int, Relocation] = MappingProxyType({})  # by r_type
+    shares_rows: bool = True  # functions may share a block of rows; False: foreign-endian readers would swap it twice
+    registers_as_offsets: bool = False  # RA and FP offsets can be register numbers, in versions that support it
+    relocations: Mapping[int, Relocation] = MappingProxyType({})  # r_type -> relocation
     relative: int = 0  # r_type that adds the base to an address
-    other_name: str = ""  # what people call it, if they have another name than `name`
-    ra_padding: bool = False  # default FDEs may have an FP offset where RA is in its register: its offset is then 0
+    other_name: str = ""  # common name, if that is not `name`
+    ra_padding: bool = False  # default FDEs may save FP while RA is in its register: RA's offset is then 0
 
     @property
     def ra_is_signed(self) -> bool:
@@ -57,7 +60,7 @@ class Abi(NamedTuple):
 
     @property
     def followed(self) -> FollowedRegisters:
-        """The registers whose rules decide what SFrame says."""
+        """The registers whose CFI rules SFrame expresses."""
         return FollowedRegisters(self.fp, self.sp, self.ra_state)
 
 
@@ -122,11 +125,11 @@ S390X = Abi(
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
-ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # of 64-bit files, by class and encoding
+ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # (ELF class, encoding) of 64-bit files -> byte order
 
 
 def abi_of(elf: ElfFile) -> Abi:
-    """The file's ABI; raises FormatError for machines that sframegen does not know."""
+    """Return the file's ABI. Raises FormatError for a machine that sframegen does not support."""
     try:
         return BY_MACHINE[elf.header.e_machine, elf.byte_order]
     except KeyError:
@@ -135,7 +138,7 @@ def abi_of(elf: ElfFile) -> Abi:
 
 
 def is_linked(header: bytes) -> bool:
-    """True if a file that begins so is a linked ELF file for an ABI that SFrame has."""
+    """True if these first bytes of a file are those of a linked ELF file for an ABI that SFrame supports."""
     order = ORDERS.get(header[4:6])
     if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
         return False

@@ -1,7 +1,7 @@
-"""Tables as the compiled modules take them: one object for each table, a typed column for each attribute. Compiled.
+"""Tables in the form that compiled modules take: one object for each table, with typed columns as attributes. Compiled.
 
-The types are in `columns.pxd`. An object borrows its columns: an array that one of them holds cannot grow or shrink meanwhile, so
-make these for one call and drop them. docs/compiled.md says how to add a class.
+The types are in `columns.pxd`. An object borrows its columns: while it exists, the arrays cannot grow or shrink. Make such objects
+for one call, and drop them. docs/compiled.md says how to add a class.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Functions:
 
 
 class Words:
-    """What a table's kinds and rules are in bytes.
+    """The kinds and rules of a table, encoded as bytes.
 
-    Rule r in FDE type t is rule_bytes[rule_at[2 * r + t]:rule_at[2 * r + t + 1]]; nothing where the type cannot express it.
-    Kind k is info, info2 and rep_size at kind_bytes[3 * k].
+    Rule r in FDE type t is rule_bytes[rule_at[2 * r + t]:rule_at[2 * r + t + 1]], which is empty if the type cannot express it.
+    Kind k is the three bytes info, info2 and rep_size from kind_bytes[3 * k] on.
     """
 
     def __init__(self, rule_at: Column, rule_bytes: Bytes, kind_bytes: Bytes) -> None:
@@ -45,7 +45,7 @@ class Words:
 
 
 class Blocks:
-    """Where each function's rows are in bytes: FRE type, size and place of its block, and the first function with that block."""
+    """The block of encoded rows of each function: FRE type, size, offset, and the first function with that block, its owner."""
 
     def __init__(self, fre_type: Column, size: Column, at: Column, owner: Column) -> None:
         self.fre_type = fre_type

@@ -1,6 +1,6 @@
-"""Section bytes -> the header, and on demand its functions as columns.
+"""Decodes the bytes of a section: the header at once, the functions on demand.
 
-Refuses what would be unsafe to read; leaves the rest of what can be wrong to `check`.
+Refuses sections that would be unsafe to read. `check` finds all other errors.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
-# at most 7 (libLLVM), and a row takes two bytes or more; 16 rows a byte keep a hostile megabyte below 200 MB of columns.
+# at most 7 (libLLVM), and a row takes two bytes or more; A limit of 16 keeps the columns of a hostile megabyte below 200 MB.
 MAX_ROWS_PER_BYTE = 16
 
-# Room for functions and rows of several small sections.
+# Most functions and rows to make room for in advance, for several small sections.
 MOST_FUNCTIONS, MOST_ROWS = 1 << 12, 1 << 15
 
 
@@ -59,12 +59,12 @@ class SframeSection:
 
     data: memoryview  #: its bytes
     address: int  #: link-time address of the first
-    header: SframeHeader  #: as it stands in the file: a named tuple with the specification's fields
+    header: SframeHeader  #: as stored in the file: a named tuple with the specification's fields
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
     place: str
-    starts: Sequence[int] | None = None  #: of its functions, if relocations have them, as in objects
-    names: NamedAddresses = NO_NAMES  #: the functions of the file's symbol table, copied
+    starts: Sequence[int] | None = None  #: addresses of its functions, if relocations give them, as in objects
+    names: NamedAddresses = NO_NAMES  #: copy of the functions in the file's symbol table
 
     @cached_property
     def table(self) -> FunctionTable:
@@ -75,17 +75,17 @@ class SframeSection:
 
     @cached_property
     def seeker(self) -> Seeker:
-        """Finds rows without decoding. Raises FormatError where the functions are not in ascending order."""
+        """Finds rows without decoding. Raises FormatError if the functions are not in ascending order."""
         seeker = Seeker(self)
         if not seeker.ascends():
             raise FormatError("functions are not in ascending order of address: unwinders cannot search this section", self.place)
         return seeker
 
     def rule_at(self, pc: int | str) -> Rule | None:
-        """The rule at link-time address `pc`, found in the bytes: nothing else is decoded. None where the section has none.
+        """Return the rule at link-time address `pc`, or None without one. Only that row is decoded.
 
-        `pc` may be what `address_of` takes: "main", "main+4". A function without rows is the outermost frame. Raises FormatError
-        where the functions are not in ascending order, or what covers `pc` is damaged.
+        `pc` may also be a name as for `address_of`: "main", "main+4". A function without rows is the outermost frame. Raises
+        FormatError if the functions are not in ascending order, or the function or row that covers `pc` is damaged.
         """
         found = self.look_up(self.address_of(pc) if isinstance(pc, str) else pc)
         return None if found is None else found.rule
@@ -93,8 +93,8 @@ class SframeSection:
     def address_of(self, name: str) -> int:
         """Return the link-time address of a function, or of a place in it: "main", "main+4", "main+0x10".
 
-        Names come from the symbol table of the file that was read, stripped files have those of dynamic symbols only. Raises
-        FormatError if no function has the name, or several have, or the symbol table is damaged.
+        Names come from the symbol table of the file that was read; stripped files have only dynamic symbols. Raises FormatError
+        if there is not exactly one function of that name, or the symbol table is damaged.
         """
         return self.names.address_of(name)
 
@@ -114,11 +114,11 @@ class SframeSection:
         return equation(rule, self.abi)
 
     def rules_at(self, pcs: Iterable[int]) -> list[Rule | None]:
-        """`rule_at` for many addresses: compiled code searches, and each row that it finds is decoded once."""
+        """Return the same as `rule_at` for each of many addresses. Compiled code searches, and each row found is decoded once."""
         pcs = list(pcs)
         try:
             addresses = array("Q", pcs)
-        except OverflowError:  # one is not an address, and has no rule
+        except OverflowError:  # a number that is not an address does not have a rule
             return [self.rule_at(pc) for pc in pcs]
         functions, rows = zeros("q", len(addresses)), zeros("q", len(addresses))
         self.seeker.find_all(addresses, functions, rows)
@@ -127,7 +127,7 @@ class SframeSection:
         return [rules[place] for place in places]
 
     def look_up(self, pc: int) -> Match | None:
-        """Return what covers link-time address `pc`. A default function without rows is an outermost frame; a flexible one nothing.
+        """Return the function and row that cover link-time address `pc`, or None. A default function without rows is outermost.
 
         Raises FormatError as `rule_at` does.
         """
@@ -159,19 +159,19 @@ class SframeSection:
 
     @property
     def end(self) -> int:
-        """Number of bytes up to the end of what the header claims."""
+        """Size in bytes that the header claims: up to the end of the index and the FREs."""
         return max(self.index_at + self.header.num_fdes * self.layout.index_size, self.fres_end)
 
     @property
     def relative(self) -> bool:
-        """True if a function's start counts from its own field, else from the section's first byte."""
+        """True if a function's start is relative to its own field; False if relative to the section's first byte."""
         return bool(self.header.flags & F_FDE_FUNC_START_PCREL)
 
 
 def open_section(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:
-    """Reads the header only. Raises FormatError where it is bad, or the section too short for what it claims."""
+    """Open a section: only its header is read. Raises FormatError if the header is bad, or the section shorter than it claims."""
     view = memoryview(data)
-    header, byte_order = _header(view, place)
+    header, byte_order = _read_header(view, place)
     if header.abi_arch not in BY_SFRAME_ID:
         raise FormatError(f"unknown ABI {header.abi_arch}", place, 4)
     abi = _abi(header.abi_arch, header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
@@ -192,13 +192,13 @@ def _abi(sframe_id: int, fixed_fp_offset: int, fixed_ra_offset: int) -> Abi:
 
 
 def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sframe") -> SframeSection:
-    """Opens a section and decodes all of it. Raises FormatError with the offset in the section."""
+    """Open a section and decode all of it. Raises FormatError with the offset in the section."""
     section = open_section(data, address, place)
     _ = section.table
     return section
 
 
-def _header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
+def _read_header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
     if len(view) < HEADER_SIZE:
         raise FormatError(f"expected {HEADER_SIZE} bytes of header, have {len(view)}", place, 0)
     for byte_order, mark in MARKS.items():
@@ -211,15 +211,15 @@ def _header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
 
 
 class Decoder:
-    """Decodes sections into one `table`, one after the other: each kind and each rule is in it once."""
+    """Decodes sections, one after the other, into one `table` without repeated kinds or rules."""
 
     def __init__(self) -> None:
         self._table = FunctionTable()
         self._kinds: dict[Kind, int] = {}
         self._rules: dict[Rule, int] = {}
-        # What bytes mean depends on the section's header.
+        # By the header fields that the meaning of a row's bytes depends on.
         self._numberings: dict[tuple[int, int, int, int], _Numbering] = {}
-        self._newest = FunctionTable()  # the functions that are not in the table yet
+        self._newest = FunctionTable()  # functions that are not in the table yet
         self._unpacker: Unpacker | None = None
 
     @property
@@ -233,9 +233,9 @@ class Decoder:
         return self._table
 
     def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> list[int]:
-        """Returns the functions' sizes. `starts`: their addresses, where the section does not say them.
+        """Decode a section, and return its functions' sizes. `starts`: their addresses, if the section does not contain them.
 
-        After a FormatError `table` is of no use.
+        Raises FormatError for a damaged section; `table` is then invalid.
         """
         numbering = self._numbering(section)
         unpacker = self._unpacker
@@ -248,23 +248,23 @@ class Decoder:
         if unpacker.first + unpacker.functions > len(self._newest.start):
             self._make_room(unpacker, 0)
         unpacker.read_index()
-        _raise(unpacker, section)
+        _raise_fault(unpacker, section)
         if unpacker.rows > len(section.data) * MAX_ROWS_PER_BYTE:
             raise FormatError(f"{unpacker.rows} rows in {len(section.data)} bytes", section.place)
         if unpacker.first_row + unpacker.rows > len(self._newest.row_start):
             self._make_room(unpacker, unpacker.rows)
             unpacker.read_index()
         unpacker.read_rows()
-        _raise(unpacker, section)
+        _raise_fault(unpacker, section)
         unpacker.number_all()
         these = slice(unpacker.first, unpacker.first + unpacker.functions)
-        if starts:  # for no functions there may be no room either, and a column without any takes nothing
+        if starts:  # without functions the column may be empty: it does not accept the assignment
             self._newest.start[these] = array("Q", starts)
         unpacker.keep()
         return self._newest.size[these].tolist()
 
     def _make_room(self, unpacker: Unpacker, rows: int) -> None:
-        """Move the newest functions into the table; then there is room for those of the section, and for that many rows."""
+        """Move the newest functions into the table, and make room for those of the section, and for `rows` rows."""
         newest = self._newest
         self._table.extend(newest, 0, unpacker.first)
         functions = max(unpacker.functions, min(2 * len(newest), MOST_FUNCTIONS))
@@ -283,7 +283,7 @@ class Decoder:
 
 
 class _Numbering:
-    """See unpack.Numbering. `all_kinds`, `all_rules`: those of the table, by what they mean."""
+    """The numbers of kinds and rules, by their bytes (see unpack.Numbering) and by their values (`all_kinds`, `all_rules`)."""
 
     section: SframeSection
 
@@ -310,7 +310,7 @@ def kind_of_attribute(info: int, info2: int, rep_size: int, place: str, offset: 
 
 
 def rule_of_row(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
-    """The rule of the row whose info byte is at `row_at`. Raises FormatError where the data words fit none."""
+    """Return the rule of the row whose info byte is at `row_at`. Raises FormatError if the data words do not fit any rule."""
     raw = bytes(section.data[row_at : row_at + 1 + words_size(section.data[row_at])])
     rule = decode_rule(fde_type, raw, section.abi, section.layout)
     if rule is None:
@@ -318,7 +318,7 @@ def rule_of_row(section: SframeSection, fde_type: FdeType, row_at: int) -> Rule:
     return rule
 
 
-def _raise(unpacker: Unpacker, section: SframeSection) -> None:
+def _raise_fault(unpacker: Unpacker, section: SframeSection) -> None:
     if unpacker.fault:
         raise FormatError(FAULTS[unpacker.fault], section.place, unpacker.at)
 

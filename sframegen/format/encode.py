@@ -1,6 +1,6 @@
-"""SFrame functions -> section bytes, shaped as every known consumer of the version accepts it.
+"""Encodes SFrame functions as section bytes, in the shape that every known consumer of the version accepts.
 
-Flags SORTED | FUNC_START_PCREL, no auxiliary header, index right after the header, FREs right after the index.
+This shape: flags SORTED | FUNC_START_PCREL, no auxiliary header, index right after the header, FREs right after the index.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EMPTY: Column = zeros("I", 0)
 
 
 class Encoder:
-    """Knows the section's size before its address is chosen: the address only changes the function index."""
+    """Encodes one table. The size of the section is known before its address, which only changes the function index."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class Encoder:
         encoded: EncodedRules | None = None,
         like: Column = EMPTY,
     ) -> None:
-        """`table`: sorted, without overlaps. `share`: functions with the same rows have them once. `encoded`: the table's rules.
+        """`table`: sorted, without overlaps. `share`: functions with equal rows share one block. `encoded`: the table's rules.
 
-        `like`: for each function an earlier one that is known to be of its kind with the same rows, or itself; may be empty.
+        `like`: for each function an earlier one with the same kind and rows, if known, or itself; may be empty.
 
-        Raises FormatError for what the version cannot express and where a field overflows.
+        Raises FormatError if the version cannot express a kind or rule, or a field overflows.
         """
         self.table = table
         self.abi = abi
         self.layout = layout
-        self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # the header's; more can be set until it is encoded
+        self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # flags of the header; more can be set before `encode`
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot express {unsaid}")
@@ -84,13 +84,13 @@ class Encoder:
         self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.blocks_size
 
     def columns(self) -> tuple[Functions, Words, Fields, Blocks]:
-        """What compiled code reads and fills. The table cannot grow or shrink as long as this is kept."""
+        """Return the columns for compiled code. While they exist, the table cannot grow or shrink."""
         words = Words(self.encoded.at, self.encoded.raw, self.kind_bytes)
         blocks = Blocks(self.fre_type, self.block_size, self.block_at, self.owner)
         return self.table.columns(), words, Fields(self.layout), blocks
 
     def encode(self, address: int) -> memoryview:
-        """The section's bytes for link-time address `address`. Raises FormatError where functions are out of its reach."""
+        """Return the section's bytes for link-time address `address`. Raises FormatError if functions are too far from it."""
         table, abi = self.table, self.abi
         reach = 1 << 8 * self.layout.start_width - 1
         farthest = max(table.start[-1] - address, address + self.size_bytes - table.start[0]) if len(table) else 0
@@ -120,7 +120,7 @@ class Encoder:
 
 
 def kind_bytes(kinds: list[Kind]) -> bytes:
-    """Return sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size of each kind."""
+    """Return three bytes for each kind: sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""
     return bytes(
         byte
         for kind in kinds

@@ -1,4 +1,4 @@
-"""A row's rule as an equation: `(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))`."""
+"""Writes a row's rule as an equation: `(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ OUTERMOST_TEXT = "outermost frame: ra undefined"
 
 
 def equation(rule: Rule, abi: Abi) -> str:
-    """The caller's CFA, RA and FP; a register on the right is the one that the frame itself has now."""
+    """Return the equation of a rule. The left side is the caller's CFA, RA and FP; registers on the right have current values."""
     if rule.cfa is None:
         return OUTERMOST_TEXT
-    ra = _operand(rule.ra, abi.ra, abi) + (" signed" if rule.ra_signed else "")
-    return f"(cfa, ra, fp) = ({_operand(rule.cfa, abi.sp, abi)}, {ra}, {_operand(rule.fp, abi.fp, abi)})"
+    ra = _operand_text(rule.ra, abi.ra, abi) + (" signed" if rule.ra_signed else "")
+    return f"(cfa, ra, fp) = ({_operand_text(rule.cfa, abi.sp, abi)}, {ra}, {_operand_text(rule.fp, abi.fp, abi)})"
 
 
 def rule_fields(rule: Rule, abi: Abi) -> dict[str, Any]:
-    """The equation and its parts, for JSON. `cfa` null: outermost frame; `ra` or `fp` null: still in its register."""
+    """Return the equation and its parts, for JSON. `cfa` null: outermost frame; `ra` or `fp` null: still in its register."""
     return {
         "rule": equation(rule, abi),
-        "cfa": _parts(rule.cfa, abi),
-        "ra": _parts(rule.ra, abi),
-        "fp": _parts(rule.fp, abi),
+        "cfa": _parts_of_place(rule.cfa, abi),
+        "ra": _parts_of_place(rule.ra, abi),
+        "fp": _parts_of_place(rule.fp, abi),
         "ra_signed": rule.ra_signed,
     }
 
@@ -38,7 +38,7 @@ def base_name(where: Where, abi: Abi) -> str:
     return "cfa" if where.register is None else register_name(where.register, abi)
 
 
-def _operand(where: Where | None, unchanged: int, abi: Abi) -> str:
+def _operand_text(where: Where | None, unchanged: int, abi: Abi) -> str:
     if where is None:
         return register_name(unchanged, abi)
     value = base_name(where, abi)
@@ -47,7 +47,7 @@ def _operand(where: Where | None, unchanged: int, abi: Abi) -> str:
     return f"*({value})" if where.deref else value
 
 
-def _parts(where: Where | None, abi: Abi) -> dict[str, Any] | None:
+def _parts_of_place(where: Where | None, abi: Abi) -> dict[str, Any] | None:
     if where is None:
         return None
     return {"base": base_name(where, abi), "offset": where.offset, "deref": where.deref}

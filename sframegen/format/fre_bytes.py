@@ -1,4 +1,4 @@
-"""What an FRE and the attribute of its function are in bytes: FRE types, data words, FDE types. A new FRE type goes here.
+"""The bits of an FRE and of a function's attribute: FRE types, data words, FDE types. A new FRE type goes here.
 
 The compiled loops take the same functions from `fre_bytes.pxd`, inline; this module itself is not compiled. Masks: layouts.py.
 """
@@ -20,22 +20,22 @@ LAST_FRE_TYPE, LAST_FDE_TYPE = 2, 1
 
 
 def fre_type_known(info: int) -> bool:
-    """True if a version has the FRE type in a function's `info`."""
+    """True if the FRE type in a function's `info` is defined."""
     return info & FRE_TYPE_MASK <= LAST_FRE_TYPE
 
 
 def start_width(info: int) -> int:
-    """Bytes of each row's start, in a function with that `info`."""
+    """Return the bytes of a row's start, in a function with that `info`."""
     return 1 << (info & FRE_TYPE_MASK)
 
 
 def fre_type_for(start: int) -> int:
-    """The FRE type with the narrowest row starts that hold this one."""
+    """Return the FRE type with the narrowest row starts that can hold `start`."""
     return (start > 0xFF) + (start > 0xFFFF)
 
 
 def without_fre_type(info: int) -> int:
-    """What remains of a function's `info`: bits that are the same whatever its rows are."""
+    """Return a function's `info` without the FRE type: the bits that do not depend on its rows."""
     return info & ~FRE_TYPE_MASK
 
 
@@ -45,20 +45,20 @@ def is_masked(info: int) -> bool:
 
 
 def fde_type_of(info2: int) -> int:
-    """The FDE type."""
+    """Return the FDE type in a function's `info2`."""
     return info2 & FDE_TYPE_MASK
 
 
 def fde_type_known(info2: int) -> bool:
-    """True if a version has the FDE type."""
+    """True if the FDE type in a function's `info2` is defined."""
     return info2 & FDE_TYPE_MASK <= LAST_FDE_TYPE
 
 
 def word_size_known(row_info: int) -> bool:
-    """True if data words have a size that a version has."""
+    """True if the size of data words in an FRE info byte is defined."""
     return row_info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK < len(DATAWORD_WIDTHS)
 
 
 def words_size(row_info: int) -> int:
-    """Bytes of data words that follow an FRE info byte."""
+    """Return the bytes of data words that follow an FRE info byte."""
     return (row_info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK) << (row_info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK)

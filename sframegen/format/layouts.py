@@ -27,6 +27,8 @@ MAX_FUNCTION_ROWS = 0xFFFF
 
 
 class SframeHeader(NamedTuple):
+    """The header of a section, with the names of the specification."""
+
     magic: int
     version: int
     flags: int
@@ -37,7 +39,7 @@ class SframeHeader(NamedTuple):
     num_fdes: int
     num_fres: int
     fre_len: int
-    fdeoff: int  # from the header's end, as freoff
+    fdeoff: int  # from the header's end, like freoff
     freoff: int
 
 
@@ -45,34 +47,34 @@ HEADER_CODE = "HBBBbbBIIIII"
 HEADER_SIZE = struct.calcsize("<" + HEADER_CODE)
 assert HEADER_SIZE == 28
 
-# -- versions: where a function's fields are, and what its rows can say
+# -- versions: the offsets of a function's fields, and the features of its rows
 
 NONE = -1
 
 
 class Layout(NamedTuple):
-    """Field offsets are in bytes from the start of the index entry; of the attribute where that stands before the FREs."""
+    """The layout of a version. Field offsets are in bytes from the start of the index entry, or of the attribute before FREs."""
 
     version: int
     index_size: int
-    start_width: int  # of the signed function start, the entry's first field
+    start_width: int  # bytes of the signed function start, the entry's first field
     size_at: int
     fre_offset_at: int
-    attribute_in_block: bool  # the fields below stand before the function's FREs (V3), else in the index entry
+    attribute_in_block: bool  # the fields below are before the function's FREs (V3), else in the index entry
     attribute_size: int  # bytes before the FREs
     num_fres_at: int
     num_fres_width: int
     info_at: int
-    info2_at: int  # NONE where the version lacks the field, as for rep_size
+    info2_at: int  # NONE if the version does not have the field, like rep_size_at
     rep_size_at: int
-    default_rep_size: int  # PC type MASK where there is no field for it
-    flex: bool  # flexible FDEs
-    signal: bool  # the signal bit; without it, the code of signal frames is left out
+    default_rep_size: int  # period of PC type MASK without a field for it
+    flex: bool  # has flexible FDEs
+    signal: bool  # has the signal bit; without it, the code of signal frames is left out
     registers_as_odd_offsets: bool  # s390x: a register number n as RA or FP offset 2n + 1
-    outermost: bool  # every reader takes an FRE without data words for one; version 2 has that by an erratum
-    outermost_without_rows: bool  # what a default FDE without FREs is
-    flags: int  # all that it defines
-    info_unused: int  # bits
+    outermost: bool  # every reader treats an FRE without data words as outermost frame; in version 2 only by an erratum
+    outermost_without_rows: bool  # a default FDE without FREs is an outermost frame
+    flags: int  # all flags that it defines
+    info_unused: int  # unused bits, like info2_unused
     info2_unused: int
     padding_at: int  # two unused bytes of the index entry
 
@@ -95,5 +97,5 @@ V3 = Layout(
 )  # fmt: skip
 
 LAYOUTS = {layout.version: layout for layout in (V1, V2, V3)}
-FormatVersion = Literal[2, 3]  # those that are written
+FormatVersion = Literal[2, 3]  # versions that sframegen writes
 WRITABLE: dict[int, Layout] = {version: LAYOUTS[version] for version in get_args(FormatVersion)}

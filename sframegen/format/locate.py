@@ -1,4 +1,4 @@
-"""A linked file -> its SFrame section."""
+"""Finds the SFrame section of a linked file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ZEROS = re.compile(rb"\0*")
 
 
 def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
-    """Bytes and link-time address of what PT_GNU_SFRAME covers, else of the section of that name or type; None without either.
+    """Return bytes and link-time address of the segment PT_GNU_SFRAME, else of the section with that name or type, or None.
 
-    Raises FormatError for a relocatable object, whose functions have no addresses yet. Both are empty in a separate debug file.
+    Both are empty in a separate debug file. Raises FormatError for a relocatable object, whose functions have no addresses yet.
     """
     for segment in elf.segments:
         if segment.p_type == PT.GNU_SFRAME and segment.p_filesz:
@@ -35,18 +35,19 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
 
 
 def is_sframe_section(section: Section) -> bool:
+    """True for a section of type SHT_GNU_SFRAME, or named .sframe with bytes in the file."""
     kind = section.header.sh_type
     return kind == SHT.GNU_SFRAME or (section.name == ".sframe" and kind != SHT.NOBITS)
 
 
 def loaded_size(elf: ElfFile) -> int:
-    """Bytes of the loaded section, as its header says; 0 without one. GNU ld's segment may be longer: it never wrote the rest."""
+    """Return the bytes of the loaded section by its header, or 0. GNU ld may make the segment longer, without data at its end."""
     loaded = (s.header for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC)
     return max((header.sh_size for header in loaded), default=0)
 
 
 def unloaded_of(elf: ElfFile) -> Section | None:
-    """Return the section that `sframe_of` reads if no segment has it, as its flags say; None if it is loaded or there is none."""
+    """Return the section that `sframe_of` reads if its flags say that it is not loaded; None if it is loaded or there is none."""
     if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
         return None
     section = next(filter(is_sframe_section, elf.sections), None)
@@ -54,27 +55,27 @@ def unloaded_of(elf: ElfFile) -> Section | None:
 
 
 def open_sframe(elf: ElfFile) -> SframeSection:
-    """The file's section, of which only the header is read. Raises FormatError where it has none."""
-    return open_section(*_found(elf))
+    """Open the file's section: only its header is read. Raises FormatError if it has none."""
+    return open_section(*_find_section(elf))
 
 
 def read_sframe(elf: ElfFile) -> SframeSection:
-    """The file's section, decoded. Raises FormatError where it has none."""
-    return decode(*_found(elf))
+    """Decode the file's section. Raises FormatError if it has none."""
+    return decode(*_find_section(elf))
 
 
 def read_pieces(elf: ElfFile) -> list[SframeSection]:
     """Return the parts of the file's section, if a linker that does not know SFrame joined several; decoded on demand.
 
-    Nearly always it is one. Raises FormatError where there is none, or where a header is bad.
+    There is nearly always one part. Raises FormatError if there is no section, or a header is bad.
     """
-    data, address = _found(elf)
+    data, address = _find_section(elf)
     data = data[: loaded_size(elf) or len(data)]
     return list(joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 
 def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
-    """Yield the sections that follow one another, with zeros between them; only headers are read. Raises FormatError."""
+    """Yield sections stored one after another, with zeros between them. Only headers are read. Raises FormatError for a bad one."""
     at = 0
     while at < len(data):
         piece = open_section(data[at:], address + at)
@@ -84,7 +85,7 @@ def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
         at = padding.end() if padding else at
 
 
-def _found(elf: ElfFile) -> tuple[memoryview, int]:
+def _find_section(elf: ElfFile) -> tuple[memoryview, int]:
     found = sframe_of(elf)
     if found is None:
         raise elf.error("no SFrame section")

@@ -1,4 +1,4 @@
-"""The content of an SFrame section, free of version, byte order and encoding: absolute addresses and offsets in flat columns."""
+"""The content of an SFrame section, independent of version, byte order and encoding: flat columns with absolute addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FdeType(IntEnum):
     """How the data words of a function's rows are read (sfda_func_info2)."""
 
     DEFAULT = 0  #: offsets from the CFA, at places that the ABI fixes
-    FLEX = 1  #: any register as the base, and what is stored there
+    FLEX = 1  #: from any register, with or without a load from memory
 
 
 class Where(NamedTuple):
@@ -31,16 +31,16 @@ class Where(NamedTuple):
 
     register: int | None  #: the base, by its DWARF number; None: the CFA
     offset: int  #: bytes
-    deref: bool = False  #: what is stored there
+    deref: bool = False  #: True: the value is loaded from that address
 
 
-AT_CFA = Where(None, 0, deref=True)  # an offset of 0 in a default FDE says "unchanged" to some readers
+AT_CFA = Where(None, 0, deref=True)  # some readers take an offset of 0 in a default FDE for "unchanged"
 
 
 class Rule(NamedTuple):
-    """How to find the caller's frame from one row's code: CFA, and where RA and FP are."""
+    """The rule of one row, which finds the caller's frame: the CFA, and the places of RA and FP."""
 
-    cfa: Where | None  #: None: the outermost frame; RA is undefined, and nothing else is said
+    cfa: Where | None  #: None: the outermost frame, with RA undefined and no other rule
     ra: Where | None = None  #: the return address; None: still in its register
     fp: Where | None = None  #: the caller's frame pointer; None: still in its register
     ra_signed: bool = False  #: AArch64: the return address is signed
@@ -62,24 +62,25 @@ class Kind(NamedTuple):
 class FunctionRow(NamedTuple):
     """A row of a function: its rule holds from `offset` to the next row's."""
 
-    offset: int  #: bytes from the function's start; of a function whose rows repeat, from the repeated block's
+    offset: int  #: bytes from the function's start, or from the repeated block's if rows repeat
     rule: Rule  #: how to find the caller's frame
 
 
 class SframeFunction(NamedTuple):
-    """A function of a section, or several that follow one another and have equal rules: then it has the name of the first.
+    """A function of a section, or several adjacent functions that share an FDE, with the name of the first.
 
     Without rows it is the outermost frame, as a thread's first function is.
     """
 
     start: int  #: link-time address
     size: int  #: bytes
-    name: str | None  #: from the file's symbol table; None where that has no name for its start
+    name: str | None  #: from the file's symbol table; None without a symbol at its start
     kind: Kind  #: the properties that all its rows share
     rows: tuple[FunctionRow, ...]  #: in ascending order
 
 
 def column(code: str) -> array[int]:
+    """Return an empty column of a type code of `array`."""
     return array(code)
 
 
@@ -92,7 +93,7 @@ class FunctionTable:
     """
 
     start: array[int] = field(default_factory=lambda: column("Q"))  #: link-time address of each function
-    size: array[int] = field(default_factory=lambda: column("I"))  #: its bytes
+    size: array[int] = field(default_factory=lambda: column("I"))  #: its size in bytes
     kind: array[int] = field(default_factory=lambda: column("H"))  #: its kind: index into `kinds`
     first_row: array[int] = field(default_factory=lambda: array("I", [0]))  #: its first row; one entry more than functions
     row_start: array[int] = field(default_factory=lambda: column("I"))  #: each row's offset
@@ -105,17 +106,17 @@ class FunctionTable:
 
     @classmethod
     def with_room(cls, functions: int, rows: int, kinds: list[Kind], rules: list[Rule]) -> FunctionTable:
-        """A table of that many functions and rows, all zeros, for compiled code to fill. It cannot grow."""
+        """Return a table of that many functions and rows, all zeros, for compiled code to fill. It cannot grow."""
         start, first_row, size, kind = cast("list[array[int]]", room("QIIH", functions + 1))
         row_start, row_rule = cast("list[array[int]]", room("II", rows))
         return cls(start[:functions], size[:functions], kind[:functions], first_row, row_start, row_rule, kinds, rules)
 
     def columns(self) -> Functions:
-        """What compiled code reads and fills. The table cannot grow or shrink as long as this is kept."""
+        """Return the columns for compiled code. While they exist, the table cannot grow or shrink."""
         return Functions(self.start, self.size, self.kind, self.first_row, self.row_start, self.row_rule)
 
     def shrink(self, functions: int, rows: int) -> None:
-        """Keep the first of each."""
+        """Keep only the first `functions` functions and `rows` rows."""
         self.start, self.size, self.kind = self.start[:functions], self.size[:functions], self.kind[:functions]
         self.first_row, self.row_start, self.row_rule = self.first_row[: functions + 1], self.row_start[:rows], self.row_rule[:rows]
 
@@ -146,12 +147,12 @@ class FunctionTable:
             column.frombytes(memoryview(more).cast("B"))
 
     def by_start(self) -> tuple[list[int], list[int]]:
-        """(the functions' numbers, their starts), by ascending start."""
+        """Return (the functions' numbers, their starts), by ascending start."""
         order = sorted(range(len(self)), key=self.start.__getitem__)
         return order, [self.start[function] for function in order]
 
     def found_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """(function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
+        """Yield (function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
         order: Sequence[int] = range(len(self))
         if any(map(gt, self.start, islice(self.start, 1, None))):
             order, _ = self.by_start()
@@ -163,24 +164,24 @@ class FunctionTable:
                 yield function, start, end
 
     def select(self, functions: Iterable[int]) -> FunctionTable:
-        """The table of some functions, in that order."""
+        """Return a table of these functions, in that order."""
         out = FunctionTable(kinds=self.kinds, rules=self.rules)
         for first, end in _runs(functions):
             out.extend(self, first, end)
         return out
 
     def numbered_rows(self, function: int) -> Iterator[tuple[int, int]]:
-        """(offset from the function's start, index of the rule) of each row of one function."""
+        """Return (offset from the function's start, index of the rule) for each row of one function."""
         rows = slice(self.first_row[function], self.first_row[function + 1])
         return zip(self.row_start[rows], self.row_rule[rows], strict=True)
 
     def rows(self, function: int) -> list[tuple[int, Rule]]:
-        """(offset from the function's start, rule) of each row of one function."""
+        """Return (offset from the function's start, rule) for each row of one function."""
         return [(offset, self.rules[rule]) for offset, rule in self.numbered_rows(function)]
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """[first, end) of numbers that follow one another."""
+    """Yield [first, end) of each run of consecutive numbers."""
     first = end = -1
     for number in numbers:
         if number != end:
@@ -198,12 +199,12 @@ class Match(NamedTuple):
     start: int
     size: int
     kind: Kind
-    row_offset: int | None  # where the row begins, bytes from the function's start or the repeated block's; None without rows
+    row_offset: int | None  # start of the row, bytes from the function's start or the repeated block's; None without rows
     rule: Rule
 
 
 def look_up_in(table: FunctionTable, pc: int) -> Match | None:
-    """Look up `pc` in a table whose functions ascend, if there is no section to search."""
+    """Return the function and row that cover `pc` in a table with ascending functions, or None."""
     function = bisect_right(table.start, pc) - 1
     if function < 0 or pc - table.start[function] >= table.size[function]:
         return None

@@ -1,4 +1,4 @@
-"""A table's columns -> bytes: sizes and writes the function index and the FREs. Compiled; encode.py checks the limits."""
+"""Measures and writes the function index and the FREs from a table's columns. Compiled; encode.py checks the limits."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COMPILED: bool = cython.compiled
 
 
 class OutputBytes:
-    """Bytes to be filled. They cannot change their size as long as this is kept."""
+    """An output buffer. Its array cannot change size while this object exists."""
 
     def __init__(self, data: Column, big: bool) -> None:
-        """`big`: the byte order."""
+        """`big`: True for big-endian output."""
         self.data = data
         self.big = big
 
@@ -39,9 +39,9 @@ class OutputBytes:
 @cython.boundscheck(False)
 @cython.locals(like="const unsigned int[::1]")
 def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
-    """True if columns are as long as they must be, and every number of a row, rule or kind leads to one.
+    """True if all columns have the right length, and every number of a row, rule or kind is valid.
 
-    Loops that take such a table, here and in join.py, check no access again.
+    The loops over such a table, here and in join.py, do not check bounds again.
     """
     count: cython.Py_ssize_t = len(functions.kind)
     rows: cython.Py_ssize_t = len(functions.row_rule)
@@ -73,9 +73,9 @@ def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Colu
     row_rule="const unsigned int[::1]",
 )
 def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
-    """Fills the hash of each function's kind and rows, except those that `like` leads to an earlier function from.
+    """Fills `keys` with the hash of each function's kind and rows, except for functions with an earlier one in `like`.
 
-    `like`: as in `place`. The columns fit together.
+    `like`: as in `place_blocks`. The columns have passed `fits_together`.
     """
     first_row = functions.first_row
     row_start = functions.row_start
@@ -100,13 +100,13 @@ def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
 def place_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, total: Column
 ) -> int:
-    """Fills `blocks`: each function's FRE type, and size and place of its block: its FREs, in V3 after its attribute.
+    """Fills `blocks`: FRE type, size and offset of each function's block, which holds its FREs, in V3 after its attribute.
 
-    `total`: bytes and rows of all blocks. Functions of one kind with the same rows have the block of the first of them, `owner`.
-    `like`: for each function an earlier one of which that is known, or itself; may be empty. `keys`: of `hash_rows`; if empty,
-    nothing is shared. `seen`: a table of a power of two pairs, zeros: a function, and its key, by which it is found; what it has
-    no room for nearby has a block of its own. The columns fit together. Returns the first row whose FDE type has no bytes for it,
-    -1 if there is none.
+    `total` gets the bytes and rows of all blocks. Functions of one kind with the same rows share the block of the first, `owner`.
+    `like`: for each function an earlier one with the same kind and rows, if known, or itself; may be empty. `keys`: filled by
+    `hash_rows`; empty to share nothing. `seen`: zeros, a hash table of a power of two pairs (function + 1, key); a function that
+    does not find a slot has its own block. The columns have passed `fits_together`. Returns the first row that its FDE type cannot
+    express, or -1.
     """
     function: cython.Py_ssize_t
     owner: cython.Py_ssize_t
@@ -139,7 +139,7 @@ def place_blocks(
 
 @cython.boundscheck(False)
 def fetch_ahead(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
-    """Asks for what `same_before` will read for functions after this one."""
+    """Prefetches the memory that `same_before` will read for later functions."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     row: cython.Py_ssize_t
     if function + 16 < len(keys) and cython.compiled:
@@ -155,7 +155,7 @@ def fetch_ahead(functions: Functions, keys: Column, seen: Column, function: cyth
 
 @cython.boundscheck(False)
 def same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The first function of the same kind with the same rows, as far as `seen` has it: else this one, which it has then."""
+    """Returns an earlier function in `seen` with the same kind and rows; else adds this function to `seen`, and returns it."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     key: cython.longlong = keys[function]
     slot: cython.Py_ssize_t = slot_of(key, mask)
@@ -195,7 +195,7 @@ def same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssi
 
 @cython.boundscheck(False)
 def measure(functions: Functions, words: Words, fields: Fields, blocks: Blocks, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Fills FRE type and size of the function's own block; returns the first row that its FDE type has no bytes for, or -1."""
+    """Fills FRE type and size of the function's own block; returns the first row that its FDE type cannot express, or -1."""
     first: cython.Py_ssize_t = functions.first_row[function]
     end: cython.Py_ssize_t = functions.first_row[function + 1]
     fde_type: cython.Py_ssize_t = words.kind_bytes[functions.kind[function] * 3 + 1]
@@ -217,7 +217,7 @@ def measure(functions: Functions, words: Words, fields: Fields, blocks: Blocks, 
 
 
 def slot_of(key: cython.longlong, mask: cython.longlong) -> cython.longlong:
-    """Where the search for a key begins."""
+    """Returns the slot where the search for a key begins."""
     return ((key * 0x45D9F3B) >> 24) & mask
 
 
@@ -230,7 +230,7 @@ def put_attribute(
     fields: Fields,
     blocks: Blocks,
 ) -> cython.int:
-    """Writes the number of a function's rows and its kind, as far as the version has fields for it. `at`: what these count from."""
+    """Writes the number of a function's rows and its kind, if the version has these fields. `at`: base of their offsets."""
     group: cython.Py_ssize_t = functions.kind[function] * 3
     out.put(at + fields.num_fres_at, functions.first_row[function + 1] - functions.first_row[function], fields.num_fres_width)
     out.data[at + fields.info_at] = words.kind_bytes[group] | blocks.fre_type[function]
@@ -244,7 +244,7 @@ def put_attribute(
 def write_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, out: OutputBytes, blocks_at: cython.Py_ssize_t
 ) -> None:
-    """Writes all blocks, the first of them at `blocks_at`."""
+    """Writes all blocks of rows, the first at `blocks_at`."""
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t

@@ -1,6 +1,6 @@
-"""Reads the bytes of a section: where its parts are, and the one row that covers an address. Compiled.
+"""Reads the bytes of a section, and finds the row that covers an address. Compiled.
 
-Every read is fenced. Types: section_bytes.pxd.
+Every read is checked against the bounds. Types: section_bytes.pxd.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-# What can be wrong, by the number that `fault` has.
+# The text of each fault, by its number.
 FAULTS = (
     "",
     "function's FREs lie outside the FRE sub-section",
@@ -34,12 +34,12 @@ FAULTS = (
     "row starts do not ascend from 0 within the function",
     "more FREs than bytes for them",
 )
-# What `find` returns where it finds no row.
+# The results of `find` without a row.
 NOT_COVERED, NO_ROWS, BAD = -1, -2, -3
 
 
 class Fields:
-    """What compiled loops need of a Layout, as C numbers: each has the meaning that it has there."""
+    """The fields of a Layout that compiled loops need, as C numbers. Their meaning is that of Layout."""
 
     def __init__(self, layout: Layout) -> None:
         self.index_size = layout.index_size
@@ -64,7 +64,7 @@ fields_of = cache(Fields)  # objects have thousands of sections
 
 
 class OpenedSection(Protocol):
-    """A section whose header has been read: decode.SframeSection says more of each."""
+    """A section whose header has been read. decode.SframeSection describes its attributes."""
 
     @property
     def data(self) -> bytes | memoryview: ...
@@ -87,10 +87,10 @@ class OpenedSection(Protocol):
 
 
 class SectionBytes(ByteReader):
-    """A section's bytes: where its parts are, as far as they lie in `data`, and the fields of each function.
+    """A section's bytes, with the offsets of its parts, limited to `data`, and the fields of the current function.
 
-    After `read_entry`: where the function's index entry, block and rows are: `entry`, `block`, `rows_at`; its `start` and `size`.
-    After `read_attribute`: its `count` of rows, `info`, `info2`, `rep_size`, and where its `info` stands, `attribute_at`.
+    `read_entry` sets the offsets of the function's index entry, block and rows (`entry`, `block`, `rows_at`), `start` and `size`.
+    `read_attribute` sets its number of rows, `count`, its `info`, `info2`, `rep_size`, and the offset of `info`, `attribute_at`.
     """
 
     def __init__(self, section: OpenedSection) -> None:
@@ -103,7 +103,7 @@ class SectionBytes(ByteReader):
         self.fres_at = section.fres_at
         self.fres_end = min(section.fres_end, size)
         self.address = section.address
-        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        # In an expression, a literal of more than 31 bits becomes a Python object; an attribute is a C number.
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.sign = 1 << 31
         self.entry = self.block = self.rows_at = self.start = self.size = 0
@@ -111,7 +111,7 @@ class SectionBytes(ByteReader):
         self.info = self.info2 = self.rep_size = 0
 
     def start_of(self, function: cython.longlong) -> cython.ulonglong:
-        """A function's address."""
+        """Returns a function's address."""
         entry: cython.Py_ssize_t = self.index_at + function * self.fields.index_size
         distance: cython.ulonglong = self.number(entry, self.fields.start_width)
         if self.fields.start_width == 4:
@@ -129,7 +129,7 @@ class SectionBytes(ByteReader):
     def take_entry(
         self, function: cython.longlong, start: cython.ulonglong, size: cython.ulonglong, block: cython.longlong
     ) -> cython.int:
-        """What `read_entry` reads is known already."""
+        """Sets the same attributes as `read_entry`, from values that are known already."""
         self.entry = self.index_at + function * self.fields.index_size
         self.start = start
         self.size = size
@@ -138,7 +138,7 @@ class SectionBytes(ByteReader):
         return 0
 
     def read_attribute(self) -> cython.int:
-        """Read the attribute of the function that `read_entry` found."""
+        """Read the attribute of the current function, after `read_entry`."""
         at: cython.longlong = self.block if self.fields.attribute_in_block else self.entry
         self.attribute_at = at + self.fields.info_at
         self.count = self.number(at + self.fields.num_fres_at, self.fields.num_fres_width)
@@ -149,14 +149,14 @@ class SectionBytes(ByteReader):
 
 
 class Seeker(SectionBytes):
-    """Finds rows as an unwinder does: nothing else is read.
+    """Finds rows with a binary search, as an unwinder does, without decoding other rows.
 
-    A look-up reads as many index entries as the logarithm of their number, and the rows of one function up to the one it looks
-    for. A hostile function can claim 2 ** 32 rows; each takes two bytes or more and none lies outside of the FRE sub-section, so
-    that half its bytes is the bound.
+    A look-up reads a logarithmic number of index entries, and the rows of one function up to the one that it looks for. A hostile
+    function can claim 2 ** 32 rows; but each takes two bytes or more of the FRE sub-section, so a look-up reads at most half as
+    many rows as that has bytes.
 
-    After `find`: `function`, its number, with `start`, `size`, `info`, `info2`, `rep_size`; `row_offset`, where the row begins,
-    in bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its place `at`.
+    `find` sets the number of the `function`, its `start`, `size`, `info`, `info2`, `rep_size`, and `row_offset`, the row's start in
+    bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its offset `at`.
     """
 
     def __init__(self, section: OpenedSection) -> None:
@@ -167,7 +167,7 @@ class Seeker(SectionBytes):
         self.scanned = 0
 
     def ascends(self) -> bool:
-        """True if function starts do: else no search finds anything. Reads the whole index."""
+        """True if function starts ascend, as a search requires. Reads the whole index."""
         function: cython.longlong
         before: cython.ulonglong = 0
         start: cython.ulonglong
@@ -189,7 +189,7 @@ class Seeker(SectionBytes):
         middle: cython.longlong
         readable: cython.bint
         offset: cython.ulonglong
-        while low < high:  # the number of functions that begin at or before pc
+        while low < high:  # afterwards `low` is the number of functions that begin at or before pc
             middle = (low + high) // 2
             if self.start_of(middle) <= pc:
                 low = middle + 1
@@ -205,7 +205,7 @@ class Seeker(SectionBytes):
         return self.row(offset) if readable else self.damaged(1, self.entry)
 
     def row(self, offset: cython.longlong) -> cython.Py_ssize_t:
-        """The row that holds `offset` bytes into the function that was read."""
+        """Returns the offset of the info byte of the row that holds `offset` bytes into the current function, or as `find`."""
         pos: cython.longlong = self.rows_at
         found: cython.longlong = -2  # NO_ROWS
         width: cython.longlong
@@ -240,16 +240,16 @@ class Seeker(SectionBytes):
         return found
 
     def find(self, pc: int) -> int:
-        """Offset of the info byte of the row that covers `pc`; else NOT_COVERED, NO_ROWS (a function without any) or BAD (the
-        section is damaged there).
+        """Return the offset of the info byte of the row that covers `pc`; else NOT_COVERED, NO_ROWS (the function has no rows) or
+        BAD (the section is damaged there).
         """
         return self.seek(pc)
 
     @cython.locals(pcs="const unsigned long long[::1]", functions="long long[::1]", rows="long long[::1]")
     def find_all(self, pcs: Column, functions: Column, rows: Column) -> None:
-        """For each of `pcs` the number of its function, NOT_COVERED where there is none, and what `find` returns.
+        """Fill for each of `pcs` the number of its function, or NOT_COVERED, and the row as `find` returns it.
 
-        `scanned` grows by the rows that were looked at.
+        `scanned` grows by the number of rows that were read.
         """
         i: cython.Py_ssize_t
         for i in range(len(pcs)):

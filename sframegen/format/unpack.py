@@ -1,6 +1,6 @@
-"""Reads the bytes of sections, many of them one after the other: all functions and rows, as columns. Compiled.
+"""Reads all functions and rows of sections, one section after the other, into columns. Compiled.
 
-Every read is fenced. Types: unpack.pxd.
+Every read is checked against the bounds. Types: unpack.pxd.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FDE_TYPES = [bytes([number]) for number in range(32)]
 
 
 class Numbering(Protocol):
-    """Numbers what functions and rows say.
+    """The numbers of kinds and rules that were met so far; methods give the next number to a new one.
 
-    `kinds`: by info without the FRE type, info2, rep_size as one number. `rules`: by the FDE type, as a byte, the row's info byte
-    and its data words. What they do not have yet, the methods number.
+    Keys of `kinds`: info without the FRE type, info2 and rep_size in one number. Keys of `rules`: the FDE type as a byte, then the
+    row's info byte and data words.
     """
 
     @property
@@ -48,18 +48,18 @@ class Numbering(Protocol):
     def rules(self) -> dict[bytes, int]: ...
 
     def new_kind(self, key: int, block_at: int) -> int:
-        """`key`: of `kinds`. `block_at`: where the function's rows begin."""
+        """Return the number of a new kind. `key`: as in `kinds`. `block_at`: offset of the function's rows."""
 
     def new_rule(self, fde_type: int, row_at: int) -> int:
-        """The rule of the row whose info byte is at `row_at`."""
+        """Return the number of a new rule: that of the row whose info byte is at `row_at`."""
 
 
 class Unpacker(SectionBytes):
     """Reads the functions and rows of sections, one section after the other, into columns that all of them share.
 
-    Objects have thousands of small sections: columns for each would take longer than reading it. `functions` and `rows` are those
-    of the section, `first` and `first_row` their beginnings in the columns. Where it cannot be read, `fault` is a number in FAULTS,
-    and `at` its place. The next section takes its place there, unless `keep` is called.
+    Objects have thousands of small sections, and separate columns would take longer than reading. `functions` and `rows` are the
+    current section's numbers of them, `first` and `first_row` their first indexes in the columns. If it cannot be read, `fault` is
+    a number in FAULTS, and `at` an offset. The next section overwrites the columns of this one, unless `keep` is called.
     """
 
     def __init__(self, section: OpenedSection, numbering: Numbering, columns: Functions) -> None:
@@ -68,20 +68,20 @@ class Unpacker(SectionBytes):
         self.open(section, numbering)
 
     def use(self, columns: Functions) -> None:
-        """Fill these columns, from their beginning."""
+        """Fill these columns from now on, from their beginning."""
         functions, rows = len(columns.start), len(columns.row_start)
         slots = 16
-        while slots < 0x1000 and slots < rows:  # few for small sections
+        while slots < 0x1000 and slots < rows:  # few slots for small sections
             slots *= 2
         self.columns = columns
         self.first = self.first_row = 0
         self.attribute, self.block_at, self.row_at = zeros("B", 3 * functions), zeros("Q", functions), zeros("I", rows)
-        # The rows that were numbered last, by a hash of their bytes: for a look-up in `rules` each costs an object.
+        # A cache of rows by a hash of their bytes: a look-up in `rules` would create a Python object for each row.
         self.slot_mask = slots - 1
         self.slot_bytes, self.slot_type, self.slot_rule = zeros("B", 16 * slots), zeros("B", slots), zeros("I", slots)
 
     def open(self, section: OpenedSection, numbering: Numbering) -> None:
-        """Read this section next."""
+        """Make a section the current one."""
         SectionBytes.__init__(self, section)
         self.view = section.data
         self.fault = self.at = self.rows = 0
@@ -90,7 +90,7 @@ class Unpacker(SectionBytes):
             self.slot_type = zeros("B", len(self.slot_type))
 
     def keep(self) -> None:
-        """Read the next section after this one."""
+        """Keep the current section in the columns: the next one is read behind it."""
         self.first += self.functions
         self.first_row += self.rows
 
@@ -107,7 +107,7 @@ class Unpacker(SectionBytes):
         block_at="unsigned long long[::1]",
     )
     def read_index(self) -> None:
-        """Read each function's index entry and attribute: 3 bytes a function in `attribute`. `block_at`: where its rows begin.
+        """Read each function's index entry, 3 bytes of its attribute (`attribute`), and the offset of its rows (`block_at`).
 
         The columns have room for the functions.
         """
@@ -126,7 +126,7 @@ class Unpacker(SectionBytes):
             start[first + function] = self.start
             size[first + function] = self.size
             self.read_attribute()
-            # Functions can share blocks, so rows can be more than bytes; decode.py bounds them by what this counts.
+            # Functions can share blocks, so there may be more rows than bytes; decode.py limits their number, `rows`.
             first_row[first + function] = total
             total += self.count
             if total >> 32:
@@ -148,7 +148,7 @@ class Unpacker(SectionBytes):
         row_at="unsigned int[::1]",
     )
     def read_rows(self) -> None:
-        """Read every row's start, and where (offset in the section) its info byte stands, after `read_index`.
+        """Read every row's start, and the offset of its info byte in the section, after `read_index`.
 
         The columns have room for the rows.
         """
@@ -178,7 +178,7 @@ class Unpacker(SectionBytes):
             before = -1
             # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
             limit = size[first + function]
-            if is_masked(info):  # offsets repeat with rep_size
+            if is_masked(info):  # rows repeat every rep_size bytes
                 limit = attribute[function * 3 + 2]
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 if pos + width + 1 > self.fres_end:
@@ -212,7 +212,7 @@ class Unpacker(SectionBytes):
         slot_rule="unsigned int[::1]",
     )
     def number_all(self) -> None:
-        """Fill the numbers of kinds and rules, after `read_rows`."""
+        """Fill the columns with the numbers of kinds and rules, after `read_rows`."""
         function: cython.Py_ssize_t
         row: cython.Py_ssize_t
         at: cython.Py_ssize_t
@@ -264,7 +264,7 @@ class Unpacker(SectionBytes):
                         while i < end and slot_bytes[other] == self.data[i]:
                             other += 1
                             i += 1
-                        if i == end:  # the info byte is the same, so that the words are as many
+                        if i == end:  # equal info bytes mean equal lengths
                             row_rule[row] = slot_rule[slot]
                             continue
                 raw = types[fde_type] + bytes(view[at:end])

@@ -1,4 +1,4 @@
-"""One row's rule <-> its FRE info byte and data words, or the reason why there are none. Called once for each distinct rule."""
+"""Encodes a rule as FRE info byte and data words, or tells why it cannot, and decodes them. Runs once for each distinct rule."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
 
 FDE_TYPES = tuple(FdeType)
-SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # data words, by fre_dataword_size
+SIGNED_CODES, UNSIGNED_CODES = "bhi", "BHI"  # `struct` codes of data words, by fre_dataword_size
 DATAWORD_LIMITS = [1 << 8 * width - 1 for width in DATAWORD_WIDTHS]
-SIGNED, UNSIGNED = "su"  # offsets; the control words of flexible rules, none of which takes more than a byte
+SIGNED, UNSIGNED = "su"  # offsets are signed; control words, which always fit in a byte, are unsigned
 PADDING = 0
 
 
 class Reason(Enum):
-    """Why code is left out. The value is what users read."""
+    """The reason why code is left out. The value is the text that users read."""
 
     RA_COLUMN = "the return address column is not the ABI's"
     NO_CFA = "the CFA has no rule"
@@ -62,15 +62,15 @@ class Reason(Enum):
 
 
 class RuleWords:
-    """Rules as bytes, for one ABI and version."""
+    """Encodes rules as bytes, for one ABI and version."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
         self.layout = layout
-        self.of = cache(self._of)
+        self.of = cache(self._encode)
 
-    def _of(self, rule: Rule) -> tuple[bytes, bytes]:
-        """FRE info byte and data words in each FDE type, in the smallest size that holds them; b"" where that is impossible."""
+    def _encode(self, rule: Rule) -> tuple[bytes, bytes]:
+        """Return FRE info byte and smallest data words for each FDE type (DEFAULT, FLEX); b"" for a type that cannot express it."""
         cfa, ra, fp, ra_signed = rule
         if cfa is None:
             outermost = bytes((MANGLED_RA_BIT * ra_signed,)) if self.layout.outermost else b""
@@ -82,48 +82,48 @@ class RuleWords:
             return default, flex
         info = MANGLED_RA_BIT * ra_signed
         if not cfa.deref and cfa.register in (self.abi.sp, self.abi.fp):
-            default = self._by_default(info | CFA_BASE_SP_BIT * (cfa.register == self.abi.sp), word, ra, fp)
+            default = self._encode_default(info | CFA_BASE_SP_BIT * (cfa.register == self.abi.sp), word, ra, fp)
         if self.layout.flex and cfa.register in self.abi.base_registers:
-            flex = self._by_control(info, [_control(cfa), word], ra, fp)
+            flex = self._encode_flex(info, [_control_word(cfa), word], ra, fp)
         return default, flex
 
-    def _packed(self, info: int, shape: str, words: list[int]) -> bytes:
-        """All words in one size; b"" if none is large enough. `shape`: the signedness of each."""
+    def _pack(self, info: int, shape: str, words: list[int]) -> bytes:
+        """Return info byte and words, all in one size; b"" if none is large enough. `shape`: SIGNED or UNSIGNED for each word."""
         size = max(_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED)
         if size == len(DATAWORD_LIMITS):
             return b""
         info |= len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
         return bytes((info,)) + _struct(self.abi.byte_order, shape, size).pack(*words)
 
-    def _by_default(self, info: int, cfa_word: int, ra: Where | None, fp: Where | None) -> bytes:
-        """In default FDEs (CFA = SP or FP + n): the offsets from the CFA of those registers that the ABI does not fix: RA, FP."""
+    def _encode_default(self, info: int, cfa_word: int, ra: Where | None, fp: Where | None) -> bytes:
+        """Encode for default FDEs (CFA = SP or FP + n): offsets from the CFA of RA and FP, unless the ABI fixes them."""
         abi = self.abi
         words = [cfa_word]
         if ra != fixed(abi.fixed_ra_offset):
-            word = None if ra is None or abi.fixed_ra_offset else self._offset(ra)
+            word = None if ra is None or abi.fixed_ra_offset else self._offset_word(ra)
             if word is None or word == PADDING:
                 return b""
             words.append(word)
         if fp != fixed(abi.fixed_fp_offset):
-            word = None if fp is None or abi.fixed_fp_offset else self._offset(fp)
-            if word is None or word == PADDING:  # which readers take for "unchanged"
+            word = None if fp is None or abi.fixed_fp_offset else self._offset_word(fp)
+            if word is None or word == PADDING:  # readers take 0 for "unchanged"
                 return b""
-            if len(words) == 1 and not abi.fixed_ra_offset:  # FP's word is the third, though RA has none
+            if len(words) == 1 and not abi.fixed_ra_offset:  # FP's word is the third, so RA needs a word, too
                 if not abi.ra_padding:
                     return b""
                 words.append(PADDING)
             words.append(word)
-        return self._packed(info, SIGNED * len(words), words)
+        return self._pack(info, SIGNED * len(words), words)
 
-    def _offset(self, where: Where) -> int | None:
+    def _offset_word(self, where: Where) -> int | None:
         odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
         if where.register is not None:
             known = where.register in self.abi.base_registers
             return where.register << 1 | 1 if odd and known and not where.deref and where.offset == 0 else None
         return where.offset if where.deref and not (odd and where.offset & 1) else None
 
-    def _by_control(self, info: int, words: list[int], ra: Where | None, fp: Where | None) -> bytes:
-        """In flexible FDEs: a control word and an offset for each; a padding word alone where RA or FP has no rule of its own.
+    def _encode_flex(self, info: int, words: list[int], ra: Where | None, fp: Where | None) -> bytes:
+        """Encode for flexible FDEs: a control word and an offset for each; only a padding word if RA or FP has no rule of its own.
 
         `words`: the CFA's two, to which RA's and FP's are added.
         """
@@ -136,28 +136,28 @@ class RuleWords:
                 return b""
             else:
                 shape += UNSIGNED + SIGNED
-                words += [_control(where), where.offset]
-        count = len(shape.rstrip(UNSIGNED))  # an offset is the last word
-        return self._packed(info, shape[:count], words[:count])
+                words += [_control_word(where), where.offset]
+        count = len(shape.rstrip(UNSIGNED))  # trailing padding is dropped: the last word is an offset
+        return self._pack(info, shape[:count], words[:count])
 
 
-def _control(where: Where) -> int:
+def _control_word(where: Where) -> int:
     register = 0 if where.register is None else where.register << FLEX_REGISTER_SHIFT | FLEX_REGISTER_BIT
     return FLEX_DEREF_BIT * where.deref | register
 
 
 def _size_of(offset: int) -> int:
-    """The fre_dataword_size that holds an offset; one more than there are if it needs more than 32 bits."""
+    """Return the smallest fre_dataword_size that holds an offset; len(DATAWORD_LIMITS) if it needs more than 32 bits."""
     return bisect_right(DATAWORD_LIMITS, offset if offset >= 0 else ~offset)
 
 
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
-    """FRE info byte and data words of one rule; None where that FDE type cannot express it."""
+    """Return FRE info byte and data words of one rule; None if that FDE type cannot express it."""
     return RuleWords(abi, layout).of(rule)[fde_type] or None
 
 
 def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
-    """Why no FDE type of the version can express a rule; None where one can."""
+    """Return the reason why the version cannot express a rule; None if an FDE type can."""
     if any(words.of(rule)):
         return None
     abi, layout = words.abi, words.layout
@@ -176,26 +176,26 @@ def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
 
 
 def expressible(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
-    """True if the version can express all of them."""
+    """True if the version can express all rules."""
     return all(map(any, map(RuleWords(abi, layout).of, rules)))
 
 
 def _is_cfa_plus_n(where: Where | None) -> bool:
-    """RA or FP = cfa + n, not what is stored there: the one form that has no control word."""
+    """True for RA or FP = cfa + n without a load: the only form that a control word cannot express."""
     return where is not None and where.register is None and not where.deref
 
 
 @cache
 def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
-    """Data words; there are a few shapes."""
+    """Return the packer of data words of a shape and size; cached, as there are few shapes."""
     codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
     return struct.Struct(MARKS[byte_order] + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:
-    """All rules of a table in the words of each FDE type: those of rule r and type t are raw[at[2 * r + t] : at[2 * r + t + 1]].
+    """All rules of a table, encoded for each FDE type: rule r in type t is raw[at[2 * r + t] : at[2 * r + t + 1]].
 
-    Nothing is there where the type cannot express the rule.
+    That is empty if the type cannot express the rule.
     """
 
     def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
@@ -206,20 +206,20 @@ class EncodedRules:
         self.at = array("I", accumulate(map(len, blobs), initial=0))
 
     def flexible(self) -> bytes:
-        """For each rule, whether default FDEs cannot express it."""
+        """Return for each rule 1 if default FDEs cannot express it, else 0."""
         return bytes(map(eq, self.at[::2], self.at[1::2]))
 
 
 def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:
-    """The rule of an FRE's info byte and data words (`raw`); None where their number fits no rule of that FDE type."""
+    """Return the rule of an FRE's info byte and data words (`raw`); None if their number does not fit the FDE type."""
     info = raw[0]
     if not info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK:
         return OUTERMOST
     signed, unsigned = data_words(raw, abi)
     if fde_type is FdeType.FLEX:
-        rule = _flex_rule(signed, unsigned, abi)
+        rule = _decode_flex(signed, unsigned, abi)
     else:
-        rule = _default_rule(signed, abi.sp if info & CFA_BASE_SP_BIT else abi.fp, abi, layout)
+        rule = _decode_default(signed, abi.sp if info & CFA_BASE_SP_BIT else abi.fp, abi, layout)
     return rule and rule._replace(ra_signed=bool(info & MANGLED_RA_BIT))
 
 
@@ -239,7 +239,7 @@ def fixed(offset: int) -> Where | None:
     return Where(None, offset, deref=True) if offset else None
 
 
-def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
+def _decode_default(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
     saved: list[Where | None] = []
     rest = list(words[1:])
     for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset):
@@ -257,7 +257,7 @@ def _default_rule(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> 
 
 
 def flex_places(words: Sequence[int]) -> list[int]:
-    """Return the places of the control words of CFA, RA and FP, and of what follows: not the end if the words fit no rule."""
+    """Return the indexes of the control words of CFA, RA and FP, and the index after all: len(words) if they form a rule."""
     places = [0]
     for _ in range(3):
         at = places[-1]
@@ -265,7 +265,7 @@ def flex_places(words: Sequence[int]) -> list[int]:
     return places
 
 
-def _flex_rule(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
+def _decode_flex(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
     *places, end = flex_places(unsigned)
     if end != len(unsigned):
         return None

@@ -1,1 +1,1 @@
-"""FunctionTable -> FunctionTable: smaller, of another version, joined, compared; many gathered into one."""
+"""Works on function tables: makes them smaller, converts them to another version, compares and merges them."""

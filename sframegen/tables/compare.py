@@ -1,4 +1,4 @@
-"""Compares two tables as an unwinder that searches them sees them."""
+"""Compares the rules that a search finds in two tables, however these divide the code into functions and rows."""
 
 from __future__ import annotations
 
@@ -14,75 +14,77 @@ if TYPE_CHECKING:
 
 
 class RepeatedRules(NamedTuple):
-    """PC type MASK: rows (offset, rule) that hold in each period of `size` bytes."""
+    """The rows (offset, rule) of a function of PC type MASK, which repeat every `size` bytes."""
 
     size: int
     rows: tuple[tuple[int, Rule], ...]
 
 
 class RuleClaim(NamedTuple):
+    """A table's claim about a range of code."""
+
     rule: Rule | RepeatedRules
     signal: bool
     key_b: bool
 
 
-Span: TypeAlias = tuple[int, int, RuleClaim]  # start and end of the code of which it is said
-END: Span = (1 << 64, 1 << 64, RuleClaim(OUTERMOST, signal=False, key_b=False))  # after all others
+Span: TypeAlias = tuple[int, int, RuleClaim]  # start and end of a range of code, and the claim about it
+END: Span = (1 << 64, 1 << 64, RuleClaim(OUTERMOST, signal=False, key_b=False))  # sorts after all other spans
 
 
 def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
-    """(None, bytes of code for which only `before` says something), or (where a range begins of which `after` says more, 0)."""
+    """Return (None, bytes of code that only `before` describes), or (start of a range where `after` has other or more rules, 0)."""
     earlier = spans(before)
-    said_before = said_after = 0
+    bytes_before = bytes_after = 0
     here, limit, expected = next(earlier, END)
-    for start, end, said in spans(after):
+    for start, end, claim in spans(after):
         while limit <= start:
-            said_before += limit - here
+            bytes_before += limit - here
             here, limit, expected = next(earlier, END)
-        if start < here or limit < end or said != expected:
+        if start < here or limit < end or claim != expected:
             return start, 0
-        said_after += end - start
+        bytes_after += end - start
     while here < limit:
-        said_before += limit - here
+        bytes_before += limit - here
         here, limit, expected = next(earlier, END)
-    return None, said_before - said_after
+    return None, bytes_before - bytes_after
 
 
 def agree(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
-    """True if both say the same of all code, whatever either says of padding after a range.
+    """True if both tables have the same rules for all code, except for padding after a range.
 
     Padding: up to `gap` bytes before the next range, and from a key of `padded` up to its value.
     """
-    return all(a == b for a, b in zip_longest(_merged(_bridged(one, gap, padded)), _merged(_bridged(other, gap, padded))))
+    return all(a == b for a, b in zip_longest(_merge(_bridge_gaps(one, gap, padded)), _merge(_bridge_gaps(other, gap, padded))))
 
 
-def _bridged(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
-    for (start, end, said), (following, *_) in pairwise(chain(spans(table), [END])):
+def _bridge_gaps(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
+    for (start, end, claim), (following, *_) in pairwise(chain(spans(table), [END])):
         limit = min(padded.get(end, end), following)
-        yield start, following if following - limit <= gap else limit, said
+        yield start, following if following - limit <= gap else limit, claim
 
 
 def spans(table: FunctionTable) -> Iterator[Span]:
-    """Ascending; as long as they can be, however functions and rows divide the code."""
-    return _merged(_pieces(table))
+    """Yield the ranges of code with one claim, ascending. Adjacent ranges with equal claims are one."""
+    return _merge(_spans_of_rows(table))
 
 
-def _merged(pieces: Iterator[Span]) -> Iterator[Span]:
+def _merge(pieces: Iterator[Span]) -> Iterator[Span]:
     first = next(pieces, None)
     if first is None:
         return
-    start, end, said = first
-    for next_start, next_end, next_said in pieces:
-        if next_start == end and next_said == said and isinstance(said.rule, Rule):
+    start, end, claim = first
+    for next_start, next_end, next_claim in pieces:
+        if next_start == end and next_claim == claim and isinstance(claim.rule, Rule):
             end = next_end
         else:
-            yield start, end, said
-            start, end, said = next_start, next_end, next_said
-    yield start, end, said
+            yield start, end, claim
+            start, end, claim = next_start, next_end, next_claim
+    yield start, end, claim
 
 
-def _pieces(table: FunctionTable) -> Iterator[Span]:
-    known: dict[tuple[int, int], RuleClaim] = {}  # by kind and rule
+def _spans_of_rows(table: FunctionTable) -> Iterator[Span]:
+    known: dict[tuple[int, int], RuleClaim] = {}  # (kind, rule) -> claim
     for function, start, end in table.found_ranges():
         number = table.kind[function]
         kind = table.kinds[number]
@@ -99,9 +101,9 @@ def _pieces(table: FunctionTable) -> Iterator[Span]:
             limits.append(end)
             for at, row in enumerate(span):
                 rule = table.row_rule[row]
-                said = known.get((number, rule))
-                if said is None:
-                    said = known[number, rule] = RuleClaim(table.rules[rule], kind.signal, kind.key_b)
+                claim = known.get((number, rule))
+                if claim is None:
+                    claim = known[number, rule] = RuleClaim(table.rules[rule], kind.signal, kind.key_b)
                 limit = min(limits[at + 1], end)
                 if limits[at] < limit:
-                    yield limits[at], limit, said
+                    yield limits[at], limit, claim

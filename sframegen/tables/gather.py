@@ -1,4 +1,4 @@
-"""Many SFrame sections -> one table of functions. What wins where they disagree: docs/objects.md."""
+"""Merges many SFrame sections into one table of functions. docs/objects.md tells which one wins where they disagree."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     from sframegen.format.decode import SframeSection
     from sframegen.format.model import Kind, Rule
 
-DEAD = (1 << 64) - 1  # the address of a function whose code was dropped; no function is there
+DEAD = (1 << 64) - 1  # stands for the address of a function whose code was dropped
 
 
 class Merger:
-    """Takes SFrame sections of one ABI and of any versions, one after the other; keeps none."""
+    """Merges SFrame sections of one ABI and of any versions, one after the other; it does not keep the sections."""
 
     def __init__(self) -> None:
         self.abi: Abi | None = None
         self.sections = 0
-        self.flags = F_FRAME_POINTER  # those of the header that hold for all sections
+        self.flags = F_FRAME_POINTER  # header flags that all sections have
         self.versions: set[int] = set()
-        self.fixed_offsets: set[tuple[int, int]] = set()  # from the CFA: of FP, of RA
+        self.fixed_offsets: set[tuple[int, int]] = set()  # (of FP, of RA), in bytes from the CFA
         self._decoder = Decoder()
 
     def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> Sequence[int]:
-        """Returns the sizes of its functions. `starts`: their addresses, DEAD for those without code; None: it says them itself.
+        """Add a section, and return the sizes of its functions.
 
-        Raises FormatError.
+        `starts`: the functions' addresses, DEAD for one without code; None: use those in the section. Raises FormatError if the
+        section is damaged or for another ABI.
         """
         if self.abi and section.abi.sframe_id != self.abi.sframe_id:
             raise FormatError(f"SFrame section for {section.abi.name}, others are for {self.abi.name}", section.place, 4)
@@ -51,14 +52,14 @@ class Merger:
         return self._decoder.add(section, starts)
 
     def merged(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
-        """(all functions by address, number of those left out because no code is there). `code`: ranges, ascending.
+        """Return (all functions by address, number of functions left out because they lie outside of the code).
 
-        Linkers leave functions of which they dropped the code, at address 0 or elsewhere outside of it. `more`: functions of no
-        section.
+        `code`: ranges, ascending. Linkers leave the functions whose code they dropped, at address 0 or elsewhere outside of the
+        code. `more`: further functions, which are not in a section.
         """
         table = self._decoder.table if more is None else gather((self._decoder.table, more))
         functions: Sequence[int] = range(len(table))
-        if code and not _all_inside(table, code[0]):  # else a file that loads nothing
+        if code and not _all_inside(table, code[0]):  # an empty `code` is that of a file that loads nothing
             starts = [start for start, _ in code]
             functions = [
                 function
@@ -71,37 +72,37 @@ class Merger:
         functions = sorted(functions, key=table.start.__getitem__)
         starts = list(map(table.start.__getitem__, functions))
         if any(map(eq, starts, islice(starts, 1, None))):
-            functions = _distinct(table, functions)
+            functions = _drop_repetitions(table, functions)
         return table.select(functions), dead
 
 
 def _all_inside(table: FunctionTable, code: Range) -> bool:
-    """True if all functions have bytes, in that range."""
+    """True if all functions lie in that range, and none is empty."""
     ends = map(add, table.start, table.size)
     return all(table.size) and min(table.start, default=code[0]) >= code[0] and max(ends, default=code[1]) <= code[1]
 
 
-def _distinct(table: FunctionTable, functions: Sequence[int]) -> list[int]:
-    """Each once. Of several at one address a search finds the last: the longest, in any order of the input."""
-    found: list[int] = []
+def _drop_repetitions(table: FunctionTable, functions: Sequence[int]) -> list[int]:
+    """Return the functions without repetitions. Of several at one address the longest is last, which is what a search finds."""
+    kept: list[int] = []
     for _, group in groupby(functions, table.start.__getitem__):
         same = list(group)
         if len(same) > 1:
-            said = {(table.size[one], repr((table.kinds[table.kind[one]], table.rows(one)))): one for one in same}
-            same = [said[key] for key in sorted(said)]
-        found += same
-    return found
+            by_content = {(table.size[one], repr((table.kinds[table.kind[one]], table.rows(one)))): one for one in same}
+            same = [by_content[key] for key in sorted(by_content)]
+        kept += same
+    return kept
 
 
 def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
-    """All functions, those of one table after those of the one before; each kind and each rule once."""
+    """Return one table of all functions, in the order of the tables; each kind and each rule is in it once."""
     out = FunctionTable()
     kinds: dict[Kind, int] = {}
     rules: dict[Rule, int] = {}
     for table in tables:
         kind_of = [kinds.setdefault(kind, len(kinds)) for kind in table.kinds]
         rule_of = [rules.setdefault(rule, len(rules)) for rule in table.rules]
-        if kind_of != list(range(len(kind_of))) or rule_of != list(range(len(rule_of))):  # those of the first stay
+        if kind_of != list(range(len(kind_of))) or rule_of != list(range(len(rule_of))):  # numbers of the first table stay
             kind = array("H", map(kind_of.__getitem__, table.kind))
             row_rule = array("I", map(rule_of.__getitem__, table.row_rule))
             table = replace(table, kind=kind, row_rule=row_rule)  # noqa: PLW2901

@@ -1,11 +1,11 @@
-"""Chooses the code of each FDE for a smaller section: pieces of functions, and pieces side by side. Compiled.
+"""Chooses the code that each FDE covers, so that the section gets smaller: cuts functions into pieces, joins neighbours. Compiled.
 
-An FDE is an address range, and nobody asks for its name. Two functions with the same prologue, the same epilogue and bodies of
-different lengths have different rows. Cut where the body ends, they have both halves in common: the length of a half's last row
-is only in the index entry. A cut costs an index entry. Ranges side by side can share an FDE: that saves an index entry and an
-attribute, and a row where one begins as the one before it ends; but rows after wider starts cost more, and a range whose rows are
-shared with others costs nothing but its index entry. So does a run of pieces side by side that is repeated elsewhere. A dynamic
-program over the pieces by address weighs all this.
+An FDE need not be a function: unwinders look up its address range only. Two functions with the same prologue, the same epilogue
+and bodies of different lengths have different rows. If both are cut where the body ends, their halves have equal rows, because
+the length of a half's last row is only in the index entry. A cut costs an index entry. Adjacent ranges can share an FDE. That
+saves an index entry and an attribute, and a row if one range begins with the rule that the previous one ends with; but wide row
+starts cost more. A range, or a run of adjacent pieces, whose rows are repeated elsewhere costs only its index entry. A dynamic
+program over the pieces by address weighs these costs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def followers(
     max_gap: cython.ulonglong,
     may_follow: bytearray,
 ) -> None:
-    """Marks each function that may share an FDE with the one before it.
+    """Marks in `may_follow` each function that may share an FDE with the previous one.
 
-    Both are of one kind, not of PC type MASK; between them are at most `max_gap` bytes, all of which the area's states accept as
-    padding, without any of the places that `symbols` and `unsaid` name. Functions and these ascend.
+    Both are of one kind, and not of PC type MASK. Between them are at most `max_gap` bytes, all of which the area's states accept
+    as padding, and none of the addresses in `symbols` and `unsaid`. Functions, `symbols` and `unsaid` ascend.
     """
     function: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
@@ -92,10 +92,10 @@ def cut(
     worth: cython.ulonglong,
     body: cython.longlong,
 ) -> int:
-    """Marks the rows with which pieces begin; returns the number of pieces.
+    """Marks in `begins` the first row of each piece; returns the number of pieces.
 
     A function is cut after each row that holds for at least `body` bytes of code, if its share of the bytes of its block is at
-    least `worth`, and it is not of PC type MASK. `sharers`: zeros; how many functions have the block that each one owns.
+    least `worth`, and it is not of PC type MASK. `sharers`: zeros; gets the number of functions that have each owner's block.
     """
     count: cython.Py_ssize_t = len(functions.start)
     function: cython.Py_ssize_t
@@ -118,17 +118,17 @@ def cut(
 
 
 class Groups:
-    """Which pieces share an FDE, an entry for each piece, and room to work it out.
+    """The groups of pieces that share an FDE: columns with an entry for each piece, and working space.
 
-    `may_follow`: nothing but padding is between it and the one before it, and their kinds are equal and of PC type INC.
+    `may_follow`: 1 if only padding separates the piece from the previous one, and both have one kind, of PC type INC.
     `function`: the first piece of its function. `like`: a piece of an earlier function with the same rows, or itself. `whole`: for
-    the last one of several, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that ends
-    with p. `head`: it begins a group. `several`: its group has others, and so it does not count among those that share its rows.
-    `joined_size`: bytes of its rows without their starts. `repeated`: of its first row, if it repeats the last one of the piece
-    before, else 0. `sharers` (of the block that it owns) and `best` (the smallest section of the pieces before it) are room.
+    the last of several pieces, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that
+    ends with p. `head`: 1 if it begins a group. `several`: 1 if its group has other pieces; it then does not count as a sharer.
+    `joined_size`: bytes of its rows without their starts. `repeated`: bytes of its first row if that repeats the previous piece's
+    last row, else 0. Working space: `sharers` (of the block that it owns), `best` (smallest size of the section before the piece).
 
-    `run`, for runs of two pieces, then of three, up to `longest`, an entry for each last piece: that of the first run with the same
-    rows at the same distances, or itself. `chosen`: how many of the runs that are like it are groups.
+    `run` has an entry for each last piece of a run of two pieces, then of three, up to `longest`: the last piece of the first run
+    with the same rows at the same distances, or itself. `chosen`: how many runs equal to it are groups.
     """
 
     def __init__(self, count: int, longest: int) -> None:
@@ -155,9 +155,9 @@ def take_apart(
     pieces: Functions,
     groups: Groups,
 ) -> None:
-    """Fills the pieces that `cut` marked, except their rules, which are the functions', and what `groups` says of them.
+    """Fills the columns of the pieces that `cut` marked, and their entries in `groups`. Rules stay those of the functions.
 
-    `piece_of`: room, the first piece of each function. Functions with the same block are cut in the same places.
+    `piece_of`: working space, the first piece of each function. Functions with the same block are cut in the same places.
     """
     piece: cython.Py_ssize_t = 0
     first: cython.Py_ssize_t
@@ -198,15 +198,15 @@ def take_apart(
 @cython.boundscheck(False)
 @cython.locals(start="const unsigned long long[::1]", owner="const unsigned int[::1]", seen="unsigned int[::1]")
 def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -> None:
-    """Fills groups.run, and groups.chosen as if each run were a group. `seen`: room, a power of two.
+    """Fills groups.run, and groups.chosen as if each run were a group. `seen`: working space, a power of two.
 
-    A run is repeated only where the one without its last piece is, so most places need no look-up.
+    A run can repeat only if it does without its last piece, too, so most pieces need no look-up.
     """
     start = pieces.start
     owner = blocks.owner
     count: cython.Py_ssize_t = len(start)
     mask: cython.longlong = len(seen) - 1
-    base: cython.Py_ssize_t  # of the runs of that many pieces
+    base: cython.Py_ssize_t  # index of the entries for runs of one length
     last: cython.Py_ssize_t
     other: cython.Py_ssize_t
     side_by_side: cython.Py_ssize_t
@@ -256,11 +256,11 @@ def group(
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> int:
-    """Fills groups.first so that the section of the pieces up to each is smallest; returns the number of groups.
+    """Fills groups.first so that the section up to each piece is smallest; returns the number of groups.
 
-    `index_size`, `attribute`: bytes of one. Groups have at most `max_rows` rows, and if they are of several functions, span at most
-    `max_span` bytes of code; a whole function can be a group in any case. What `groups.several` and `groups.chosen` are afterwards
-    is not what they were while the groups were weighed: call this again.
+    `index_size`, `attribute`: bytes of an index entry and an attribute. Groups have at most `max_rows` rows. A group of several
+    functions spans at most `max_span` bytes of code; a whole function may always be a group. The result changes `groups.several`
+    and `groups.chosen`, which the weights depend on: call this again.
     """
     last: cython.Py_ssize_t
     rule: cython.Py_ssize_t
@@ -310,7 +310,7 @@ def weigh(
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> cython.int:
-    """Weighs the groups of several pieces that end with one: that with which the section is smallest counts."""
+    """Weighs all groups of several pieces that end with piece `last`, and keeps the one with the smallest section."""
     own: cython.Py_ssize_t = groups.function[last]
     end: cython.ulonglong = pieces.start[last] + pieces.size[last]
     last_row: cython.ulonglong = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
@@ -351,7 +351,7 @@ def weigh(
 @cython.cfunc
 @cython.exceptval(-1)
 def mark(groups: Groups) -> cython.Py_ssize_t:
-    """Marks the pieces that begin a group, and those that are not alone in theirs; returns the number of groups."""
+    """Marks the pieces that begin a group, and those that share their group; returns the number of groups."""
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
     piece: cython.Py_ssize_t
@@ -385,9 +385,9 @@ def mark(groups: Groups) -> cython.Py_ssize_t:
 def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
     """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows.
 
-    `blocks`: the pieces'. `like`: filled with an earlier joined function of pieces with the same rows, or itself. Of `groups`,
-    `first` and `sharers` are room: the number of the joined function that begins with a piece, and by the owner of its rows the
-    first such piece.
+    `blocks`: those of the pieces. `like` gets an earlier joined function whose pieces have the same rows, or the function itself.
+    Overwrites groups.first (number of the joined function that begins with a piece) and groups.sharers (by the owner of its rows,
+    the first such piece).
     """
     row_start = pieces.row_start
     row_rule = pieces.row_rule

@@ -1,4 +1,4 @@
-"""Levels of optimisation: how small a section is made."""
+"""The optimisation levels: "none", "fast" and "size"."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, get_args
 
 
 class Level(NamedTuple):
-    """`share`: ranges with the same rows have them once. Neighbours share an FDE of at most this many rows and bytes of code.
+    """The settings of an optimisation level. `share`: functions with the same rows store them once.
 
-    `rounds`: which of them do depends on which rows are shared, and that on which stay alone. Functions are cut after rows that
-    hold for at least `body` bytes of code: those of prologues and epilogues hold for fewer. Repetitions of up to `longest` pieces
-    of functions, side by side, are looked for.
+    Neighbours may share an FDE of at most `max_rows` rows and `max_span` bytes of code. `rounds`: how often groups are chosen, as
+    the choice depends on shared rows, and these on the choice. Functions are cut after rows that hold for at least `body` bytes
+    of code, more than in prologues and epilogues. `longest`: adjacent pieces in the longest run whose repetitions are searched.
     """
 
     share: bool
@@ -21,8 +21,8 @@ class Level(NamedTuple):
     longest: int = 1
 
 
-# fast: no look-up scans more rows than in a function of middling size; what joined functions cost, cuts of large ones make up for.
-# size: the rows of an FDE are still few enough for a linear scan.
+# fast: FDEs have no more rows than a medium-sized function, so look-ups stay fast: joining adds rows, cutting large functions saves
+# as many. size: an FDE's rows are still few enough for a linear scan.
 LevelName = Literal["none", "fast", "size"]
 _LEVELS = (Level(share=False), Level(True, 24, 1024, 1, 24), Level(True, 64, 65536, 3, 12, 6))
 LEVELS: dict[LevelName, Level] = dict(zip(get_args(LevelName), _LEVELS, strict=True))

@@ -1,4 +1,4 @@
-"""A decoded section's functions for another version: what it cannot express is left out as ranges of code, counted by reason."""
+"""Converts a table for another version. Ranges of code that the version cannot express are left out, and counted by reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
-    """(functions that the version can express, bytes of code left out by reason).
+    """Return (functions that the version can express, bytes of code left out by reason).
 
-    At each address stays what a search finds in `table`, its functions sorted: so what lies after the start of the next function
-    goes, and of several at one start the last stays. Rows that repeat the one before are dropped.
+    A search finds the same rules as in `table`, once that is sorted: a function ends where the next one starts, and of several
+    functions with one start the last stays. Rows that repeat the previous row are dropped.
     """
     words = RuleWords(abi, layout)
     lowered = _Lowered(table, words)
@@ -33,7 +33,7 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
 
 
 class _Lowered:
-    """Takes functions in the order of their addresses."""
+    """The converted functions. They are added in the order of their addresses."""
 
     def __init__(self, table: FunctionTable, words: RuleWords) -> None:
         self.table = table
@@ -55,7 +55,7 @@ class _Lowered:
         rows = self._rows(function, end - start)
         if not rows and kind.fde_type is FdeType.FLEX:
             return
-        if not rows:  # an outermost frame, in words that every consumer of version 3 reads
+        if not rows:  # an outermost frame, as a row, which every consumer of version 3 reads
             self._add_ranges(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
         elif kind.mask:
             reason = next(filter(None, (self.reasons[rule] for _, rule in rows)), None)
@@ -67,7 +67,7 @@ class _Lowered:
             self._add_ranges(kind._replace(rep_size=0), rows, start, end)
 
     def _copy(self, function: int, kind: Kind, start: int, end: int) -> bool:
-        """Most functions stay unchanged, and there are many: whether this one did."""
+        """Add a function whose rows stay the same; False if they do not. This is the fast path for most functions."""
         span = slice(self.table.first_row[function], self.table.first_row[function + 1])
         offsets, rules = self.table.row_start[span], self.table.row_rule[span]
         if not 0 < len(rules) <= MAX_FUNCTION_ROWS or kind.mask or offsets[-1] >= end - start:
@@ -84,7 +84,7 @@ class _Lowered:
         return True
 
     def _rows(self, function: int, size: int) -> list[Row]:
-        """What holds in the function's first `size` bytes; a row of PC type MASK holds in all of them."""
+        """Return the rows that begin in the function's first `size` bytes, without repetitions."""
         rows: list[Row] = []
         for offset, rule in self.table.numbered_rows(function):
             if offset < size and not (rows and rows[-1][1] == rule):
@@ -92,7 +92,7 @@ class _Lowered:
         return rows
 
     def _add_ranges(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
-        """The function cut where what can be expressed begins and ends."""
+        """Add the parts of a function that can be expressed, and count the others as lost."""
         groups = [(reason, list(group)) for reason, group in groupby(rows, lambda row: self.reasons[row[1]])]
         limits = [start + group[0][0] for _, group in groups[1:]] + [end]
         for (reason, group), limit in zip(groups, limits, strict=True):
@@ -105,14 +105,14 @@ class _Lowered:
                 self._emit(kind, part, start + part[0][0], start + after[0][0] if after else limit)
 
     def _emit(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
-        """`rows` count from where the first of them begins."""
+        """Add a function, whose rows are moved so that the first begins at 0."""
         fde_type = FdeType(any(self.flex[rule] for _, rule in rows))
         base = rows[0][0]
         number = self._kind(kind._replace(fde_type=fde_type))
         self.out.append(start, end - start, number, [(offset - base, rule) for offset, rule in rows])
 
     def _kind(self, kind: Kind) -> int:
-        """Its number in `kinds`, where both FDE types of each stand: `narrow` changes one into the other."""
+        """Return the number of a kind in `kinds`. A kind is added with both FDE types: `narrow` changes one into the other."""
         if kind not in self.kinds:
             for fde_type in FdeType:
                 self.kinds[kind._replace(fde_type=fde_type)] = len(self.kinds)

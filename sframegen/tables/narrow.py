@@ -1,4 +1,4 @@
-"""Flexible FDEs only for the ranges that need them: cuts a flexible function where default FDEs for its other rows are smaller.
+"""Cuts a flexible function if default FDEs for the rows that do not need a flexible one make the section smaller.
 
 Compiled.
 """
@@ -26,9 +26,9 @@ NO_KIND = 0xFFFF
 
 
 def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
-    """The same rules at every address, in no more bytes. `table`: flexible functions as long as they can be; its rows become ours.
+    """Return a table with the same rule at every address that takes no more bytes. It takes over the rows of `table`.
 
-    A function of PC type MASK is never cut: its rows hold in every period.
+    In `table`, flexible functions are as long as possible. A function of PC type MASK is never cut: its rows repeat.
     """
     kinds = table.kinds
     [default_kind] = room("H", len(kinds))
@@ -50,10 +50,10 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
 
 @cython.locals(default_kind="const unsigned short[::1]", types="unsigned char[::1]")
 def choose_types(functions: Functions, words: Words, default_kind: Column, function_cost: cython.longlong, types: Column) -> int:
-    """Fill the FDE type of each row of flexible functions. Returns the number of functions that they make, 0 if none changes.
+    """Fill `types`, the FDE type of each row of flexible functions; return the number of functions after cuts, 0 if none changes.
 
-    Rows and functions together take the least room; a change of type costs a function. `default_kind`: for each flexible kind the
-    default one, for others 0xFFFF.
+    The types are those with which rows and functions take the fewest bytes; a change of type costs `function_cost` bytes.
+    `default_kind`: for each flexible kind the number of the default one, for other kinds 0xFFFF.
     """
     count: cython.Py_ssize_t = 0
     changed: cython.bint = False
@@ -62,7 +62,7 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
     row: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     chosen: cython.int
-    by_default: cython.longlong  # bytes of the rows so far, the last in a default FDE
+    by_default: cython.longlong  # bytes of the rows so far if the last is in a default FDE
     by_flex: cython.longlong
     before: cython.longlong
     size: cython.longlong
@@ -75,7 +75,7 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
         by_flex = 0
         for row in range(first, functions.first_row[function + 1]):
             rule = 2 * functions.row_rule[row]
-            types[row] = 2  # bit 0: the type of the row before it, if it is in a default FDE; bit 1: if it is in a flexible one
+            types[row] = 2  # the previous row's type: bit 0 if this row is in a default FDE, bit 1 if in a flexible one
             before = by_default
             if by_default > by_flex + function_cost:
                 types[row] = 3
@@ -100,7 +100,7 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
 
 @cython.locals(default_kind="const unsigned short[::1]", types="const unsigned char[::1]")
 def cut_by_type(functions: Functions, default_kind: Column, types: Column, out: Functions) -> None:
-    """Fills the functions, each a range of one type; both have the same rows, whose offsets change."""
+    """Fills `out` with the functions cut where the type changes. Both tables share their rows, whose offsets change."""
     made: cython.Py_ssize_t = 0
     function: cython.Py_ssize_t
     first: cython.Py_ssize_t

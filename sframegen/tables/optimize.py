@@ -1,4 +1,4 @@
-"""Makes a section as small as its level asks: one FDE a function, or pieces of functions, alone or joined."""
+"""Makes a section smaller, depending on the level: cuts functions into pieces, and joins pieces in one FDE."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import Level
 
 MAX_GAP = 15  # bytes of padding between joined functions
-NEVER = 0xFFFFFFFF  # bytes that no block has
+NEVER = 0xFFFFFFFF  # more bytes than any block has
 
 
 class Borders(NamedTuple):
-    """What is not between functions that share an FDE."""
+    """Addresses and code that may not lie between functions that share an FDE."""
 
     symbols: Column  # addresses that symbols name, ascending
-    unsaid: Column = zeros("Q", 0)  # addresses where code begins that is left out, ascending
-    ignored: Iterable[Range] = ()  # code of FDEs that are ignored: ranges, without overlaps
+    unsaid: Column = zeros("Q", 0)  # starts of code that is left out, ascending
+    ignored: Iterable[Range] = ()  # code of ignored FDEs: ranges without overlaps
 
 
 def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:
-    """The encoder of the table at that level: the same rules at every address that the table covers."""
+    """Return the encoder for the table at that level. Every address that the table covers keeps its rule."""
     encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
         return join(table, encoder, level, may_follow(elf, table, borders))
@@ -42,7 +42,7 @@ def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level:
 
 
 def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level, like: Column = EMPTY) -> Encoder:
-    """The encoder for the unchanged table, with blocks shared if the level says so."""
+    """Return the encoder for the unchanged table. Functions share blocks if the level allows it."""
     return Encoder(table, encoded.abi, encoded.layout, share=shares(encoded.abi, level), encoded=encoded, like=like)
 
 
@@ -51,9 +51,9 @@ def shares(abi: Abi, level: Level) -> bool:
 
 
 def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
-    """For each function, whether it may share an FDE with the one before it.
+    """Return for each function 1 if it may share an FDE with the previous one, else 0.
 
-    Between them is nothing but padding, without a symbol in it, and without CFI: no-ops can be code that is left out.
+    They may if only padding separates them, and no symbol or CFI refers to it. With CFI, no-ops can be code that is left out.
     """
     areas = areas_of(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
     marks = bytearray(len(table))
@@ -65,9 +65,9 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
 
 
 def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
-    """The encoder of the same rules in other FDEs, where that makes the section smaller; padding between neighbours is covered too.
+    """Return an encoder with the same rules in other FDEs, or `encoder` itself if that section is not larger.
 
-    `encoder`: the table's, which says what each function costs.
+    `encoder`: that of the table, which gives the size of each function. Joined functions also cover the padding between them.
     """
     pieces, groups = cut_up(table, encoder, level, may_follow)
     layout = encoder.layout
@@ -85,7 +85,7 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
 
 
 def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> tuple[FunctionTable, Groups]:
-    """The same rules in the smallest ranges that an FDE may be of, and which of them may share one."""
+    """Return the table of pieces, the smallest ranges that an FDE may cover, and the groups that they can form."""
     functions, words, _, blocks = encoder.columns()
     sharers, piece_of = room("II", len(table))
     [begins] = room("B", len(table.row_start))

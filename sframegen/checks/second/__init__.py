@@ -1,1 +1,1 @@
-"""The call frame information as pyelftools reads it -> differences from a section. `cfi` has no part in it."""
+"""Compares a section with the call frame information as pyelftools reads it, independently of the package `cfi`."""

@@ -1,4 +1,4 @@
-"""A section against the call frame information as pyelftools reads it, at every byte of code that both describe."""
+"""Compares a section with the call frame information as pyelftools reads it, for every byte of code that both describe."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
 
-SHOWN = 20  # findings of one rule; of others the bytes are counted
-MOST_BY_PC = 64  # states: each is run for every place in a period. Linkers write one or two
-LONGEST = 64  # bytes: the longest PLT entries; others divide it
+SHOWN = 20  # findings of one rule; for further ones only the bytes are counted
+MOST_BY_PC = 64  # states that depend on the PC: each is run for every residue. Linkers write one or two
+LONGEST = 64  # bytes of the longest PLT entries; the sizes of others divide it
 BOTH = "the section says {given}; pyelftools, unlike sframegen, reads {state} from the CFI"
 FIRST = "the section says {given}, as pyelftools reads the CFI, but sframegen reads it differently"
 LEFT_OUT = "the section says nothing; pyelftools, unlike sframegen, reads {state} from the CFI"
 
 
 class Disagreement(NamedTuple):
-    """Code that has `given` in the section (None: nothing) and `state` in the CFI. `size`: bytes, repetitions included."""
+    """Code with rule `given` in the section (None: no rule) and row `state` in the CFI. `size`: bytes, with repetitions."""
 
     start: int
     size: int
@@ -49,7 +49,7 @@ class Disagreement(NamedTuple):
 
 @dataclass
 class Disagreements:
-    """The first of them, and the bytes of the rest."""
+    """The first disagreements, and the bytes of the others."""
 
     first: list[Disagreement] = field(default_factory=list)
     rest: int = 0
@@ -63,7 +63,7 @@ class Disagreements:
 
 @dataclass
 class SecondReading:
-    """Bytes of code by outcome of the comparison, and bytes that only one reader describes."""
+    """The result of the comparison: bytes of code by Agreement, and the findings."""
 
     code: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Agreement), 0))
     findings: list[Finding] = field(default_factory=list)
@@ -72,8 +72,11 @@ class SecondReading:
 def second_reading(
     elf: ElfFile, section: SframeSection, sources: Sources, truth: Truth, abi: Abi, progress: Callable[[int, int], object] | None
 ) -> SecondReading:
-    """`truth`: the comparison with the first reader of the CFI. A rule that both call wrong is reported once."""
-    functions = _read(sources, abi, progress)
+    """Compare the section with pyelftools' reading of the CFI.
+
+    `truth`: the comparison with sframegen's reading. A rule that is wrong by both readings is reported only there.
+    """
+    functions = _read_cfi(sources, abi, progress)
     claims: dict[RuleClaim, int] = {}
     given = new_track()
     for span in spans(section.table):
@@ -104,7 +107,7 @@ def second_reading(
     return result
 
 
-def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> FdeColumns:
+def _read_cfi(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | None) -> FdeColumns:
     functions = FdeColumns()
     total, before = sum(len(section.data) for section in sources.sections), 0
     number = -1
@@ -118,7 +121,7 @@ def _read(sources: Sources, abi: Abi, progress: Callable[[int, int], object] | N
 
 
 def _described(truth: Truth) -> Iterator[Range]:
-    """Code of which the first reader finds a rule."""
+    """Return the ranges of code for which sframegen's own reader finds a rule."""
     return ((start, start + size) for start, size in zip(truth.table.start, truth.table.size, strict=True))
 
 
@@ -130,7 +133,7 @@ def _track(ranges: Iterable[Range]) -> Track:
 
 
 class _Comparison:
-    """Rows of the CFI against what a section gives. `signal`: whether the section's version marks signal frames."""
+    """Compares rows of the CFI with a section's claims. `signal`: True if the section's version marks signal frames."""
 
     def __init__(self, states: list[CfiRow], claims: list[RuleClaim], given: Track, abi: Abi, *, signal: bool) -> None:
         self.states = states
@@ -144,7 +147,7 @@ class _Comparison:
         self.known: dict[tuple[int, int, RuleClaim], Agreement] = {}
 
     def parts(self, start: int, end: int, state: int, claim: int) -> Iterator[tuple[Agreement, Disagreement]]:
-        """Compare code for which the CFI has one row, and the section one claim; without what cannot be judged."""
+        """Compare code with one row in the CFI and one claim in the section. Yields no results that are unjudged."""
         if state < 0 or (self.skips_by_pc and self.by_pc[state]):
             return
         row = self.states[state]
@@ -158,7 +161,7 @@ class _Comparison:
             if agreement is not Agreement.UNJUDGED:
                 yield agreement, Disagreement(start, end - start, row, given)
             return
-        # What depends on the address does so modulo LONGEST: one address with each residue stands for all others.
+        # Rules depend on the address only modulo LONGEST: one address for each residue represents all others.
         for address in range(start, min(end, start + LONGEST)):
             at_address = self._rule_at(given, address)
             agreement = self._compare(state, at_address, address % 16) if at_address else Agreement.UNJUDGED
@@ -189,7 +192,7 @@ class _Comparison:
 def _findings(elf: ElfFile, rule: str, says: str, found: Disagreements, abi: Abi) -> Iterator[Finding]:
     names = place_names(elf, [one.start for one in found.first])
     for start, size, state, given in found.first:
-        message = f"{names[start]}, {count_of(size, 'byte')}: {says.format(given=_given(given, abi), state=_row(state, abi))}"
+        message = f"{names[start]}, {count_of(size, 'byte')}: {says.format(given=_given(given, abi), state=_describe(state, abi))}"
         yield Finding(rule, Severity.ERROR, message, address=start)
     if found.rest:
         yield Finding(rule, Severity.ERROR, f"{count_of(found.rest, 'byte')} more, about which the readers disagree")
@@ -201,17 +204,17 @@ def _given(given: RuleClaim | None, abi: Abi) -> str:
     return equation(given.rule, abi) + _marks(given.signal, given.rule.ra_signed and given.key_b)
 
 
-def _row(state: CfiRow, abi: Abi) -> str:
-    places = (_place(state.cfa, abi.sp, abi), _place(state.ra, state.ra_column, abi), _place(state.fp, abi.fp, abi))
+def _describe(state: CfiRow, abi: Abi) -> str:
+    places = (_place_text(state.cfa, abi.sp, abi), _place_text(state.ra, state.ra_column, abi), _place_text(state.fp, abi.fp, abi))
     text = f"(cfa, ra, fp) = ({', '.join(places)})" + " signed" * state.signed + _marks(state.signal, state.signed and state.key_b)
-    return text + f", sp = {_place(state.sp, abi.sp, abi)}" * (state.sp.kind != "")
+    return text + f", sp = {_place_text(state.sp, abi.sp, abi)}" * (state.sp.kind != "")
 
 
 def _marks(signal: bool, key_b: bool) -> str:
     return ", a signal frame" * signal + ", with key B" * key_b
 
 
-def _place(said: RegisterRow, own: int, abi: Abi) -> str:
+def _place_text(said: RegisterRow, own: int, abi: Abi) -> str:
     number = f"{said.number:+d}".replace("+", "+ ").replace("-", "- ")
     match said.kind:
         case "CFA":

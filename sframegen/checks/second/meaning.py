@@ -1,7 +1,7 @@
-"""The values that a row of call frame information and a rule of SFrame give, with made-up registers and memory.
+"""Compares a row of call frame information and a rule of SFrame by the values that they give, with made-up registers and memory.
 
-Two rules that give the same numbers in worlds of random ones are the same, however either is written. So the rules themselves need
-no common form, and expressions are run, not understood.
+Two rules that give the same values for random contents are taken to be the same, in whatever form they are written. So the rules
+do not need a common form, and expressions are run, not analysed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 WORD = 0xFFFFFFFFFFFFFFFF
 WORLDS = range(2)
-MAX_CODE = 256  # bytes of an expression: linkers and compilers write some ten
-MAX_PLAIN = 1 << 24  # bytes: an offset that surely has words
+MAX_CODE = 256  # bytes of an expression: linkers and compilers write about ten
+MAX_PLAIN = 1 << 24  # bytes: smaller offsets always fit into data words
 NOWHERE = -1  # the value of a register that is lost
 
 
 class Agreement(StrEnum):
-    """Whether a section agrees with a row of the CFI. The values are keys of `check --json`."""
+    """The outcomes of comparing a section with a row of the CFI. The values are keys of `check --json`."""
 
     SAME = "same"
     OTHER = "other"
@@ -41,15 +41,15 @@ class Agreement(StrEnum):
 
 
 class UnjudgedError(Exception):
-    """An expression does what is not known here, or an offset has more than 32 bits, which `cfi` makes no distinction between."""
+    """Raised for an expression with an unknown operation, and an offset of more than 32 bits, which `cfi` does not tell apart."""
 
 
 class World(NamedTuple):
-    """Made-up contents of registers and memory, one of many."""
+    """One set of made-up contents of registers and memory."""
 
     number: int
     pc: int
-    pc_register: int | None  # a machine whose PC has a DWARF number
+    pc_register: int | None  # the PC's DWARF number, if it has one
 
     def register(self, number: int) -> int:
         return self.pc if number == self.pc_register else _random(f"{self.number} register {number}")
@@ -59,7 +59,7 @@ class World(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The caller's; all None in an outermost frame."""
+    """The caller's values of the CFA and registers; all None in an outermost frame."""
 
     cfa: int | None
     ra: int | None
@@ -81,7 +81,7 @@ def compare_rule(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement
     try:
         for number in WORLDS:
             world = World(number, _random(f"{number} pc") & ~15 | residue, abi.pc)
-            if _of_row(state, abi, world) != _of_rule(rule, abi, world):
+            if _values_of_row(state, abi, world) != _values_of_rule(rule, abi, world):
                 return Agreement.OTHER
     except UnjudgedError:
         return Agreement.UNJUDGED
@@ -95,9 +95,9 @@ def depends_on_pc(state: CfiRow, abi: Abi) -> bool:
 
 
 def is_plain(state: CfiRow, abi: Abi) -> bool:
-    """True if SFrame surely has words for a row: CFA = register + n, RA and FP stored at CFA + n, not saved, or in a register.
+    """True if SFrame can surely express a row: CFA = register + n, RA and FP stored at CFA + n, not saved, or in a register.
 
-    Of others, and of those whose CFA is not scaled as the ABI's are, the first reader knows more.
+    For other rows, and rows whose CFA offset does not fit the ABI's scale, sframegen's own reader knows more.
     """
     if state.ra_column != abi.ra:
         return False
@@ -118,7 +118,7 @@ def is_plain(state: CfiRow, abi: Abi) -> bool:
     )
 
 
-def _of_rule(rule: Rule, abi: Abi, world: World) -> Values:
+def _values_of_rule(rule: Rule, abi: Abi, world: World) -> Values:
     if rule.cfa is None:
         return OUTERMOST
 
@@ -133,7 +133,7 @@ def _of_rule(rule: Rule, abi: Abi, world: World) -> Values:
     return Values(cfa, value(rule.ra, abi.ra, cfa), value(rule.fp, abi.fp, cfa), (cfa + abi.sp_offset) & WORD, rule.ra_signed)
 
 
-def _of_row(state: CfiRow, abi: Abi, world: World) -> Values:
+def _values_of_row(state: CfiRow, abi: Abi, world: World) -> Values:
     if state.ra_column != abi.ra:
         return Values(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
     if state.ra.kind == RegisterRule.UNDEFINED:
@@ -165,9 +165,9 @@ def _value(said: RegisterRow, own: int, cfa: int, world: World, abi: Abi) -> int
         case RegisterRule.REGISTER:
             return world.register(said.number)
         case RegisterRule.VAL_EXPRESSION:
-            return _run(said.code, [] if cfa == NOWHERE else [cfa], world, abi)
+            return _run_expression(said.code, [] if cfa == NOWHERE else [cfa], world, abi)
         case RegisterRule.EXPRESSION:
-            return world.memory(_run(said.code, [cfa], world, abi))
+            return world.memory(_run_expression(said.code, [cfa], world, abi))
     return NOWHERE
 
 
@@ -177,8 +177,8 @@ def _parser(*, little: bool) -> DWARFExprParser:
 
 
 @lru_cache(1 << 10)
-def _parsed(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
-    """None if pyelftools cannot read it; its exceptions have no common base."""
+def _parse(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
+    """Return the operations; None if pyelftools cannot read them. Its exceptions do not have a common base."""
     try:
         return tuple(_parser(little=byte_order == "little").parse_expr(code)) if len(code) <= MAX_CODE else None
     except Exception:  # noqa: BLE001
@@ -186,22 +186,22 @@ def _parsed(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
 
 
 def _names(code: bytes, byte_order: str, operation: str) -> bool:
-    return any(one.op_name == operation for one in _parsed(code, byte_order) or ())
+    return any(one.op_name == operation for one in _parse(code, byte_order) or ())
 
 
-def _run(code: bytes, stack: list[int], world: World, abi: Abi) -> int:
-    operations = _parsed(code, abi.byte_order)
+def _run_expression(code: bytes, stack: list[int], world: World, abi: Abi) -> int:
+    operations = _parse(code, abi.byte_order)
     if operations is None:
         raise UnjudgedError
     try:
         for one in operations:
-            _step(one, stack, world)
+            _run_operation(one, stack, world)
         return stack[-1]
     except IndexError:
         raise UnjudgedError from None
 
 
-def _step(one: DWARFExprOp, stack: list[int], world: World) -> None:
+def _run_operation(one: DWARFExprOp, stack: list[int], world: World) -> None:
     name = one.op_name.removeprefix("DW_OP_")
     if name.startswith("lit"):
         stack.append(int(name[3:]))

@@ -1,4 +1,4 @@
-"""Call frame information as pyelftools reads it: each function's rows, or why it has none."""
+"""Reads call frame information with pyelftools: each function's rows, or why they cannot be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-UNJUDGED = -2  # in place of the number of a state
+UNJUDGED = -2  # stands for the number of a state that is not known
 MASK = 0xFFFFFFFFFFFFFFFF
 ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
@@ -32,7 +32,7 @@ VAL_EXPRESSION = 0x16
 EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, VAL_EXPRESSION))
 RA_STATES = ([0x30], [0x31])  # expressions: DW_OP_lit0, DW_OP_lit1
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
-# Faults of pyelftools that raise no error. A test shows each, and fails once a release corrects it.
+# Faults of pyelftools without an error. A test shows each, and fails once a release corrects it.
 WRONG = {
     0x01: "DW_CFA_set_loc, whose pointer it takes to be a plain address",
     0x12: "DW_CFA_def_cfa_sf, whose offset it scales by the wrong factor",
@@ -52,7 +52,7 @@ ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
 
 
 class RegisterRow(NamedTuple):
-    """A row's rule for one register or the CFA; `kind` is pyelftools' name, "" for nothing, CFA for register + offset."""
+    """A row's rule for one register or the CFA. `kind`: pyelftools' name, "" without a rule, "CFA" for register + offset."""
 
     kind: str
     number: int = 0
@@ -79,15 +79,15 @@ class FdeColumns:
     def __init__(self) -> None:
         self.start = array("Q")
         self.end = array("Q")
-        self.section = array("B")  # the earlier ones count
+        self.section = array("B")  # number of the list; FDEs of earlier lists take precedence
         self.first_row = array("I", [0])
         self.row_start = array("Q")  # addresses
         self.row_state = array("i")
         self.states: dict[CfiRow, int] = {}
-        self.unread: Counter[str] = Counter()  # functions by reason
+        self.unread: Counter[str] = Counter()  # number of functions by the reason why they are not read
 
     def add(self, section: int, start: int, end: int, rows: list[tuple[int, CfiRow | None]]) -> None:
-        """Add a function without rows: only its code is known. A row of None is not known."""
+        """Add a function. Without rows, only its code is known. A row of None is unknown."""
         self.section.append(section)
         self.start.append(start)
         self.end.append(end)
@@ -100,7 +100,7 @@ class FdeColumns:
         self.first_row.append(len(self.row_start))
 
     def track(self, executable: Sequence[Range]) -> Track:
-        """The state of all executable code, UNJUDGED where it is not known or several functions give different ones."""
+        """Return the states of all executable code, UNJUDGED where they are unknown, or overlapping functions differ."""
         found = new_track()
         starts = [low for low, _ in executable]
         order = sorted(range(len(self.start)), key=self.start.__getitem__)
@@ -118,7 +118,7 @@ class FdeColumns:
         return found
 
     def _add_overlapping(self, track: Track, group: list[int], end: int) -> None:
-        """Functions that overlap. Earlier sections take precedence."""
+        """Add the states of functions that overlap. Earlier lists take precedence."""
         start = self.start[group[0]]
         best = min(self.section[one] for one in group)
         group = [one for one in group if self.section[one] == best]
@@ -138,11 +138,11 @@ class FdeColumns:
 
 
 class UnreadError(Exception):
-    """One CIE or FDE cannot be read; the message says why."""
+    """Raised for a CIE or FDE that cannot be read; the message gives the reason."""
 
 
 class _Metered(BytesIO):
-    """Bytes with a limit on each read: an entry may claim all that follows it."""
+    """A stream with a limit on the bytes read for an entry, which may claim to contain the whole rest."""
 
     allowance = 0
 
@@ -161,7 +161,7 @@ class _Cie(NamedTuple):
 
 
 def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> Iterator[int]:
-    """Adds the FDEs of a file's list of that number; yields how many of its bytes have been read."""
+    """Add the FDEs of a section, which belongs to list `number`; yield the number of bytes read so far."""
     little = section.byte_order == "little"
     stream = _Metered(section.data)
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
@@ -181,7 +181,7 @@ def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> I
 
 
 def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
-    """(offset, end, the CIE's offset or None for a CIE); -1: nowhere that pyelftools finds."""
+    """Yield (offset, end, the CIE's offset) for each entry: None for a CIE, -1 if pyelftools does not find the CIE."""
     data, order = section.data, section.byte_order
     at = fdes = 0
     while at + 8 <= len(data):
@@ -207,7 +207,7 @@ def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
 
 
 class _Reader:
-    """The reader of one section. Any exception skips one entry: pyelftools has no common error, and uses assertions, too."""
+    """The reader of one section. Any exception skips one entry: pyelftools' errors have no common base, and may be assertions."""
 
     def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
         self.info = info
@@ -221,8 +221,8 @@ class _Reader:
             cie = self._entry(offset, end)
             if not isinstance(cie, CIE):
                 raise UnreadError(DAMAGED)  # noqa: TRY301 - as what pyelftools raises
-            cie.instructions = _judged(cie.instructions)
-            self._afford(_steps(cie.instructions), end - offset)
+            cie.instructions = _remove_args_size(cie.instructions)
+            self._spend_steps(_count_steps(cie.instructions), end - offset)
             table = cie.get_decoded().table
             opcodes = [one.opcode for one in cie.instructions]
             if len(table) <= sum(opcode in ADVANCES for opcode in opcodes) and DEF_CFA_EXPRESSION in opcodes:
@@ -237,7 +237,7 @@ class _Reader:
     def read_fde(
         self, offset: int, end: int, cie_offset: int, unread: Counter[str]
     ) -> tuple[int, int, list[tuple[int, CfiRow | None]]]:
-        """(start, end, rows). UnreadError if not even the code is known."""
+        """Return (start, end, rows) of an FDE. Raises UnreadError if not even its code is known."""
         if cie_offset < 0:
             raise UnreadError(WIDE)
         cie = self.cies.get(cie_offset)
@@ -256,7 +256,7 @@ class _Reader:
         end_address = min(start + max(size, 0), MASK)
         rows: list[tuple[int, CfiRow | None]] = []
         try:
-            rows = self._rows(fde, cie, start, end - offset)
+            rows = self._make_rows(fde, cie, start, end - offset)
         except UnreadError as error:
             unread[str(error)] += 1
         except Exception:  # noqa: BLE001
@@ -271,22 +271,22 @@ class _Reader:
         self.stream.allowance = READS + READS_A_BYTE * (end - offset)
         return self.info._parse_entry_at(offset)  # noqa: SLF001 - get_entries() fails as a whole where one entry is bad
 
-    def _afford(self, steps: int, size: int) -> None:
+    def _spend_steps(self, steps: int, size: int) -> None:
         if steps > min(STEPS_A_BYTE * size, STEPS, self.steps):
             raise UnreadError(COSTLY)
         self.steps -= steps
 
-    def _rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
-        fde.instructions = _judged(fde.instructions)
+    def _make_rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
+        fde.instructions = _remove_args_size(fde.instructions)
         instructions = [*cie.instructions, *fde.instructions]
-        self._afford(_steps(instructions), size)
+        self._spend_steps(_count_steps(instructions), size)
         states = [one for one in instructions if one.opcode not in NO_REGISTER and one.args[0] == self.abi.ra_state]
         if any(one.opcode != VAL_EXPRESSION or one.args[1] not in RA_STATES for one in states) or (
             states and any(one.opcode == NEGATE_RA_STATE for one in instructions)
         ):
             raise UnreadError(RA_STATE)
         table = fde.get_decoded().table
-        signed = _signed(cie.instructions, fde.instructions)
+        signed = _find_signed_rows(cie.instructions, fde.instructions)
         if len(table) != len(signed):
             raise UnreadError(LAST_ROW)
         first = table[0]["pc"]
@@ -297,29 +297,32 @@ class _Reader:
                 break
             if rows and rows[-1][0] == at:
                 rows.pop()
-            rows.append((at, self._state(line, cie, signed=sign)))
+            rows.append((at, self._make_row(line, cie, signed=sign)))
         return rows
 
-    def _state(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
-        """None where pyelftools has lost a part of it."""
+    def _make_row(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
+        """Return a row; None if pyelftools has lost a part of it."""
         cfa = line["cfa"]
         if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
             return None
-        ra, fp, sp = (_said(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
-        signed = signed or _said(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
-        return CfiRow(cie.ra_column, _said(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
+        ra, fp, sp = (_register_row(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
+        signed = signed or _register_row(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
+        return CfiRow(cie.ra_column, _register_row(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
 
 
-def _judged(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
-    """Remove DW_CFA_GNU_args_size, on which pyelftools fails; it says nothing about registers."""
+def _remove_args_size(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
+    """Return the instructions without DW_CFA_GNU_args_size, which pyelftools cannot execute and unwinding does not need.
+
+    Raises UnreadError for an instruction that pyelftools reads wrongly.
+    """
     for one in instructions:
         if one.opcode in WRONG:
             raise UnreadError(WRONG[one.opcode])
     return [one for one in instructions if one.opcode != ARGS_SIZE]
 
 
-def _steps(instructions: list[CallFrameInstruction]) -> int:
-    """Return the cost of turning them into rows."""
+def _count_steps(instructions: list[CallFrameInstruction]) -> int:
+    """Return the cost, in steps, of turning instructions into rows."""
     registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
     code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
     rows = sum(one.opcode in ADVANCES for one in instructions)
@@ -327,8 +330,8 @@ def _steps(instructions: list[CallFrameInstruction]) -> int:
     return len(instructions) + rows * registers + 32 * remembered * (1 + registers + code)
 
 
-def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
-    """For each row, True if the return address is signed: pyelftools reads that instruction and ignores it."""
+def _find_signed_rows(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
+    """Return for each row True if the return address is signed. pyelftools ignores the instruction that signs it."""
     signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
     remembered, found = [], []
     for one in instructions:
@@ -343,7 +346,7 @@ def _signed(before: list[CallFrameInstruction], instructions: list[CallFrameInst
     return [*found, signed]
 
 
-def _said(rule: object) -> RegisterRow:
+def _register_row(rule: object) -> RegisterRow:
     if rule is None:
         return RegisterRow("")
     if isinstance(rule, CFARule):

@@ -1,1 +1,1 @@
-"""Section bytes -> breaches of the specification."""
+"""Finds breaches of the specification in the bytes of a section."""

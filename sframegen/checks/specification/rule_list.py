@@ -1,4 +1,4 @@
-"""The rules of the specification, a row each, and how many findings of one are kept."""
+"""The table of the specification's rules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sframegen.checks.finding import Severity
 
 NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
-KEPT = 20  # findings of one rule that are listed; others are counted
+KEPT = 20  # findings of one rule that are listed; further ones are only counted
 
 
 class SpecificationRule(NamedTuple):
-    """`says`: the fault if the rule is broken. `versions`: those of the format that have it."""
+    """A rule of the specification. `says`: the fault if it is broken. `versions`: versions of the format with this rule."""
 
     name: str
     severity: Severity
@@ -20,7 +20,7 @@ class SpecificationRule(NamedTuple):
     versions: tuple[int, ...] = (1, 2, 3)
 
 
-# section_walk.py knows these by their place in the list.
+# section_walk.py identifies these rules by their index.
 WALKED = (
     SpecificationRule("start-order", ERROR, "function begins below the one before it, though the section says that it is sorted"),
     SpecificationRule("same-start", ERROR, "function begins where another does"),

@@ -1,4 +1,4 @@
-"""Walks the functions and FREs of a section, however damaged, and counts what breaks which rule. Compiled."""
+"""Walks the functions and FREs of a section, even a damaged one, and counts breaches of each rule. Compiled."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ COMPILED: bool = cython.compiled
 
 
 class SectionWalk(SectionBytes):
-    """Reads each FRE once, whoever shares it: time is linear in the section's size.
+    """Walks a section. It reads shared FREs only once, so its time is linear in the section's size.
 
-    A broken rule is noted by its number in rule_list.WALKED: `counts`, and of the first `kept` the offset in the section and the
-    address of the code. Each different rule of an FRE, which is an FDE type, an info byte and data words, is kept with the first
-    FRE that says it: offset of its info byte, FDE type, address, number of such FREs. `rules`: how many there are.
+    Breaches are counted in `counts` by the rule's number in rule_list.WALKED; for the first `kept` of a rule, `offsets` in the
+    section and `addresses` of the code are recorded. Distinct rules of FREs (FDE type, info byte and data words) are recorded with
+    the first such FRE: offset of its info byte, FDE type, address, number of such FREs. `rules`: the number of distinct rules.
     """
 
     def __init__(self, section: SframeSection, broken: int, kept: int, rules: int) -> None:
-        """`broken`: the number of rules that can be broken. `rules`: room for those of FREs."""
+        """`broken`: the number of rules that can be broken. `rules`: the most distinct rules of FREs to record."""
         SectionBytes.__init__(self, section)
         self.kept = kept
         self.counts = zeros("q", broken)
         self.offsets = zeros("q", broken * kept)
         self.addresses = zeros("Q", broken * kept)
-        self.slots = zeros("I", 2 << rules.bit_length())  # a power of two, which find a rule again
+        self.slots = zeros("I", 2 << rules.bit_length())  # a hash table of rule numbers, whose size is a power of two
         self.rule_at = zeros("q", rules)
         self.rule_type = zeros("B", rules)
         self.rule_address = zeros("Q", rules)
@@ -58,7 +58,7 @@ class SectionWalk(SectionBytes):
         self.last = -1
 
     def note(self, rule: cython.Py_ssize_t, offset: cython.longlong, address: cython.ulonglong) -> cython.int:
-        """Rule number `rule` is broken."""
+        """Counts a breach of rule number `rule`, and records its place while there is room."""
         if self.counts[rule] < self.kept:
             self.offsets[rule * self.kept + self.counts[rule]] = offset
             self.addresses[rule * self.kept + self.counts[rule]] = address & self.mask
@@ -67,8 +67,8 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(start="unsigned long long[::1]", size="unsigned int[::1]", keys="unsigned long long[::1]")
     def index(self, start: Column, size: Column, keys: Column, default_type: int) -> int:
-        """Fills each function's address and size. Those whose block can be read are put into `keys`, the block's place in the FRE
-        sub-section times 2 ** 32 and the function's number; the number of them comes back.
+        """Fills each function's address and size, and checks its index entry. For each function with a readable block, `keys` gets
+        the block's offset in the FRE sub-section times 2 ** 32 plus the function's number. Returns the number of `keys`.
         """
         function: cython.longlong
         entry: cython.longlong
@@ -120,7 +120,7 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(start="const unsigned long long[::1]", size="const unsigned int[::1]", order="const unsigned int[::1]")
     def neighbours(self, start: Column, size: Column, order: Column) -> None:
-        """`order`: the functions as they are said to ascend; empty: as they stand in the index."""
+        """Checks the order of functions, and overlaps. `order`: the functions by address; empty if the index must be in order."""
         place: cython.longlong
         function: cython.longlong
         entry: cython.longlong
@@ -149,7 +149,7 @@ class SectionWalk(SectionBytes):
         code_end="const unsigned long long[::1]",
     )
     def places(self, start: Column, size: Column, code_start: Column, code_end: Column) -> None:
-        """The executable ranges ascend."""
+        """Checks that functions lie in the executable ranges, which ascend."""
         function: cython.longlong
         after: cython.Py_ssize_t
         for function in range(self.functions):
@@ -161,7 +161,7 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(keys="const unsigned long long[::1]", start="const unsigned long long[::1]", size="const unsigned int[::1]")
     def blocks(self, keys: Column, start: Column, size: Column) -> None:
-        """Walks the blocks of `keys`, which ascend. The index is not read again: its entries are in another order."""
+        """Walks the blocks of `keys`, which ascend. The index, whose entries are in another order, is not read again."""
         i: cython.Py_ssize_t
         key: cython.ulonglong
         function: cython.longlong
@@ -171,7 +171,7 @@ class SectionWalk(SectionBytes):
         info: cython.int = 0
         rep_size: cython.int = 0
         at: cython.longlong
-        end: cython.longlong = self.fres_at  # of the block before; -1 where damage hides it
+        end: cython.longlong = self.fres_at  # end of the previous block; -1 if damage hides it
         for i in range(len(keys)):
             key = keys[i]
             function = key - ((key >> 32) << 32)
@@ -196,14 +196,14 @@ class SectionWalk(SectionBytes):
             info = self.info
             rep_size = self.rep_size
             end = self.rows()
-        if end >= 0:  # what follows may be padding
+        if end >= 0:  # the remaining bytes may be padding
             for at in range(end, self.fres_end):
                 if self.data[at]:
                     self.note(14, at, 0)  # unused-bytes
                     break
 
     def rows(self) -> cython.longlong:
-        """Walks the FREs of the function that was read; where they end, -1 where that cannot be known."""
+        """Walks the FREs of the current function; returns the offset of their end, -1 if damage hides it."""
         pos: cython.longlong = self.rows_at
         start: cython.ulonglong = self.start
         size: cython.longlong = self.size
@@ -258,7 +258,7 @@ class SectionWalk(SectionBytes):
         return pos
 
     def remember(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
-        """Counts one more use of the rule in data[at : end]."""
+        """Records the rule in data[at : end], or counts one more use of it."""
         fde_type: cython.int = fde_type_of(self.info2)
         mask: cython.longlong = len(self.slots) - 1
         key: cython.longlong = fde_type
@@ -287,7 +287,7 @@ class SectionWalk(SectionBytes):
                 i = 0
                 while at + i < end and self.data[other + i] == self.data[at + i]:
                     i += 1
-                if at + i == end:  # the info byte is the same, so that the words are as many
+                if at + i == end:  # equal info bytes mean equal lengths
                     self.rule_uses[rule] += 1
                     return 0
             slot = (slot + 1) & mask

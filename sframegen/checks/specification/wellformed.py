@@ -1,4 +1,4 @@
-"""Section bytes -> breaches of the specification of its version. Any bytes will do; it raises nothing."""
+"""Finds breaches of the specification in a section of any version. Accepts any bytes, and does not raise."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
-# libxul's 2.5 million rows say 1,322 different things. 65,536 are judged in half a second, and are 2 MB of columns.
+# libxul's 2.5 million rows have 1,322 distinct rules. To judge 65,536 takes half a second, and 2 MB of columns.
 MAX_RULES = 1 << 16
 ORDERS: tuple[ByteOrder, ...] = ("little", "big")
-ABI_AT = 4  # in the header
+ABI_AT = 4  # offset in the header
 OF_AN_ABI = ("register", "signed-address")
-BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # with these, FREs have not been counted
+BROKEN_OFF = ("block-outside", "fre-type", "row-cut-off", "word-size")  # with these faults, the FREs were not all counted
 
 
 @dataclass
 class Facts:
-    """All facts about a section; those that could not be read are None.
+    """The facts about a section; facts that could not be read are None.
 
-    `counts`: how often each rule of rule_list.RULES is broken; `findings`: at most KEPT of each, and the number of the rest.
-    `most_words`, `most_word_bytes`: the most of one FRE. `claimed_rows`: of all functions, also where they share.
+    `counts`: breaches of each rule in rule_list.RULES; `findings`: at most KEPT for each rule, and one with the number of others.
+    `most_words`, `most_word_bytes`: the most in one FRE. `claimed_rows`: rows of all functions, shared rows counted repeatedly.
     """
 
     size: int
@@ -78,13 +78,13 @@ class Facts:
     divides_rows: int = 0  # those of them whose FREs can be read
 
     def broken(self, *names: str) -> Finding | None:
-        """The first finding of one of these rules."""
+        """Return the first finding of one of these rules; None if none is broken."""
         if not any(name in self.counts for name in names):
             return None
         return next(finding for finding in self.findings if finding.rule in names)
 
     def add(self, name: str, detail: str = "", offset: int | None = None, address: int | None = None, count: int = 1) -> None:
-        """`count`: number of breaches; this is the first place."""
+        """Add a finding about a broken rule. `count`: number of breaches; `offset` and `address` are those of the first."""
         rule = RULES[name]
         known = self.counts.get(name, 0)
         self.counts[name] = known + count
@@ -135,7 +135,7 @@ def _read_header(view: memoryview, facts: Facts) -> SframeHeader | None:
 
 
 def _judge_header(header: SframeHeader, layout: Layout, facts: Facts, order: ByteOrder) -> Abi:
-    """Return the ABI with the fixed offsets of the header; a stand-in if it is unknown."""
+    """Check the header. Return the ABI with the header's fixed offsets; another ABI if it is unknown."""
     if header.flags & ~layout.flags:
         facts.add("flags", f"{header.flags & ~layout.flags:#x}", 3)
     if header.auxhdr_len:
@@ -208,7 +208,7 @@ def _walk(section: SframeSection, facts: Facts) -> None:
 
 
 def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, address: int, uses: int) -> None:
-    """One different rule, said at `address` by the FRE whose info byte is at `at`, and by `uses` FREs in all."""
+    """Check a distinct rule: the FRE with the info byte at `at`, for code at `address`, and `uses` FREs in all have it."""
     info = section.data[at]
     raw = bytes(section.data[at : at + 1 + words_size(info)])
     facts.most_words = max(facts.most_words, info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK)
@@ -217,7 +217,7 @@ def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, addre
     if kind >= len(FDE_TYPES):
         broken.append("words")
     elif FDE_TYPES[kind] is FdeType.FLEX:
-        broken += _flex_faults(data_words(raw, section.abi)[1], section.abi)
+        broken += _find_flex_faults(data_words(raw, section.abi)[1], section.abi)
     elif decode_rule(FDE_TYPES[kind], raw, section.abi, section.layout) is None:
         broken.append("words")
     if info & MANGLED_RA_BIT and not section.abi.ra_is_signed:
@@ -228,7 +228,7 @@ def _judge_words(section: SframeSection, facts: Facts, at: int, kind: int, addre
         facts.add(name, f"in {uses} FREs" if uses > 1 else "", at, address, uses)
 
 
-def _flex_faults(words: tuple[int, ...], abi: Abi) -> list[str]:
+def _find_flex_faults(words: tuple[int, ...], abi: Abi) -> list[str]:
     faults = []
     if not words[0] & FLEX_REGISTER_BIT:
         faults.append("cfa-base")

@@ -1,1 +1,1 @@
-"""A file -> facts from outside each function: starts, callees, jump tables, PLT."""
+"""Finds the facts of a file that the analysis of a function needs from outside: starts, callees, jump tables, PLT."""

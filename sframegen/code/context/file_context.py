@@ -93,9 +93,9 @@ class FileContext:
         self.named = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs
         self.stub_targets: dict[int, Callee] = {}
-        self.never_return: set[int] = set()  #: found by analysis
-        self.answers: dict[int, bool] = {}  #: of `returns`, by target or ~slot
-        self.by_name: dict[Callee, bool] = {}  #: of `known_by_name`
+        self.never_return: set[int] = set()  #: functions that the analysis found
+        self.answers: dict[int, bool] = {}  #: cached answers of `returns`, by target or ~slot
+        self.by_name: dict[Callee, bool] = {}  #: cached answers of `known_by_name`
 
     def decode(self, start: int, end: int) -> DecodedCode:
         return decode(self.elf.at(start, end - start), start, self.isa)
@@ -119,7 +119,7 @@ class FileContext:
         return target
 
     def learn(self, never_return: set[int]) -> None:
-        """These functions never return, either."""
+        """Add functions that never return."""
         if not never_return <= self.never_return:
             self.never_return |= never_return
             self.answers.clear()

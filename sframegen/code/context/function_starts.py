@@ -1,4 +1,4 @@
-"""Where functions begin in code without call frame information, found in the file. Compiled."""
+"""Finds the starts of functions in code without call frame information. Compiled."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ((DT.INIT_ARRAY, DT.INIT_ARRAYSZ), (DT.FINI_ARRAY, DT.FINI_ARRAYSZ), (DT.PREINIT_ARRAY, DT.PREINIT_ARRAYSZ))
-AT_A_TIME = 1 << 20  # bytes of data that are copied
-MAX_ARRAY = 1 << 16  # functions that run at start or end
+AT_A_TIME = 1 << 20  # bytes of data that are copied at a time
+MAX_ARRAY = 1 << 16  # most functions that run at start or end of a file
 
 
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
@@ -99,8 +99,8 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
             yield addend
 
 
-ALIGNMENT = 16  # bytes: of functions in assembly; bytes that only look like such an instruction lead to other addresses
-NUMBER, LONGEST = 4, 8  # bytes: of the distance, and of an instruction with one
+ALIGNMENT = 16  # bytes: alignment of functions in assembly; bytes that only look like a reference rarely lead to such addresses
+NUMBER, LONGEST = 4, 8  # bytes of a distance, and of the longest instruction with one
 LEAST = 64  # bytes of code without CFI
 
 
@@ -115,7 +115,7 @@ def referred_to(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
     for start, end in without(elf.executable_ranges(), silent):
         try:
             code = bytes(elf.at(start, end - start))
-        except FormatError:  # the file is cut off there
+        except FormatError:  # the file is cut off before it
             continue
         if cython.compiled:
             places = distances_into(code, start, starts, ends, ALIGNMENT)

@@ -1,4 +1,4 @@
-"""Jump tables: the targets of an indirect jump, if the code before it shows a table in read-only memory and its length."""
+"""Finds the targets of an indirect jump, if the code before it shows a jump table in read-only memory and its length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import JumpTable
     from sframegen.elf.file import ElfFile
 
-STEPS = 16  # for each instruction of a piece: hostile tables must not cost the square of its size
+STEPS = 16  # limit for each instruction of a piece, so that hostile tables do not take quadratic time
 MAX_STEPS = 64  # instructions that are examined before a jump
 MAX_ENTRIES = 1 << 12
 MAX_UNUSED = 3  # entries before the first that is used, where they count from a label
@@ -54,7 +54,7 @@ class Tables:
         self.steps = STEPS * (len(piece) + MAX_ENTRIES)
         self.labels: dict[str, Sequence[int]] = {}
         self.sources: dict[int, int] = {}
-        self.addresses: list[int] | None = None  # addresses of all tables, once they are known
+        self.addresses: list[int] | None = None  # addresses of all tables; None before they are needed
         for branch in piece.numbers_of(Flow.BRANCH | DIRECT):
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
@@ -152,7 +152,7 @@ class Tables:
                 return
             yield self.piece.instruction(place)
 
-    # -- the length of a table
+    # -- how the length of a table is found
 
     def _bound(self, table: JumpTable) -> int:
         """Return the number of entries, from the comparison before the load from the table; 0 if none is found."""

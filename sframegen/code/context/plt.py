@@ -25,7 +25,7 @@ NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 
 
 class StubRun(NamedTuple):
-    """`number` stubs of one form that follow one another."""
+    """A run of `number` adjacent stubs of one form."""
 
     start: int
     number: int
@@ -51,7 +51,7 @@ class Plt(NamedTuple):
         ra = Where(None, self.abi.fixed_ra_offset, deref=True) if self.abi.fixed_ra_offset else None
         kinds: dict[Kind, int] = {}
         rules: dict[Rule, int] = {}
-        for runs in _alike(_inside(self.runs, within)):
+        for runs in _group_alike(_inside(self.runs, within)):
             start, end = runs[0].start, _end(runs[-1])
             stub = runs[0].stub
             kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
@@ -66,7 +66,7 @@ class Plt(NamedTuple):
 def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     """Find the PLT in one pass over the sections; of sections that overlap only the first counts."""
     runs: list[StubRun] = []
-    for run in sorted(_found(elf, abi), key=lambda run: run.start):
+    for run in sorted(_find_runs(elf, abi), key=lambda run: run.start):
         if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
             runs.append(run)
     return Plt(abi, runs)
@@ -87,7 +87,7 @@ def _end(run: StubRun) -> int:
     return run.start + run.number * run.stub.size
 
 
-def _found(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
+def _find_runs(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
     for name in NAMES:
         section = elf.section(name)
         if section is None or section.header.sh_type != SHT.PROGBITS or not section.header.sh_flags & SHF.EXECINSTR:
@@ -96,11 +96,11 @@ def _found(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
         address = section.header.sh_addr
         if len(code) > MAX_SIZE or address + len(code) > MAX_ADDRESS:
             raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
-        known = machine_of(abi).plt  # here: it takes longer to import than a merge of objects, which have none, to find that out
+        known = machine_of(abi).plt  # imported only here: a merge of objects, without PLT, takes less time than the import
         at = 0
         while at < len(code):
             stubs = known.others if at else (*known.first, *known.others)
-            found = next(((stub, end) for stub in stubs if (end := _match(stub, code, at)) > at), None)
+            found = next(((stub, end) for stub in stubs if (end := _match_stubs(stub, code, at)) > at), None)
             if found is None:
                 break
             stub, end = found
@@ -108,7 +108,7 @@ def _found(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
             at = end
 
 
-def _match(stub: Stub, code: memoryview, at: int) -> int:
+def _match_stubs(stub: Stub, code: memoryview, at: int) -> int:
     """Return the end of the stubs that begin at `at`; `at` if there are none. GNU ld leaves unused entries zero."""
     unused = bytes(stub.size)
     used, end = False, at
@@ -139,7 +139,7 @@ def _inside(runs: list[StubRun], within: list[Range] | None) -> Iterator[StubRun
                 yield StubRun(start + first * stub.size, last - first, stub)
 
 
-def _alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
+def _group_alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
     """Group adjacent entries of different forms that have the same single row."""
     group: list[StubRun] = []
     for run in runs:

@@ -1,1 +1,1 @@
-"""Bytes of code -> columns of the instructions that matter."""
+"""Decodes code into columns of the instructions that affect the frame or the flow of control."""

@@ -1,4 +1,4 @@
-"""A range of code, decoded: where its instructions begin, and those among them that touch the stack or the flow of control."""
+"""A decoded range of code: the places of its instructions, and those that touch the stack or the flow of control."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import Isa
 
-MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # after which no more of a piece is read; more than the instructions of a small one
-WINDOW = 16  # instructions whose texts are made at a time
+MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # limit for a piece; small pieces have fewer instructions
+WINDOW = 16  # instructions whose texts are made together
 
 
 class DecodedCode:
@@ -68,7 +68,7 @@ class DecodedCode:
         return head
 
     def _find_padding(self) -> None:
-        last = self.marks.rfind(Mark.BEGIN)  # those after it pad
+        last = self.marks.rfind(Mark.BEGIN)  # later instructions are padding
         padding = self.marks.find(Mark.PADDING, last + 1)
         self.code_end = self.end if padding < 0 else self.start + padding
 
@@ -89,7 +89,7 @@ class DecodedCode:
                 break
             here += reader.consumed
         columns = columns or [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
-        if here < size:  # less than an instruction, or not real code
+        if here < size:  # the rest is less than an instruction, or not code
             self.marks[here] = Mark.BEGIN
             for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)

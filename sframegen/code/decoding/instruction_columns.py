@@ -1,4 +1,4 @@
-"""Instructions as capstone decodes them, by columns: where they begin, and the few that affect a frame. Compiled."""
+"""Reads capstone's instructions into columns: where they begin, and the few that affect a frame. Compiled."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from sframegen.code.isa.effects import Effects
     from sframegen.code.isa.instruction_set import Isa
 
-SLOTS = 1 << 11  # mnemonics that are known at a time
+SLOTS = 1 << 11  # mnemonics that are kept at a time
 IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
-MAX_TEXTS = 1 << 16  # whose meanings are known at a time
+MAX_TEXTS = 1 << 16  # texts whose meanings are kept at a time
 NAME = 32  # bytes of a mnemonic, with the zero after it
 
 DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
 
 class Meanings:
-    """Effects by number, and which instructions have them. Has no reference to a reader, so that no cycle needs the collector."""
+    """The numbers of effects, and the instructions that have them. It does not refer to a reader, to avoid reference cycles."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
         self.effects: list[Effects] = []
         self._numbers: dict[tuple[object, ...], int] = {}
-        self.number(())  # is 0
+        self.number(())  # number 0 is for an instruction without effects
 
     def number(self, effects: Effects) -> int:
         number = self._numbers.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal
@@ -122,7 +122,7 @@ class InstructionReader:
         self.addresses, self.taken = longs
 
     def begin(self) -> None:
-        """Another piece of code."""
+        """Starts another piece of code."""
         number: cython.Py_ssize_t
         for number in range(32):
             self.pages[number] = 0
@@ -145,7 +145,7 @@ class InstructionReader:
         here: cython.longlong = first
         size: cython.longlong
         what: cython.longlong
-        where: cython.Py_ssize_t = 0  # the next record
+        where: cython.Py_ssize_t = 0  # offset of the next record
         after: cython.Py_ssize_t = 0  # the last
         raw: bytes = b""
         points: cython.Py_ssize_t = 0
@@ -216,7 +216,7 @@ class InstructionReader:
         return what
 
     def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where the mnemonic at `begin` is kept."""
+        """Returns the slot of the mnemonic at `begin`."""
         end: cython.Py_ssize_t = self.end(begin)
         number: cython.Py_ssize_t
         place: cython.Py_ssize_t
@@ -239,7 +239,7 @@ class InstructionReader:
     def meaning(
         self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.Py_ssize_t:
-        """The meaning of an instruction; `value`: its target or its slot."""
+        """Returns the meaning of an instruction, and sets `value` to its target or slot."""
         text: cython.Py_ssize_t = where + self.operands_at
         end: cython.Py_ssize_t = self.end(text)
         what: cython.longlong
@@ -276,7 +276,7 @@ class InstructionReader:
     # -- texts; interpreted, what bytes have for it takes the place of loops
 
     def is_named(self, slot: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
-        """True if the mnemonic there is the one that is kept."""
+        """True if the mnemonic at `pos` is the one in the slot."""
         name: cython.Py_ssize_t = slot * 32  # NAME
         while self.names[name] == self.data[pos] and self.names[name]:
             name += 1

@@ -1,4 +1,4 @@
-"""Effects and states by number: each distinct one is computed once."""
+"""The numbers of effects and states. Each distinct one is computed only once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from sframegen.code.isa.effects import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
-MAX_NUMBERS = 1 << 14  # effects and states that all functions share: some hundred bytes each
-MAX_STEPS = 1 << 16  # from state to state, that are remembered
+MAX_NUMBERS = 1 << 14  # effects and states that functions share: a few hundred bytes each
+MAX_STEPS = 1 << 16  # remembered steps from state to state
 SMALL = 1 << 16  # bytes of code that may share numbers with others
 CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end of prefixes up to the end of these
 LOST_SP = (Lose(Register.SP),)
@@ -48,7 +48,7 @@ class Frames:
             self.states.append(state)
         return number
 
-    # -- questions of the walk
+    # -- look-ups for the walk
 
     def after(self, state: int, effects: int) -> int:
         return _remember(self.moved, state << 32 | effects, self.state_number(after(self.states[state], self.effects[effects])))

@@ -1,1 +1,1 @@
-"""The instructions of one function -> the frame at each, and whether that is proven."""
+"""Derives the frame at each instruction of a function, and whether that is proven."""

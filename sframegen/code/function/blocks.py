@@ -1,4 +1,4 @@
-"""A function's blocks, walked with the numbers of states until none of them changes, and then once more for the rows. Compiled."""
+"""Walks the blocks of a function with state numbers until no state changes, and once more for the rows. Compiled."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class FunctionCode(NamedTuple):
 
 
 class BasicBlocks:
-    """The blocks of one function after the other: to make these columns for each takes longer than most walks.
+    """The blocks of one function after the other. All share these columns: new ones would take longer than most walks.
 
-    After `run`: rows by columns (places, number of the state), `rows` of them, ascending; exits as (source, target, state); the
-    PointNotes of each point; `returns`; `contradiction`: the place of an instruction, or -1; `complete`: there were steps enough.
+    `run` fills `rows` rows as columns (places, number of the state), ascending; exits as (source, target, state); the PointNotes
+    of each point; `returns`; `contradiction`: the place of an instruction, or -1; `complete`: False if the steps ran out.
     blocks.pxd has the types.
     """
 
     def __init__(self) -> None:
-        """What stays from function to function; `begin` has the rest."""
+        """Makes the columns that stay from function to function; `begin` sets the others."""
         self.moved: dict[int, int] = {}
         self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
@@ -67,7 +67,7 @@ class BasicBlocks:
         tables: dict[int, Sequence[int]],
         steps: int,
     ) -> None:
-        """Another function, whose pieces follow. `steps`: the points that may be walked.
+        """Starts another function; `add_piece` adds its pieces. `steps`: the points that may be walked.
 
         `answers`: whether calls may return, as far as that is known, by target or ~slot; `comes_back`: true if the call at a point
         may, if that is not known. `is_alike`: true if the instruction around an address does the same from there on. `tables`: all
@@ -122,13 +122,13 @@ class BasicBlocks:
         self.bases[self.pieces] = base + size
 
     def end(self) -> None:
-        """Let go of the function."""
+        """Drop all references to the function."""
         self.comes_back = self.is_alike = self.frames = None
 
     # -- places
 
     def place(self, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """The place of an address; -1 where it is not the function's. `piece`: in which it is, if in one."""
+        """Returns the place of an address, -1 outside of the function. Sets `piece` to the piece that holds it."""
         piece: cython.Py_ssize_t = self.piece
         if not self.is_in(piece, address):
             piece = bisect_right(self.starts, address, 0, self.pieces) - 1
@@ -141,7 +141,7 @@ class BasicBlocks:
         return self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
 
     def begin_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The instruction that a place is in."""
+        """Returns the place where the instruction around a place begins."""
         while place > 0 and self.marks[place] == INSIDE:
             place -= 1
         return place
@@ -161,14 +161,14 @@ class BasicBlocks:
     # -- where blocks begin
 
     def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.Py_ssize_t:
-        """A block begins at the address, or else at the instruction around it, if it is the function's."""
+        """Marks a block's begin at the address, or else at the instruction around it, if the function holds it."""
         place: cython.Py_ssize_t = self.place(address)
         if place >= 0:
             self.leads[place if exact else self.begin_of(place)] = 1
         return place
 
     def find_leaders(self) -> None:
-        """Blocks begin where jumps and calls lead, and after branches."""
+        """Marks where blocks begin: at targets of jumps and calls, and after branches."""
         point: cython.Py_ssize_t
         piece: cython.Py_ssize_t = 0
         for point in range(self.points):
@@ -200,7 +200,7 @@ class BasicBlocks:
         self.complete = True
 
     def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
-        """Control may get there with the state."""
+        """Records that control may get from `source` to `target` with the state."""
         place: cython.Py_ssize_t = self.place(target)
         begin: cython.Py_ssize_t
         known: cython.Py_ssize_t
@@ -225,7 +225,7 @@ class BasicBlocks:
         return 0
 
     def change(self, state: cython.Py_ssize_t) -> cython.int:
-        """Another state than before. There are no steps left when too many of these are different."""
+        """Counts a changed state. Too many different ones end the walk."""
         self.changes += 1
         if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
             self.different.add(state)
@@ -257,11 +257,11 @@ class BasicBlocks:
         return 0
 
     def first_point(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """At a place or after."""
+        """Returns the first point at a place or after it."""
         return bisect_left(self.at, place, 0, self.points)
 
     def block(self, leader: cython.Py_ssize_t) -> cython.int:
-        """From a leader to the next, or to where control goes elsewhere."""
+        """Walks a block: from a leader to the next, or to where control goes elsewhere."""
         state: cython.Py_ssize_t = self.state_of[leader] - 1
         before: cython.Py_ssize_t
         piece: cython.Py_ssize_t = self.piece_of(leader)
@@ -302,7 +302,7 @@ class BasicBlocks:
         return self.reach(limit - base + shift, limit - base + shift, state)
 
     def next_leader(self, place: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The first place from one on where a block begins; the limit if none is before it."""
+        """Returns the first place at or after `place` where a block begins; at most the limit."""
         if not cython.compiled:
             found = self.leads.find(1, place, limit)
             return limit if found < 0 else found
@@ -311,7 +311,7 @@ class BasicBlocks:
         return place
 
     def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The state after effects, which are not 0. The last steps are at hand without a look-up in a dictionary."""
+        """Returns the state after effects, which are not 0. Recent steps are found without a dictionary."""
         place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
         if self.step_effects[place] != effects or self.step_state[place] != state:
             found = self.moved.get((state << 32) | effects)
@@ -321,7 +321,7 @@ class BasicBlocks:
         return self.step_after[place]
 
     def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The state after a call; -1 where nothing is."""
+        """Returns the state after a call; -1 if the call does not return."""
         place: cython.Py_ssize_t
         is_last: cython.bint
         if not self.notes[point]:

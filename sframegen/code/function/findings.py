@@ -1,4 +1,4 @@
-"""What functions show, by columns: of one after the other, as their blocks were walked. Compiled."""
+"""Collects the results of walked functions, one after the other, in columns. Compiled."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class GrowingColumn:
         return 0
 
     def column(self) -> array[int]:
-        """All of them."""
+        """Return an array of all numbers."""
         found = array("Q")
         found.frombytes(memoryview(self.values[: self.count]).cast("B"))
         return found
@@ -123,7 +123,7 @@ class Findings:
         self.taken, self.table = (GrowingColumn() for _ in range(2))
 
     def columns(self) -> FindingColumns:
-        """All results."""
+        """Return the columns of all results."""
         return FindingColumns(self.states, *[getattr(self, name).column() for name in FindingColumns._fields[1:]])
 
     def add_unread(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
@@ -189,7 +189,7 @@ class Findings:
         return 0
 
     def add_points(self, blocks: BasicBlocks) -> cython.ulonglong:
-        """Add what calls show. Return the marks of calls, returns and jumps."""
+        """Add the results of calls. Return the marks of calls, returns and jumps."""
         marks: cython.ulonglong = KEEPS_FRAME
         point: cython.Py_ssize_t
         after: cython.Py_ssize_t = 0  # the rows that begin at the point or before
@@ -282,7 +282,7 @@ class Findings:
         return 0
 
     def number(self, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The number of a state of `frames` in those of the columns."""
+        """Return the number in the columns for a state of `frames`."""
         found = self.numbers.get(state)
         if found is None:
             found = len(self.states)

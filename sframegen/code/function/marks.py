@@ -1,4 +1,4 @@
-"""What functions and their calls show, in bits: marks.pxd has the numbers for compiled loops."""
+"""The bits of results about functions, calls and points; marks.pxd has the numbers for compiled loops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import IntEnum
 
 
 class FunctionMark(IntEnum):
-    """What a function shows."""
+    """A result about a function."""
 
-    COMES_BACK = 1  #: with an instruction that returns, or a jump to anywhere
+    COMES_BACK = 1  #: it has an instruction that returns, or a jump to anywhere
     RETURNS = 2  #: an instruction that returns is reached
-    JUMPS = 4  #: one that jumps to anywhere is reached
+    JUMPS = 4  #: an instruction that jumps to anywhere is reached
     KEEPS_FRAME = 8  #: all returns and jumps find the frame of the entry
     SHOWS_ITSELF = 16  #: its own code has all marks of a function: it returns, and each way out has the frame of the entry
     RETURNS_AS_ENTERED = 32  #: a return, or a jump through memory at a fixed address, finds the frame of the entry
@@ -20,7 +20,7 @@ class FunctionMark(IntEnum):
 
 
 class CallKind(IntEnum):
-    """What all calls of one callee show."""
+    """A result about all calls of one callee."""
 
     GOES_ON = 1  #: code after such a call counts as reached
     ENDS = 2  #: such a call ends the code
@@ -28,7 +28,7 @@ class CallKind(IntEnum):
 
 
 class PointNote(IntEnum):
-    """What the walk of a function notes of a point."""
+    """A note of the walk about a point."""
 
     MAY_RETURN = 1  #: a call
     NEVER_RETURNS = 2  #: a call

@@ -1,1 +1,1 @@
-"""Instructions -> their effects on the frame: a file for each instruction set."""
+"""The effects of instructions on the frame: a file for each instruction set."""

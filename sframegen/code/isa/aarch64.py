@@ -207,7 +207,7 @@ def _whole(register: str) -> str:
 
 
 def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
-    """`ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
+    """Find the jump table of `ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
     base, entry, extension, shift = None, "", "", 0
     for place, (_, _, mnemonic, others) in code.before(number):
         if not base:
@@ -228,7 +228,7 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
 
 
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
-    """The address that the last `adr` before an instruction puts into a register."""
+    """Return the address that the last `adr` before an instruction puts into a register."""
     for _, _, mnemonic, operands in code.all_before(number):
         if mnemonic == "adr" and (match := ADDRESS.match(operands)) and match[1] == register:
             return int(match[2], 0)
@@ -236,7 +236,7 @@ def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
 
 
 def _in_page(code: CodeBefore, number: int, register: str) -> int | None:
-    """What `adrp` and `add`, or `adr`, put into a register."""
+    """Return the address that `adrp` and `add`, or `adr`, put into a register."""
     offset = None
     for _, _, mnemonic, operands in code.all_before(number):
         if mnemonic == "add" and offset is None and (match := PAGE_OFFSET.match(operands)):

@@ -66,7 +66,7 @@ class Flow(IntEnum):
     NEXT = 0
     JUMP = 1
     BRANCH = 2  #: to its target or on
-    INDIRECT = 3  #: a jump through a register or through memory
+    INDIRECT = 3  #: jumps through a register or memory
     CALL = 4
     RETURN = 5
     STOP = 6  #: a trap: nothing follows
@@ -76,7 +76,7 @@ NEXT, JUMP, BRANCH, INDIRECT, CALL, RETURN, STOP = Flow
 
 
 class PointFlag(IntEnum):
-    """Beside its Flow in one number; the number of its effects is in the bits above, from EFFECTS_SHIFT on."""
+    """A flag of a point, in one number with its Flow; its effects' number is in the bits from EFFECTS_SHIFT on."""
 
     DIRECT = 8  #: with a target
     SLOT = 16  #: with the memory that has its target
@@ -88,7 +88,7 @@ EFFECTS_SHIFT = 6
 
 
 class Mark(IntEnum):
-    """What begins at a byte of code."""
+    """The mark of a byte of code: what begins there."""
 
     INSIDE = 0  #: nothing: it is inside an instruction
     BEGIN = 1
@@ -123,7 +123,7 @@ class Point(NamedTuple):
 
 
 CALLERS = 1 << 62  # instead of an offset: the register holds what it held when the function was entered
-MAX_OFFSET = 1 << 31  # bytes: what SFrame can say, and no real frame is larger
+MAX_OFFSET = 1 << 31  # bytes: the most that SFrame can express; real frames are smaller
 WORD = 8
 ALIGNMENT = 16  # bytes: of SP, where a compiler's function calls another
 

@@ -62,7 +62,7 @@ class Copies(NamedTuple):
 
 
 class Copying(NamedTuple):
-    """What copies of the caller's FP and return address look like. `ra` is None if calls leave no return address in a register."""
+    """The patterns of copies of the caller's FP and return address. `ra` is None if calls leave no return address in a register."""
 
     fp: Copies
     ra: Copies | None
@@ -91,10 +91,10 @@ class CodeBefore(Protocol):
     """The code that leads to an indirect jump."""
 
     def before(self, number: int) -> Iterator[tuple[int, Instruction]]:
-        """The instructions that run before one, the last first, along a path that leads there, each with its place."""
+        """Yield (place, instruction) of those that run before one, the last first, along a path that leads there."""
 
     def all_before(self, number: int) -> Iterator[Instruction]:
-        """The instructions that stand before one, the last first."""
+        """Yield the instructions that stand before one, the last first."""
 
 
 class JumpTables(NamedTuple):

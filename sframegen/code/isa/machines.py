@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CodeMachine(NamedTuple):
-    """What is known of the code of one ABI."""
+    """The facts about the code of one ABI."""
 
     plt: Stubs
     irelative: int  #: the type of the relocation that calls the function at an address, and stores its result
@@ -30,7 +30,7 @@ def machine_of(abi: Abi) -> CodeMachine:
 
 @cache
 def _machine(machine: int, byte_order: ByteOrder) -> CodeMachine:
-    """Imports the module when it is first used: to compile its regular expressions takes 40 ms."""
+    """Return a machine. Its module is imported on first use: its regular expressions take 40 ms to compile."""
     module = import_module(f"sframegen.code.isa.{MACHINE_NAMES[machine]}")
     isa = (
         getattr(module, "ISA", None) if byte_order == "little" else None
@@ -39,7 +39,7 @@ def _machine(machine: int, byte_order: ByteOrder) -> CodeMachine:
 
 
 def isa_of(abi: Abi) -> Isa:
-    """Raises FormatError for an ABI whose instructions are not read."""
+    """Return the instruction set of an ABI. Raises FormatError if its instructions are not supported."""
     isa = machine_of(abi).isa
     if isa is None:
         known = " and ".join(one.name for one in ABIS if machine_of(one).isa)

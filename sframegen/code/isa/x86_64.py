@@ -135,7 +135,7 @@ def _pop(what: str) -> Effects:
 
 
 def _is_narrow(what: str) -> bool:
-    """Return True if a push or a pop of it is not one of eight bytes."""
+    """Return True if a push or pop of the operand does not move eight bytes."""
     if what in FOLLOWED:
         return what not in WIDE
     is_pair = len(what) == 2 and what not in ("fs", "gs", "r8", "r9") and not NUMBER.match(what)
@@ -194,7 +194,7 @@ WHOLE = {
 
 
 def _whole(register: str) -> str:
-    """The whole register of a part; for a place in memory, its text without its size."""
+    """Return the whole register of a part; for a place in memory, its text without its size."""
     return WHOLE.get(register) or register.rpartition(" ptr ")[2]
 
 
@@ -260,7 +260,7 @@ def label(instruction: Instruction) -> int | None:
 
 
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
-    """The address that the last `lea` before an instruction puts into a register."""
+    """Return the address that the last `lea` before an instruction puts into a register."""
     return next((found for one in code.all_before(number) if one[3].startswith(f"{register}, ") and (found := label(one))), None)
 
 

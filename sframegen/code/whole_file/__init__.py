@@ -1,1 +1,1 @@
-"""A file -> the frames of all its functions, and rows for code without call frame information."""
+"""Analyses all functions of a file, and makes rows for code without call frame information."""

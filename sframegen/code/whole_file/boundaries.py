@@ -1,4 +1,4 @@
-"""The functions in code without symbols or CFI, found one after the other. Compiled."""
+"""Finds the functions in code without symbols or CFI, one after the other. Compiled."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _is_last_call(window: DecodedCode, end: int) -> bool:
 
 
 def _is_no_code(piece: DecodedCode) -> bool:
-    """Return True if the piece ends with bytes that are no instruction, which stop, and do not pad."""
+    """Return True if the piece ends with bytes that are not an instruction: they stop, and do not pad."""
     last = len(piece) - 1
     stops = piece.flows.endswith(bytes([STOP])) and piece.at[len(piece.at) - 1] == piece.offsets[last]
     return stops and piece.marks[piece.offsets[last]] != PADDING and piece.instruction(last)[2] == ".byte"

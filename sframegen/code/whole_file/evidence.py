@@ -59,7 +59,7 @@ class Evidence:
         return self.is_one_of(number, self.entries)
 
     def is_credible(self, number: cython.Py_ssize_t) -> cython.int:
-        """True if what it shows of other functions is trusted."""
+        """True if its results about other functions are trusted."""
         if not self.proving or self.marks[number] & (CONTRADICTS | SHOWS_ITSELF) == SHOWS_ITSELF:
             return 1
         return not self.marks[number] & CONTRADICTS and self.is_entered(number)
@@ -73,7 +73,7 @@ class Evidence:
         return 1
 
     def goes_on_after(self, number: cython.Py_ssize_t, callees: Collection[int]) -> cython.int:
-        """True if its code goes on after calls of these."""
+        """True if its code goes on after calls of these callees."""
         place: cython.Py_ssize_t
         for place in range(self.end_call[number], self.end_call[number + 1]):
             if self.call_kind[place] & (GOES_ON | BY_NAME) == GOES_ON and self.callee[place] in callees:
@@ -105,11 +105,11 @@ class Evidence:
         return [self.entry[place] for place in range(self.end_entry[number], self.end_entry[number + 1])]
 
     def taken_by(self, number: cython.Py_ssize_t) -> list[int]:
-        """Addresses of code that it puts into registers."""
+        """Return the addresses of code that it puts into registers."""
         return [self.taken[place] for place in range(self.end_taken[number], self.end_taken[number + 1])]
 
     def callees_of(self, number: cython.Py_ssize_t) -> list[int]:
-        """Addresses that it calls."""
+        """Return the addresses that it calls."""
         return [
             self.callee[place]
             for place in range(self.end_call[number], self.end_call[number + 1])
@@ -123,7 +123,7 @@ class Results:
     def __init__(self) -> None:
         self.columns = no_findings()
         self.live = bytearray()
-        self.functions: dict[int, int] = {}  # live ones, by their starts
+        self.functions: dict[int, int] = {}  # start -> number of each live function
         self._numbers: dict[FrameState, int] = {}
 
     def extend(self, found: FindingColumns) -> None:
@@ -145,7 +145,7 @@ class Results:
             self.functions[start] = number
 
     def forget(self, functions: Iterable[int]) -> None:
-        """These functions are not live any more."""
+        """Mark functions as not live."""
         for number in functions:
             self.live[number] = 0
             del self.functions[self.columns.piece_start[self.columns.end_piece[number]]]

@@ -1,4 +1,4 @@
-"""Ranges of code, put together to functions. Compiled."""
+"""Joins ranges of code to functions. Compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FunctionRanges:
-    """Which ranges of code belong to one function, because one jumps into another where no function begins."""
+    """The ranges of each function: they belong together if one jumps into another where no function begins."""
 
     def __init__(self, ranges: Spans) -> None:
         self.ranges = ranges
@@ -40,7 +40,7 @@ class FunctionRanges:
         return number
 
     def join_two(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
-        """The ranges that hold these addresses belong together."""
+        """Joins the ranges that hold these addresses."""
         first: cython.Py_ssize_t = self.ranges.number(one)
         second: cython.Py_ssize_t = self.ranges.number(other)
         if first >= 0 and second >= 0:
@@ -48,7 +48,7 @@ class FunctionRanges:
         return 0
 
     def join(self, evidence: Evidence, continues: Callable[[int, int], bool] | None) -> None:
-        """Join what jumps show, and what was together before."""
+        """Join the ranges that jumps connect, and those that were joined before."""
         number: cython.Py_ssize_t
         place: cython.Py_ssize_t
         for number in range(evidence.count):
@@ -72,7 +72,7 @@ class FunctionRanges:
                 self.members.setdefault(self.root(number), []).append(number)
 
     def unit(self, number: cython.Py_ssize_t) -> list[int]:
-        """The numbers of all ranges of the function whose root that is."""
+        """Return the numbers of all ranges of the function with that root."""
         return sorted([number, *self.members[number]]) if number in self.members else [number]
 
     def pieces(self, unit: Sequence[int]) -> list[Range]:
@@ -107,7 +107,7 @@ class FunctionRanges:
         return found
 
     def entries_in(self, unit: Sequence[int]) -> list[int]:
-        """The entries in ranges with these numbers."""
+        """Return the entries in ranges with these numbers."""
         number: cython.Py_ssize_t
         place: cython.Py_ssize_t
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""What functions show of others: where these begin, and which never return. Compiled."""
+"""Learns from functions about others: where they begin, and which never return. Compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KnownStarts:
         self.done = bytearray()
 
     def learn(self, evidence: Evidence, ranges: Spans) -> set[int]:
-        """Add what calls and pointers in code show. Return where trusted functions leave to with an entry's frame.
+        """Add starts that calls and pointers in code show. Return where trusted functions leave to with an entry's frame.
 
         Callees of functions that become credible count too, to any depth: the order makes no difference.
         """

@@ -1,4 +1,4 @@
-"""The work on one file, shared by several processes."""
+"""Shares the work on one file between several processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ParallelTasks:
     def __init__(self, jobs: int, progress: Progress | None) -> None:
         self.jobs = jobs
         self.progress = progress
-        self.done = self.total = 0  # bytes
+        self.done = self.total = 0  # bytes of code
         self.shares = 0
 
     def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:

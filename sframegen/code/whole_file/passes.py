@@ -1,4 +1,4 @@
-"""The code of a whole file, analysed in passes until no function shows anything new about others.
+"""Analyses the code of a whole file in passes, until no function gives new facts about others.
 
 A range that is not a function by itself, such as a `.cold` part, is analysed together with the ranges that jump into it.
 """
@@ -95,7 +95,7 @@ def survey(
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entries()
-    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _alone, ranges).run()
+    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _survey, ranges).run()
 
 
 def survey_silent(
@@ -111,20 +111,20 @@ def survey_silent(
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
     for found in tasks.share(partial(_called, context), windows, _size):
         hints |= found
-    return _Passes(context, begins | stubs, tasks, _swept, list(chunks(silent, hints)), proving=True).run()
+    return _Passes(context, begins | stubs, tasks, _survey_swept, list(chunks(silent, hints)), proving=True).run()
 
 
 # -- the work of a process
 
 
-def _alone(context: FileContext, ranges: list[Range]) -> FindingColumns:
+def _survey(context: FileContext, ranges: list[Range]) -> FindingColumns:
     units = Units(context)
     for one in ranges:
         units.analyse((one,), (one[0],))
     return units.findings.columns()
 
 
-def _swept(context: FileContext, parts: list[Range]) -> FindingColumns:
+def _survey_swept(context: FileContext, parts: list[Range]) -> FindingColumns:
     units = Units(context)
     for start, end in parts:
         for piece, at in sweep(context, start, end):
@@ -134,7 +134,7 @@ def _swept(context: FileContext, parts: list[Range]) -> FindingColumns:
     return units.findings.columns()
 
 
-def _together(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
+def _survey_units(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
     these = Units(context)
     for unit in units:
         these.analyse(*unit)
@@ -192,7 +192,7 @@ class _Passes:
         return self.results.evidence(self.entries, proving=self.proving)
 
     def _cut(self, parts: Sequence[Range]) -> None:
-        self._look(self.cutter, parts, _size)
+        self._run(self.cutter, parts, _size)
         evidence = self._evidence()
         columns = self.results.columns
         for number in newly_cut(evidence, self.cut):
@@ -241,7 +241,7 @@ class _Passes:
             del evidence
             if not stale:
                 break
-            self._look(_together, stale, lambda one: size_of(one[0]))
+            self._run(_survey_units, stale, lambda one: size_of(one[0]))
         else:
             functions = self.results.functions
             self.results.forget([functions[pieces[0][0]] for pieces, _ in stale])
@@ -258,7 +258,7 @@ class _Passes:
         for _ in range(MAX_CUTS):
             if not wanted:
                 return
-            self._look(self.cutter, [self.parts[number] for number in sorted(wanted)], _size)
+            self._run(self.cutter, [self.parts[number] for number in sorted(wanted)], _size)
             looked |= wanted
             evidence = self._evidence()
             credible = credible_of(evidence)
@@ -277,7 +277,7 @@ class _Passes:
             wanted[number] = 1
         self.results.forget(within(self._evidence(), self.part_places, wanted))
 
-    def _look(self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]) -> None:
+    def _run(self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]) -> None:
         for found in self.tasks.share(partial(work, self.context), items, size):
             self.results.extend(found)
 
@@ -324,7 +324,7 @@ class _Passes:
         return Survey(*rows, states, self.context.never_return, sure, functions, self.tasks.done, *facts)
 
     def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
-        """Return the last three facts of a Survey."""
+        """Return the last three fields of a Survey: jumps, referred, contradicting."""
         columns = self.results.columns
         jumps: list[Jump] = []
         referred = self.starts.called | self.starts.pointed_at

@@ -1,4 +1,4 @@
-"""Which functions are proven or certain, and their rows. Compiled.
+"""Finds the functions that are proven or certain, and their rows. Compiled.
 
 A function is proven if, from the frame of an entry, each of its returns and of its jumps to other code finds that frame again, and
 the target of each such jump has it too. If only the end of another function shows where it begins, it must return. If it only

@@ -1,4 +1,4 @@
-"""Rules for code without call frame information, proven from its instructions, beside those that a file has."""
+"""Adds rules for code without call frame information, proven from its instructions, to the rules of a file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def proven(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Con
 
 
 def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
-    """Add those of the functions found that begin in `ranges`, and where the others have nothing."""
+    """Return `functions` with the functions of `found` that begin in `ranges`, and where `functions` has none."""
     known = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
     starts = [start for start, _ in known]
     range_starts = [start for start, _ in ranges or ()]

@@ -1,4 +1,4 @@
-"""Rows for code without call frame information, derived from its instructions. Only proven rows are emitted."""
+"""Derives rows for code without call frame information from its instructions. Only proven rows are emitted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
         silent = without(silent, [(one.start, one.start + one.size) for one in found])  # later finders must not guess about these
     if not added:
         return converted
-    table = _with(converted.table, sorted(added, key=lambda function: function.start))
+    table = _add_functions(converted.table, sorted(added, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
     table = narrow(table, encoded)
     return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=proven), encoded)
@@ -157,7 +157,7 @@ def _functions(
     isa = machine_of(abi).isa
     if isa is None or not silent:
         return
-    begins = begins - {elf.header.e_entry}  # which has no caller
+    begins = begins - {elf.header.e_entry}  # its code does not have a caller
     found = survey_silent(elf, silent, begins, plt.entries(), jobs, progress)
     proven.extend(found.functions)
     at_entry = isa.entry.sp
@@ -201,8 +201,8 @@ def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> Synthesiz
     return None
 
 
-def _with(table: FunctionTable, added: list[SynthesizedFunction]) -> FunctionTable:
-    """Return both, ordered by address."""
+def _add_functions(table: FunctionTable, added: list[SynthesizedFunction]) -> FunctionTable:
+    """Return a table with the added functions, ordered by address."""
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}
     out = FunctionTable()
