@@ -46,7 +46,7 @@ class LoadedObject:
         self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
-        self.section_bytes = 0  # of its section, as far as we keep a copy
+        self.section_bytes = 0  # bytes of its section in our memory
         self.how = RuleSource.SFRAME
         self.damage = ""
         self.tried = False  # a conversion

@@ -24,12 +24,12 @@ def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi],
     """Return the same function with a cache: it searches the code of each file only once."""
     known: WeakKeyDictionary[ElfFile, T] = WeakKeyDictionary()
 
-    def found(elf: ElfFile, abi: Abi) -> T:
+    def find_once(elf: ElfFile, abi: Abi) -> T:
         if elf not in known:
             known[elf] = find(elf, abi)
         return known[elf]
 
-    return found
+    return find_once
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
