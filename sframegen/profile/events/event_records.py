@@ -1,4 +1,4 @@
-"""Records of perf events in ring buffers: bytes -> what happened. Every length is checked.
+"""Decodes records of perf events: mappings, names, begins and ends of threads, samples. Every length is checked.
 
 Samples and the suffixes of other records have TID, TIME and CPU.
 """
@@ -38,7 +38,7 @@ LOST, FORK, SAMPLE = map(int, (RecordKind.LOST, RecordKind.FORK, RecordKind.SAMP
 
 
 class MmapRecord(NamedTuple):
-    """Addresses [start, end) of process `pid` are mapped from `offset` in a file."""
+    """A new mapping: process `pid` maps addresses [start, end) from `offset` in a file."""
 
     pid: int
     tid: int
@@ -54,7 +54,7 @@ class MmapRecord(NamedTuple):
 
 
 class CommRecord(NamedTuple):
-    """A thread has a new name. `by_exec`: because its process executes another program: it has no old mappings any more."""
+    """A thread's new name. `by_exec`: its process executes another program, and has lost its old mappings."""
 
     pid: int
     tid: int
@@ -63,7 +63,7 @@ class CommRecord(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """A thread begins (`begins`: FORK) or ends (EXIT). It is a process of its own if `pid` differs from the parent's."""
+    """The begin (`begins`: FORK) or end (EXIT) of a thread. It is a process of its own if `pid` differs from the parent's."""
 
     begins: bool
     pid: int
@@ -73,7 +73,7 @@ class TaskRecord(NamedTuple):
 
 
 class SampleRecord(NamedTuple):
-    """What the attributes do not ask for is empty. `registers`: in the order of the mask's bits."""
+    """A sample. Fields that the attributes do not ask for are empty. `registers`: in the order of the mask's bits."""
 
     pid: int
     tid: int
@@ -91,7 +91,7 @@ SAMPLE_HEAD = Struct("=IIQI4x")  # pid, tid, time, cpu
 SUFFIX_SIZE = 24  # bytes: the same fields
 MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 COMM_FIELDS = Struct("=II")
-TASK_FIELDS = Struct("=IIII8x")  # the last is a time, which is that of the suffix
+TASK_FIELDS = Struct("=IIII8x")  # the last 8 bytes are a time, which the suffix has, too
 ADDRESSES = 1 << 64
 
 
@@ -110,7 +110,7 @@ class RecordReader:
         }
 
     def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
-        """Return what a record says; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
+        """Return the decoded record; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
         read = self._read.get(kind)  # type: ignore[call-overload] # any number may come
         try:
             return read(kind, misc, body) if read else None
