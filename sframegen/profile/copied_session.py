@@ -141,7 +141,7 @@ class CopiedSession:
             self._rings = CpuRings()  # of the first event on each CPU
             opened.callback(self._close_events)
             self._cpus = sorted(online_cpus())
-            self._attributes = self._allowed(self._wish())
+            self._attributes = self._find_allowed(self._wished_attributes())
             self._attach(plan.targets)
             self._reader = RecordReader(self._attributes)
             self._layout = RegisterLayout(self.abi, self._attributes.user_registers)
@@ -185,14 +185,14 @@ class CopiedSession:
         collected.notes += notes_on_files(collected)
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
-        if missed := self._missed():
+        if missed := self._count_missed():
             user_only = self._attributes.flags & EventFlag.EXCLUDE_KERNEL
             collected.lost[NOT_REACHED_OR_KERNEL if user_only else NOT_REACHED] = missed
         collected.seconds = time.monotonic() - self._began
         collected.keep_threads(self.plan.tids)
         return collected
 
-    def _missed(self) -> int:
+    def _count_missed(self) -> int:
         """Return how many samples are missing, judged by CPU time and counts; 0 if unknown, or if they are few."""
         event, frequency = self.plan.event, self.plan.frequency
         if self._by_cpu or (event.by_frequency and event.name not in CLOCKS):
@@ -246,7 +246,7 @@ class CopiedSession:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _wish(self) -> EventAttributes:
+    def _wished_attributes(self) -> EventAttributes:
         event = self.plan.event
         flags = EventFlag.DISABLED | EventFlag.INHERIT | FOLLOWING
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
@@ -269,7 +269,7 @@ class CopiedSession:
         hertz = self.plan.event.hertz(self.plan.frequency)
         return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
 
-    def _allowed(self, wish: EventAttributes) -> EventAttributes:
+    def _find_allowed(self, wish: EventAttributes) -> EventAttributes:
         """Return the attributes that the kernel allows, on a CPU or else on this process; its own code is excluded if need be."""
         by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
         user_only = replace(

@@ -40,7 +40,7 @@ class KeptFiles:
         self._directory = -1
         try:
             self._path = directory or default_directory(kind)
-            self._directory = _opened(self._path)
+            self._directory = _open_directory(self._path)
         except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
             self.why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
@@ -129,7 +129,7 @@ def name_of_unchanged(status: os.stat_result, tool: bytes, state: str = "") -> s
     return f"file-{blake2b(repr(about).encode(), key=blake2b(tool).digest(), digest_size=16).hexdigest()}"
 
 
-def _opened(path: Path) -> int:
+def _open_directory(path: Path) -> int:
     """Return a descriptor of the directory, made if need be. Raises OSError, also if another user could write there."""
     make_directory(path.parent)
     with locate(path) as place:

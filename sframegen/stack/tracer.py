@@ -129,7 +129,7 @@ class _View:
         self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
-        found = self._registered(pc if exact else pc - 1)
+        found = self._registered_rule(pc if exact else pc - 1)
         if found:
             return found
         answers = self.objects.answers[exact]
@@ -140,7 +140,7 @@ class _View:
                 answers[pc] = known
         return known
 
-    def _registered(self, address: int) -> CodeRule | End | None:
+    def _registered_rule(self, address: int) -> CodeRule | End | None:
         """Return the rule of registered code, which is never guessed; None outside of such code."""
         region = self.registry.find(address)
         if region is None:
@@ -173,10 +173,10 @@ class _View:
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
         if self._takes_back_coroutines(loaded, pc):
             return End.OUTERMOST
-        known = self._by_code(loaded, pc) or (None if found else self._proven(loaded, address))
-        return known or guess(self.abi, self._undescribed(loaded))
+        known = self._by_code(loaded, pc) or (None if found else self._proven_rule(loaded, address))
+        return known or guess(self.abi, self._end_without_rule(loaded))
 
-    def _proven(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
+    def _proven_rule(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
         """Return the rule that the instructions prove; None if they prove none."""
         self.objects.prove(loaded)
         if loaded in self.objects.pending:
@@ -207,7 +207,7 @@ class _View:
         form = MACHINES[self.abi.machine].coroutine
         return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
-    def _undescribed(self, loaded: LoadedObject) -> End:
+    def _end_without_rule(self, loaded: LoadedObject) -> End:
         """Return why a walk ends in this code, which has no rule, if frame pointers do not help."""
         if loaded.section:
             return End.NOT_COVERED

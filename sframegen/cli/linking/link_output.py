@@ -54,7 +54,7 @@ def expanded(arguments: Iterable[str]) -> Iterator[str]:
     files, left = MAX_RESPONSE_FILES, MAX_RESPONSES
     while waiting:
         word = waiting.pop()
-        text = _response(word[1:]) if word.startswith("@") and files else None
+        text = _read_response(word[1:]) if word.startswith("@") and files else None
         left -= len(text or "")
         if left < 0:
             files = 0
@@ -66,15 +66,15 @@ def expanded(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def words_of(text: str) -> list[str]:
-    return [PART.sub(_unquoted, word[0]) for word in WORD.finditer(text)]
+    return [PART.sub(_unquote, word[0]) for word in WORD.finditer(text)]
 
 
-def _unquoted(part: re.Match[str]) -> str:
+def _unquote(part: re.Match[str]) -> str:
     escaped, _, quoted, plain = part.groups()
     return re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL) if quoted is not None else (plain or escaped or "")
 
 
-def _response(path: str) -> str | None:
+def _read_response(path: str) -> str | None:
     """Return the text of a response file, cut off if too long; None if it is not regular: a pipe is for the linker to read."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one

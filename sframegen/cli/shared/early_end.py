@@ -66,13 +66,13 @@ def ended_in_one_line() -> Iterator[None]:
 
 def _bus_error(_number: int) -> NoReturn:
     try:
-        line = f"sframegen: {printable(_shortened() or 'a file')}: it was truncated while being read\n"
+        line = f"sframegen: {printable(_find_shortened() or 'a file')}: it was truncated while being read\n"
         os.write(2, os.fsencode(line))
     finally:
         os._exit(1)
 
 
-def _shortened() -> str:
+def _find_shortened() -> str:
     """Return a file that is shorter than its mapping; empty if there is none."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
         for line in maps:

@@ -71,7 +71,7 @@ def changes(
             raise hard_links
         return change(path, replace(writing, output=common.output, hard_links=hard_links))
 
-    def warned(path: str, report: R) -> R:
+    def print_warnings(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
             run.finding(f"{path}: {fault}")
         run.reports.append(report)
@@ -81,7 +81,7 @@ def changes(
 
     verify = writing.verify and not writing.dry_run
     done = each(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
-    return (warned(path, report) for path, report in done)
+    return (print_warnings(path, report) for path, report in done)
 
 
 def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool) -> None:

@@ -97,7 +97,7 @@ class KernelWalker:
         except BaseException:
             self._program.close()
             raise
-        self._extents = Extents(spans, self._referenced)
+        self._extents = Extents(spans, self._used_extents)
         self._extent_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of each loaded table
         self._links: dict[int, int] = {}  # by CPU
@@ -234,7 +234,7 @@ class KernelWalker:
         if first is not None:
             self._extents.retire(first)
 
-    def _referenced(self) -> set[int]:
+    def _used_extents(self) -> set[int]:
         """Return the extents that processes use, read twice, because a process can fork and end meanwhile."""
         return {_PROCESS.unpack(value)[0] for _ in range(2) for _, value in self._processes.items(FOLLOWED)}
 

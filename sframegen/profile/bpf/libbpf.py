@@ -242,16 +242,16 @@ class Program:
 
     def attach(self, name: str) -> int:
         """Attach a program to the tracepoint that its section names; return the link."""
-        return self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
+        return self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
 
     def attach_event(self, name: str, fd: int) -> int:
         """Attach a program to a perf event, whose descriptor the link owns; return the link."""
         what = f"{name} cannot be attached to the event"
-        return self._attached(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
+        return self._attach(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
 
     def run_for_all(self, name: str) -> None:
         """Run an iterator's program for all that it iterates over."""
-        link = self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
+        link = self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
         try:
             fd = self._functions.bpf_iter_create(self._functions.bpf_link__fd(link))
             if fd < 0:
@@ -264,7 +264,7 @@ class Program:
         finally:
             self.detach(link)
 
-    def _attached(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
+    def _attach(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
         link = call(*arguments)
         if not link:
             raise self._library.error(what, c.get_errno())

@@ -102,11 +102,11 @@ class RecordReader:
         self._sample_type = attributes.sample_type
         self._registers = Struct(f"={attributes.user_registers.bit_count()}Q")
         self._read = {
-            RecordKind.MMAP2: _mmap2,
-            RecordKind.COMM: _comm,
-            RecordKind.FORK: _task,
-            RecordKind.EXIT: _task,
-            RecordKind.SAMPLE: self._sampled,
+            RecordKind.MMAP2: _read_mapping,
+            RecordKind.COMM: _read_name,
+            RecordKind.FORK: _read_task,
+            RecordKind.EXIT: _read_task,
+            RecordKind.SAMPLE: self._read_sample,
         }
 
     def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
@@ -117,7 +117,7 @@ class RecordReader:
         except struct.error:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
-    def _sampled(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
+    def _read_sample(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         wanted = self._sample_type
         cursor = _Cursor(body, SAMPLE_HEAD.size)
         pid, tid, time, cpu = SAMPLE_HEAD.unpack_from(body)
@@ -134,7 +134,7 @@ class RecordReader:
         return SampleRecord(pid, tid, time, cpu, callchain, abi, registers, stack)
 
 
-def _text(body: bytes, at: int) -> str:
+def _read_text(body: bytes, at: int) -> str:
     """Return the string up to its NUL, which must come before the suffix."""
     end = body.find(b"\0", at, len(body) - SUFFIX_SIZE)
     if end < 0:
@@ -142,20 +142,20 @@ def _text(body: bytes, at: int) -> str:
     return os.fsdecode(body[at:end])
 
 
-def _mmap2(_kind: int, _misc: int, body: bytes) -> MmapRecord:
+def _read_mapping(_kind: int, _misc: int, body: bytes) -> MmapRecord:
     pid, tid, start, size, offset, major, minor, inode, generation, protection, _flags = MMAP2_FIELDS.unpack_from(body)
-    path, executable = _text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
+    path, executable = _read_text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
     if start + size > ADDRESSES:
         raise FormatError(f"{size:#x} bytes at {start:#x}", "MMAP2 record", 8)
     return MmapRecord(pid, tid, start, start + size, offset, executable, path, major, minor, inode, generation)
 
 
-def _comm(_kind: int, misc: int, body: bytes) -> CommRecord:
+def _read_name(_kind: int, misc: int, body: bytes) -> CommRecord:
     pid, tid = COMM_FIELDS.unpack_from(body)
-    return CommRecord(pid, tid, _text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
+    return CommRecord(pid, tid, _read_text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
 
 
-def _task(kind: int, _misc: int, body: bytes) -> TaskRecord:
+def _read_task(kind: int, _misc: int, body: bytes) -> TaskRecord:
     return TaskRecord(kind == FORK, *TASK_FIELDS.unpack_from(body))
 
 

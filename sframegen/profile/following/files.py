@@ -111,7 +111,7 @@ class TracedFiles:
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
-            known = self._opened(key, place, known)
+            known = self._open_file(key, place, known)
             if known is not None:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
@@ -145,7 +145,7 @@ class TracedFiles:
         for file in self.by_number.values():
             _close(file)
 
-    def _opened(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
+    def _open_file(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
         """Open a file and return it; None if it is not ELF. `known`: its object, if opening has failed before."""
         try:
             descriptor, status, is_copy = self._mapped.open(key, place)

@@ -137,7 +137,7 @@ class Opener:
 
     def _through_mapping(self, key: FileKey, place: MappedPlace) -> int:
         """Open the file that is mapped at these addresses now, if it is this one: another file may have taken its place."""
-        unopened, status = _identified(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
+        unopened, status = _identify(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
         try:
             descriptor, _ = _readable(unopened, key)
         finally:
@@ -155,7 +155,7 @@ class Opener:
 
     def _by_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
         """Open a path if it names that inode, and if the file has not changed since it was mapped."""
-        unopened, status = _identified(path)
+        unopened, status = _identify(path)
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
                 raise FormatError("another file has its path")
@@ -193,7 +193,7 @@ def key_of_mapping(descriptor: int) -> FileKey:
     return key_of_row(rows[0].device, rows[0].inode)
 
 
-def _identified(path: str) -> tuple[int, os.stat_result]:
+def _identify(path: str) -> tuple[int, os.stat_result]:
     """Return a descriptor that names a file without opening it, and its status. Raises FormatError if it is not regular."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     status = os.fstat(descriptor)

@@ -161,11 +161,11 @@ class Processes:
         if isinstance(record, SampleRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
-            (self._begun if record.begins else self._ended)(record, time)
+            (self._begin_task if record.begins else self._end_task)(record, time)
         elif isinstance(record, CommRecord):
-            self._named(record, time)
+            self._apply_name(record, time)
         else:
-            self._mapped(record, time)
+            self._apply_mapping(record, time)
 
     def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
         """Take over spans that were read from /proc at time `read`, not before `time`; records up to `time` had been applied."""
@@ -268,7 +268,7 @@ class Processes:
             self.changed.discard(pid)
             self.ended.add(pid)
 
-    def _mapped(self, record: MmapRecord, time: int) -> None:
+    def _apply_mapping(self, record: MmapRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if not record.executable:
             return
@@ -288,7 +288,7 @@ class Processes:
             self._set_spans(state, time, inserted(state.spans, record.start, record.end, new))
             self.changed.add(record.pid)
 
-    def _named(self, record: CommRecord, time: int) -> None:
+    def _apply_name(self, record: CommRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if state is None:
             if not (self._all and record.by_exec):
@@ -310,7 +310,7 @@ class Processes:
         else:
             state.threads[record.tid] = record.name
 
-    def _begun(self, record: TaskRecord, time: int) -> None:
+    def _begin_task(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)
         if record.pid != record.parent_pid:
             self.moved.pop(record.pid, None)
@@ -325,7 +325,7 @@ class Processes:
             if record.parent_tid in parent.threads:
                 parent.threads[record.tid] = parent.threads[record.parent_tid]
 
-    def _ended(self, record: TaskRecord, time: int) -> None:
+    def _end_task(self, record: TaskRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if state is None:
             return

@@ -172,7 +172,7 @@ class Named:
     @cached_property
     def ends(self) -> Counter[End]:
         """Return the samples by the end of their walks, once all are counted."""
-        return self._counted[0]
+        return self._ends_and_guessed[0]
 
     @cached_property
     def samples(self) -> int:
@@ -182,10 +182,10 @@ class Named:
     @property
     def guessed(self) -> int:
         """Return the number of samples with a frame that a frame pointer led to."""
-        return self._counted[1]
+        return self._ends_and_guessed[1]
 
     @cached_property
-    def _counted(self) -> tuple[Counter[End], int]:
+    def _ends_and_guessed(self) -> tuple[Counter[End], int]:
         by_end = array("Q", bytes(8 * (max(End) + 1)))
         flags = bytearray(self.tree.nodes.count)
         guessed_site = bytes(site.guessed for site in self.places.sites)

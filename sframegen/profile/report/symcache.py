@@ -87,13 +87,13 @@ class _Symcache:
 
     def _open(self, data: memoryview) -> Any:  # noqa: ANN401 - the library has no types for it
         try:
-            return self._library.SymCache.from_bytes(_borrowed(data))
+            return self._library.SymCache.from_bytes(_borrow(data))
         except self._library.SymbolicError:  # damaged
             return None
 
     def _make(self, file: ElfFile) -> Any:  # noqa: ANN401 - the same
         try:
-            archive = self._library.Archive.from_bytes(_borrowed(file.data))
+            archive = self._library.Archive.from_bytes(_borrow(file.data))
             return next(archive.iter_objects()).make_symcache()
         except (self._library.SymbolicError, StopIteration) as error:
             raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
@@ -104,6 +104,6 @@ def _cut(places: list[Any]) -> Iterable[Any]:
     return places if len(places) <= MAX_FRAMES else [*places[: MAX_FRAMES - 1], places[-1]]
 
 
-def _borrowed(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
+def _borrow(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
     """Return the bytes in the library's form, without a copy; it keeps them alive as long as needed."""
     return imported("cffi", "FFI").FFI().from_buffer(data)

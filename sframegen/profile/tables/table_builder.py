@@ -127,13 +127,13 @@ class TableBuilder:
 
     def _answer(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
         """Make the table of a file that is open as `descriptor`. Runs in a worker."""
-        answer = attempt(partial(self._made, make_proven_table if proves else make_table, name, status), descriptor)
+        answer = attempt(partial(self._make_in_worker, make_proven_table if proves else make_table, name, status), descriptor)
         trim_heap()
         if isinstance(answer, Exception):
             return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer
 
-    def _made(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
+    def _make_in_worker(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
         """Return what `make` makes of the file, with the table's data in a file without a name."""
         data, _ = map_descriptor(descriptor, name)
         made = make(ElfFile(data, name, status, descriptor), self._cache, self._stores)

@@ -34,12 +34,12 @@ class DebugFiles:
     def find(self, elf: ElfFile) -> ElfFile | None:
         if elf not in self._known:
             try:
-                self._known[elf] = self._found(elf)
+                self._known[elf] = self._search(elf)
             except FormatError:  # in its notes, or its link
                 self._known[elf] = None
         return self._known[elf]
 
-    def _found(self, elf: ElfFile) -> ElfFile | None:
+    def _search(self, elf: ElfFile) -> ElfFile | None:
         build_id = build_id_of(elf)
         for place in self._paths(elf, build_id):
             debug = self._open_candidate(*place)

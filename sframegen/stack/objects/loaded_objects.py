@@ -217,7 +217,7 @@ class LoadedObjects:
             return False
         loaded.tried = True
         try:
-            data = _expanded(file, section, self._room)
+            data = _expand_section(file, section, self._room)
             self._keep(loaded, _usable(open_section(data, image.address(section.header.sh_addr)), abi), len(data))
         except FormatError as error:
             loaded.damage = str(error)
@@ -228,12 +228,12 @@ class LoadedObjects:
         if not self._stores:
             return
 
-        def copied(data: memoryview) -> SframeSection:
+        def open_copy(data: memoryview) -> SframeSection:
             if len(data) > self._room:
                 raise FormatError(f"{len(data)} bytes are too many")
             return _usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
 
-        section = self._stores.find(identity_in_memory(image, snapshot), copied)
+        section = self._stores.find(identity_in_memory(image, snapshot), open_copy)
         if section is not None:
             loaded.tried = True
             self._keep(loaded, section, len(section.data))
@@ -265,7 +265,7 @@ def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSecti
     return _usable(open_section(data, address), snapshot.abi)
 
 
-def _expanded(file: ElfFile, section: Section, room: int) -> bytes:
+def _expand_section(file: ElfFile, section: Section, room: int) -> bytes:
     """Return a copy of the section's contents, because the file may become shorter.
 
     Raises FormatError, before expanding, for more than `room` bytes.
